@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from roibeam.extraction.region_batch import PreparedPhoto, collate_photos
 from roibeam.model.common.regions import mean_feature, region_locations
 from roibeam.model.task_losses import region_bce
 from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
-from roibeam.pipelines.conformance.checks import Check, apart, close, equal, failed, within
+from roibeam.pipelines.conformance.checks import Check, apart, close, equal, failed, guarded, within
 from roibeam.pipelines.conformance.finetuning.item_files import (
     FILES,
     ITEM_TOLERANCE,
@@ -55,6 +56,7 @@ from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_token
 REFS = f"{FILES}refs.json"
 _ITEM = re.compile(r"out/([a-z_]+)\.(\d+|batch)\.([a-z0-9_]+)")
 _SCALES = re.compile(r"SCALES (\d+)/(\d+)")
+_BATCH, _FLIPPED = "batch", "_flip"
 _NO_LABEL = -1.0  # padding of the release
 MAX_PADDED = 1 << 12  # candidates and pieces that a case may ask for
 Item = Mapping[str, Any]  # leaf -> ours
@@ -149,15 +151,23 @@ def _photo_checks(arrays: Arrays, folder: Path) -> Iterator[Check]:
         raise ArrayError("config", 'says no "SCALES a/b", the edges that photos are resized to')
     config = DetectorConfig(short_edge=int(scales[1]), long_edge=int(scales[2]))
     for mode, items in _items(arrays).items():
-        made = _PhotoMode(arrays, files, mode, tokenizer, config)
-        for number, leaves in items.items():
-            own = made.batch() if number == "batch" else made.item(int(number))
-            for leaf in leaves:
-                yield _compared(arrays, f"out/{mode}.{number}.{leaf}", leaf, own)
+        if mode.removesuffix(_FLIPPED) in _PHOTO_MODES:  # another is told as compared with nothing
+            made = _PhotoMode(arrays, files, mode, tokenizer, config)
+            yield from guarded(f"out/{mode}", partial(_mode_checks, arrays, mode, items, made))
     if "out/accuracy_iou" in arrays:
         pairs = zip(*(arrays.take_finite(f"in/accuracy_{who}_boxes", None, 4) for who in ("pred", "gt")), strict=True)
         ours = np.array([corner_iou(sides(first), sides(second)) for first, second in pairs])
         yield close("out/accuracy_iou", ours, arrays.take("out/accuracy_iou"), Allclose(ITEM_TOLERANCE))
+
+
+def _mode_checks(
+    arrays: Arrays, mode: str, items: Mapping[str, Sequence[str]], made: _PhotoMode | _StoredMode
+) -> Iterator[Check]:
+    """All items of a way to read the data set."""
+    for number, leaves in items.items():
+        own = made.batch() if number == _BATCH else made.item(int(number))
+        for leaf in leaves:
+            yield _compared(arrays, f"out/{mode}.{number}.{leaf}", leaf, own)
 
 
 def _photo_files(arrays: Arrays, folder: Path) -> ReferringFiles:
@@ -178,9 +188,7 @@ class _PhotoMode:
     def __init__(
         self, arrays: Arrays, files: ReferringFiles, mode: str, tokenizer: CaptionTokenizer, config: DetectorConfig
     ) -> None:
-        kind = mode.removesuffix("_flip")
-        if kind not in _PHOTO_MODES:
-            raise ValueError(f"out/{mode}: no known way to read the data set; there are {', '.join(_PHOTO_MODES)}")
+        kind = mode.removesuffix(_FLIPPED)
         self._arrays, self._tokenizer, self._config = arrays, tokenizer, config
         self._flip, self._split = kind != mode, TRAIN
         if kind == "test":
@@ -261,10 +269,8 @@ def _stored_checks(arrays: Arrays, folder: Path) -> Iterator[Check]:
         made = _StoredMode(arrays, files, mode, tokenizer, rules, pieces, keeps_end=not is_first)
         if mode not in items:
             yield _refusal(f"out/{mode}", made)
-        for number, leaves in items.get(mode, {}).items():
-            own = made.item(int(number))
-            for leaf in leaves:
-                yield _compared(arrays, f"out/{mode}.{number}.{leaf}", leaf, own)
+        else:
+            yield from guarded(f"out/{mode}", partial(_mode_checks, arrays, mode, items[mode], made))
 
 
 def _refusal(name: str, made: _StoredMode) -> Check:
@@ -318,6 +324,10 @@ class _StoredMode:
     @property
     def count(self) -> int:
         return len(self._groups)
+
+    def batch(self) -> Item:
+        """Cases have none of these."""
+        raise ValueError("a batch of items, and these are shown one by one")
 
     def item(self, number: int) -> Item:
         """Leaves of one item.

@@ -49,6 +49,8 @@ ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES = "annotated", "detected", "stored
 BOXES = (ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES)
 TARGETS = ("binary", "iou", "overlap")
 PLACES = ("photo", "input")
+# The data set's own, which holds the images that it names, or all of COCO's.
+INSTANCES_NAMES = ("instances.json", "instances_train2014.json")
 DETECTIONS_NAME = "res101_coco_minus_refer_notime_dets.json"
 TRAIN = "train"
 REFS: Mapping[str, str] = MappingProxyType(
@@ -151,7 +153,7 @@ def read_referring(folder: Path, name: str, options: ReferringOptions) -> Referr
     Raises:
         ValueError: for files that are missing or not as they should be.
     """
-    refs, instances = find_file(folder, REFS[name]), find_file(folder, "instances.json")
+    refs, instances = find_file(folder, REFS[name]), find_file(folder, *INSTANCES_NAMES)
     detections = find_file(folder, DETECTIONS_NAME) if options.boxes == DETECTED_BOXES else None
     return referring_files(str(refs), str(instances), None if detections is None else str(detections))
 
