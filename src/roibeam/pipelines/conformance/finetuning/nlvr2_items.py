@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,9 +34,7 @@ MAX_SIZE = 1 << 12  # pieces and regions that a case may ask for
 def checks(arrays: Arrays) -> Iterator[Check]:
     """Of a case of items."""
     options = arrays.take_json_object("config")
-    most, pieces = options.get("image_feature_cap"), options.get("max_seq_length")
-    if not all(isinstance(each, int) and 2 <= each <= MAX_SIZE for each in (most, pieces)):
-        raise ArrayError("config", "needs image_feature_cap and max_seq_length")
+    most, pieces = (_size(options, name) for name in ("image_feature_cap", "max_seq_length"))
     rules = Nlvr2Options(max_regions=most, region_order="file", image_names="with-extension")
     files = [name for name in arrays.names if _SPLIT_FILE.fullmatch(name)]
     if len(files) != 1:
@@ -48,6 +47,13 @@ def checks(arrays: Arrays) -> Iterator[Check]:
         if match := _ITEM.fullmatch(name):
             yield _compared(arrays, name, match[2], items[int(match[1])] if int(match[1]) < len(items) else {})
     yield from unread_outputs(arrays)
+
+
+def _size(options: Mapping[str, Any], name: str) -> int:
+    value = options.get(name)
+    if not isinstance(value, int) or not 2 <= value <= MAX_SIZE:
+        raise ArrayError("config", f"{name} must be a whole number from 2 to {MAX_SIZE}, got {value!r}")
+    return value
 
 
 def _compared(arrays: Arrays, name: str, leaf: str, made: dict[str, np.ndarray]) -> Check:

@@ -65,7 +65,7 @@ Item = Mapping[str, Any]  # leaf -> ours
 _WITH_PHOTO = ReferringOptions(
     text="tokens", crowds=True, whole_image="last_pixel", one_pixel_more=True, overlap_in="input", box_rule="vl-bert"
 )
-_PHOTO_MODES = {
+_PHOTO_MODES: Mapping[str, Mapping[str, Any]] = {
     "gt": {"boxes": "annotated"},
     "proposal": {"boxes": "detected"},
     "proposal_and_gt": {"boxes": "detected", "annotated_in_training": True},

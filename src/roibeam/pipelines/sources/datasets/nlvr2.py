@@ -14,7 +14,7 @@ from roibeam.pipelines.foundation.files.image_ids import is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 
-_LABELS = {"True": True, "False": False}
+_LABELS: dict[str | None, bool] = {"True": True, "False": False}
 
 
 @dataclass(frozen=True)
