@@ -15,6 +15,7 @@ import torch
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.results.referring_results import (
     BY_REFERENCE,
@@ -38,6 +39,7 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     referring_scores,
 )
 from roibeam.pipelines.finetuning.tasks.referring_targets import candidate_targets, prepare_candidates
+from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
 
 # Photo 5: 100 x 60, two objects and a crowd, two detections. Photo 6: one object, nothing detected.
 BOXES = {50: (5, [10.0, 10, 20, 20]), 51: (5, [50.0, 20, 30, 30]), 52: (5, [0.0, 0, 90, 50]), 60: (6, [1.0, 2, 3, 4])}
@@ -172,6 +174,24 @@ def test_targets_by_split(files: ReferringFiles) -> None:
     torch.testing.assert_close(trained, torch.tensor([66 / 121, 0, 1.0]))
     judged = candidate_targets(boxes, right, release, split="val")
     torch.testing.assert_close(judged, torch.tensor([66 / 121, 4 / 121, 1.0]))
+
+
+def test_regions_of_a_record_are_found_by_their_boxes() -> None:
+    """In any order, as extraction clips them to the photo; a box that was not extracted is told."""
+    stored = np.array([[0, 0, 10, 10], [5, 5, 100, 60], [0, 0, 10, 10]], np.float32)
+    record = RegionRecord(
+        image_id="COCO_train2014_000000000005",
+        height=60,
+        width=100,
+        boxes=stored,
+        features=np.zeros((3, 2), np.float32),
+        class_ids=np.zeros(3, np.uint16),
+        class_scores=np.zeros(3, np.float32),
+    )
+    assert regions_at_boxes(record, np.array([[5, 5, 100.4, 61], [-0.2, 0, 10, 10.004]])).tolist() == [1, 0]
+    assert regions_at_boxes(record, np.zeros((0, 4))).tolist() == []
+    with pytest.raises(ValueError, match="no region at 1 of 2 boxes of the task, such as 5, 5, 99, 60; extract with"):
+        regions_at_boxes(record, np.array([[0, 0, 10, 10], [5, 5, 99, 60]]))
 
 
 @pytest.fixture

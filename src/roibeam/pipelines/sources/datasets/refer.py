@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from roibeam.features.safe_pickle.read import load_pickle
 from roibeam.pipelines.foundation.files.image_ids import is_utf8
-from roibeam.pipelines.sources.datasets.image_boxes import shown
+from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list, read_json_members
 
 INSTANCES = 'COCO\'s instances with a list "annotations"'
@@ -139,6 +141,16 @@ def read_refer_detections(path: str) -> Iterator[tuple[int, Box]]:
         where = f"{path!r}, entry {index}"
         number, box = _fields(entry, where, image_id=int, box=list)
         yield number, _box(box, where, "box")
+
+
+def read_detected_boxes(path: str) -> list[ImageBoxes]:
+    """The same by image, under `refer_image_id`. An image without a detection is not in the file, nor here."""
+    found: dict[int, list[tuple[float, ...]]] = {}
+    for number, (x, y, width, height) in read_refer_detections(path):
+        found.setdefault(number, []).append((x, y, x + width, y + height))
+    return [
+        ImageBoxes(refer_image_id(number), np.array(boxes, np.float32), None) for number, boxes in found.items()
+    ]  # fmt: skip
 
 
 def _box(value: list[Any], where: str, name: str) -> Box:
