@@ -81,6 +81,7 @@ _STORED = ReferringOptions(
     target="iou",
     judged_target="overlap",
     one_pixel_more=True,
+    loss="rows",
     box_rule="vilbert",
 )
 
@@ -107,7 +108,7 @@ def prediction_checks(arrays: Arrays) -> Iterator[Check]:
     yield same_json(arrays, "out/refer_result_json", entries)
     yield same_json(arrays, "out/refer_others_json", [])
     targets = torch.from_numpy(overlaps.astype(np.float64))
-    loss = region_bce(scores, targets, torch.ones_like(targets, dtype=torch.bool), per="rows").mean
+    loss = region_bce(scores, targets, torch.ones_like(targets, dtype=torch.bool), per=_STORED.loss).mean
     hits = sum(entry["IOU"] > HALF for entry in entries)
     want = arrays.take("out/refer_loss_score_n", 3)
     yield close("out/refer_loss_score_n", np.array([float(loss), hits, len(entries)]), want, Allclose(METRICS.float32))

@@ -49,6 +49,7 @@ ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES = "annotated", "detected", "stored
 BOXES = (ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES)
 TARGETS = ("binary", "iou", "overlap")
 PLACES = ("photo", "input")
+LOSSES = ("regions", "rows")
 # The data set's own, which holds the images that it names, or all of COCO's.
 INSTANCES_NAMES = ("instances.json", "instances_train2014.json")
 DETECTIONS_NAME = "res101_coco_minus_refer_notime_dets.json"
@@ -82,6 +83,8 @@ class ReferringOptions:
         one_pixel_more: sides count x2 - x1 + 1 in the target, as both releases do; the metric has a rule of its own.
         overlap_in: where the target's overlap is measured: in the "photo", or in the network's "input", after photo and
             boxes are resized and clamped (VL-BERT).
+        loss: binary cross-entropy of each candidate: its mean over all candidates of a batch ("regions": VL-BERT), or
+            summed over those of a sentence ("rows": ViLBERT).
         swap_sides: left and right change places in the text of a mirrored photo (VL-BERT).
         box_rule: what hits in the metric, a name of `BOX_RULES`.
     """
@@ -97,6 +100,7 @@ class ReferringOptions:
     judged_target: str = "binary"
     one_pixel_more: bool = False
     overlap_in: str = "photo"
+    loss: str = "regions"
     swap_sides: bool = True
     box_rule: str = "refer"
 
@@ -106,6 +110,7 @@ class ReferringOptions:
         check_choice(self, "target", TARGETS)
         check_choice(self, "judged_target", TARGETS)
         check_choice(self, "overlap_in", PLACES)
+        check_choice(self, "loss", LOSSES)
         check_choice(self, "box_rule", BOX_RULES)
         if self.annotated_in_training and self.boxes == ANNOTATED_BOXES:
             raise ValueError("ReferringOptions: annotated_in_training adds annotated boxes, and the boxes are these")
@@ -304,6 +309,8 @@ def _group(sentence: ReferringSentence, photos: _Photos, options: ReferringOptio
         "right": sentence.box,
         "image_hw": photo.image_hw,
         "candidates": photo.candidates,
+        "target_kind": options.target_of(sentence.split),
+        "one_pixel_more": options.one_pixel_more,
     }
     return TaskGroup(
         id=str(sentence.sent_id),
