@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
@@ -25,9 +25,9 @@ class JudgedLine(NamedTuple):
     is_true: bool
 
 
-def write_nlvr2_predictions(path: Path, lines: Iterable[JudgedLine]) -> None:
-    """Lines parted by newlines, none behind the last, as uclanlp/visualbert writes them; whole or not at all."""
-    text = "\n".join(f"{line.identifier},{line.is_true}" for line in lines)
+def write_nlvr2_predictions(path: Path, lines: Iterable[Sequence[Any]]) -> None:
+    """Identifier and answer of each statement (`JudgedLine`, or the list that json makes of one). Lines parted by newlines, none behind the last, as uclanlp/visualbert writes them; whole or not at all."""
+    text = "\n".join(f"{identifier},{bool(is_true)}" for identifier, is_true in lines)
     write_bytes_atomically(path, text.encode("utf-8"))
 
 

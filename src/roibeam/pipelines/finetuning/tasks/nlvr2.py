@@ -27,6 +27,7 @@ LABELS = ("False", "True")  # by their numbers
 IMAGE_NAMES = ("no-extension", "with-extension")
 FILE_ORDER, BEST = "file", "best"
 ORDERS = (FILE_ORDER, BEST)
+LOSSES = ("class", "class_bce")
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,19 @@ class Nlvr2Options:
         region_order: which of them: those that stand first in the "file" (the release), or the "best", by their scores.
         image_names: whether images are called by the names of their files "with-extension", as in the release's
             feature files, or with "no-extension", as extraction calls them.
+        loss: cross-entropy of the two labels ("class": VisualBERT), or binary cross-entropy of each of them by itself
+            ("class_bce": vilbert-multi-task).
     """
 
     max_regions: int = 0
     region_order: str = FILE_ORDER
     image_names: str = "no-extension"
+    loss: str = "class"
 
     def __post_init__(self) -> None:
         check_choice(self, "region_order", ORDERS)
         check_choice(self, "image_names", IMAGE_NAMES)
+        check_choice(self, "loss", LOSSES)
         if self.max_regions < 0:
             raise ValueError(f"Nlvr2Options: max_regions must not be negative, got {self.max_regions}")
 
