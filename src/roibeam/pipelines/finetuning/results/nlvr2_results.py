@@ -26,7 +26,11 @@ class JudgedLine(NamedTuple):
 
 
 def write_nlvr2_predictions(path: Path, lines: Iterable[Sequence[Any]]) -> None:
-    """Identifier and answer of each statement (`JudgedLine`, or the list that json makes of one). Lines parted by newlines, none behind the last, as uclanlp/visualbert writes them; whole or not at all."""
+    """A file of all lines, or none: parted by newlines, without one at the end, as uclanlp/visualbert writes.
+
+    Args:
+        lines: identifier and answer of each, as `JudgedLine` or as the list that json makes of one.
+    """
     text = "\n".join(f"{identifier},{bool(is_true)}" for identifier, is_true in lines)
     write_bytes_atomically(path, text.encode("utf-8"))
 
