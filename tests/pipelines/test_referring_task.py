@@ -38,7 +38,7 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     referring_groups,
     referring_scores,
 )
-from roibeam.pipelines.finetuning.tasks.referring_targets import candidate_targets, prepare_candidates
+from roibeam.pipelines.finetuning.tasks.referring_targets import candidate_targets, image_feature, prepare_candidates
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
 
 # Photo 5: 100 x 60, two objects and a crowd, two detections. Photo 6: one object, nothing detected.
@@ -192,6 +192,13 @@ def test_regions_of_a_record_are_found_by_their_boxes() -> None:
     assert regions_at_boxes(record, np.zeros((0, 4))).tolist() == []
     with pytest.raises(ValueError, match="no region at 1 of 2 boxes of the task, such as 5, 5, 99, 60; extract with"):
         regions_at_boxes(record, np.array([[0, 0, 10, 10], [5, 5, 99, 60]]))
+
+
+def test_the_feature_of_the_whole_photo_may_leave_out_annotated_regions() -> None:
+    detected = torch.tensor([[1.0, 3], [3, 5]])
+    assert image_feature(detected, ReferringOptions()) is None
+    found = image_feature(detected, ReferringOptions(image_feature="detected"))
+    assert found is not None and found.tolist() == [2, 4]
 
 
 @pytest.fixture

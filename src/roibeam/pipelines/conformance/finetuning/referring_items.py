@@ -22,7 +22,7 @@ from torch import Tensor
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.region_batch import PreparedPhoto, collate_photos
-from roibeam.model.common.regions import mean_feature, region_locations
+from roibeam.model.common.regions import region_locations
 from roibeam.model.task_losses import region_bce
 from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
 from roibeam.pipelines.conformance.checks import Check, apart, close, equal, failed, guarded, within
@@ -50,7 +50,7 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     referring_files,
     referring_groups,
 )
-from roibeam.pipelines.finetuning.tasks.referring_targets import candidate_targets, prepare_candidates
+from roibeam.pipelines.finetuning.tasks.referring_targets import candidate_targets, image_feature, prepare_candidates
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 REFS = f"{FILES}refs.json"
@@ -82,6 +82,7 @@ _STORED = ReferringOptions(
     judged_target="overlap",
     one_pixel_more=True,
     loss="rows",
+    image_feature="detected",
     box_rule="vilbert",
 )
 
@@ -362,8 +363,9 @@ class _StoredMode:
         """(C, D): of the whole photo the mean of what was detected, all of it, whatever is cut."""
         detected = torch.from_numpy(self._arrays.take_finite(f"image/{image_id}.features", num_stored, None))
         annotated = torch.from_numpy(self._arrays.take_finite(f"gt_image/{image_id}.features", None, detected.shape[1]))
-        every = torch.ones(num_stored, dtype=torch.bool)
-        kinds = {WHOLE: mean_feature(detected, every, every)[None], DETECTED: detected, ANNOTATED: annotated}
+        whole = image_feature(detected, self._options)
+        assert whole is not None  # as the options say
+        kinds = {WHOLE: whole[None], DETECTED: detected, ANNOTATED: annotated}
         return torch.stack([kinds[int(kind)][place] for kind, place in zip(found.kinds, found.numbers, strict=True)])
 
     def _text(self, group: TaskGroup) -> np.ndarray:

@@ -50,6 +50,7 @@ BOXES = (ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES)
 TARGETS = ("binary", "iou", "overlap")
 PLACES = ("photo", "input")
 LOSSES = ("regions", "rows")
+SHOWN_REGIONS, DETECTED_REGIONS = "shown", "detected"
 # The data set's own, which holds the images that it names, or all of COCO's.
 INSTANCES_NAMES = ("instances.json", "instances_train2014.json")
 DETECTIONS_NAME = "res101_coco_minus_refer_notime_dets.json"
@@ -85,6 +86,8 @@ class ReferringOptions:
             boxes are resized and clamped (VL-BERT).
         loss: binary cross-entropy of each candidate: its mean over all candidates of a batch ("regions": VL-BERT), or
             summed over those of a sentence ("rows": ViLBERT).
+        image_feature: the feature of the whole photo: the mean of all regions that are "shown", as a model takes it by
+            itself; or of the "detected" ones alone, those that are cut too (both ViLBERT releases, in training).
         swap_sides: left and right change places in the text of a mirrored photo (VL-BERT).
         box_rule: what hits in the metric, a name of `BOX_RULES`.
     """
@@ -101,6 +104,7 @@ class ReferringOptions:
     one_pixel_more: bool = False
     overlap_in: str = "photo"
     loss: str = "regions"
+    image_feature: str = SHOWN_REGIONS
     swap_sides: bool = True
     box_rule: str = "refer"
 
@@ -111,6 +115,7 @@ class ReferringOptions:
         check_choice(self, "judged_target", TARGETS)
         check_choice(self, "overlap_in", PLACES)
         check_choice(self, "loss", LOSSES)
+        check_choice(self, "image_feature", (SHOWN_REGIONS, DETECTED_REGIONS))
         check_choice(self, "box_rule", BOX_RULES)
         if self.annotated_in_training and self.boxes == ANNOTATED_BOXES:
             raise ValueError("ReferringOptions: annotated_in_training adds annotated boxes, and the boxes are these")

@@ -14,8 +14,9 @@ from torch import Tensor
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.region_batch import PreparedPhoto, prepare_photo
+from roibeam.model.common.regions import mean_feature
 from roibeam.model.task_losses import referred_targets
-from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
+from roibeam.pipelines.finetuning.tasks.referring import SHOWN_REGIONS, ReferringOptions
 
 
 class PreparedCandidates(NamedTuple):
@@ -47,6 +48,18 @@ def prepare_candidates(
     photo = prepare_photo(image, both, config, conventions, flip=flip)
     kept = PreparedPhoto(photo.pixels, photo.boxes[:-1], photo.input_hw, photo.image_hw, photo.scale_xy)
     return PreparedCandidates(kept, photo.boxes[-1])
+
+
+def image_feature(detected: Tensor, options: ReferringOptions) -> Tensor | None:
+    """(D,), the feature of the whole photo; None where the model takes the mean of what it is shown.
+
+    Args:
+        detected: (R, D), features of all detected regions of the photo, those that are cut too.
+    """
+    if options.image_feature == SHOWN_REGIONS:
+        return None
+    every = torch.ones(len(detected), dtype=torch.bool, device=detected.device)
+    return mean_feature(detected, every, every)
 
 
 def candidate_targets(boxes: Tensor, right: Tensor, options: ReferringOptions, *, split: str) -> Tensor:
