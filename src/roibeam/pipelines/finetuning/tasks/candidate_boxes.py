@@ -75,14 +75,7 @@ def candidates_of(
         ValueError: for a photo without a size where the whole of it is a candidate, or with too many boxes where they
             are not to be cut.
     """
-    whole = np.zeros((0, 4), np.float32)
-    if rules.whole_image != NONE:
-        if image_hw is None:
-            raise ValueError(f"{where}: its size is not known, and the whole image is a candidate")
-        height, width = image_hw
-        less = 1 if rules.whole_image == LAST_PIXEL else 0
-        whole = np.array([[0, 0, width - less, height - less]], np.float32)
-    given = (whole, _float32(detected), _float32(annotated))
+    given = (whole_image_box(where, image_hw, rules), _float32(detected), _float32(annotated))
     counts = [len(boxes) for boxes in given]
     more = sum(counts) - rules.max_boxes if rules.max_boxes else 0
     if more > 0:
@@ -100,6 +93,18 @@ def candidates_of(
         np.repeat(np.arange(3), counts),
         np.concatenate([np.arange(count) for count in counts]),
     )
+
+
+def whole_image_box(where: str, image_hw: tuple[int, int] | None, rules: CandidateRules) -> np.ndarray:
+    """(1, 4) float32, the box of the whole photo, or (0, 4) where it is no candidate. Raises ValueError as
+    `candidates_of`."""
+    if rules.whole_image == NONE:
+        return np.zeros((0, 4), np.float32)
+    if image_hw is None:
+        raise ValueError(f"{where}: its size is not known, and the whole image is a candidate")
+    height, width = image_hw
+    less = 1 if rules.whole_image == LAST_PIXEL else 0
+    return np.array([[0, 0, width - less, height - less]], np.float32)
 
 
 def corners(boxes: Iterable[Box]) -> np.ndarray:

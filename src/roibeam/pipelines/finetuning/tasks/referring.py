@@ -31,6 +31,7 @@ from roibeam.pipelines.finetuning.tasks.candidate_boxes import (
     candidates_of,
     corners,
     sides,
+    whole_image_box,
 )
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.inputs.mirrored_words import swap_left_right
@@ -183,7 +184,7 @@ def referring_files(refs: str, instances: str, detections: str | None = None) ->
 def referring_groups(files: ReferringFiles, split: str, options: ReferringOptions) -> list[TaskGroup]:
     """The sentences of a split, in the order of the file.
 
-    A group's `boxes` are its candidates without the whole photo. Of boxes from the store they are only the annotated
+    A group's `boxes` are its candidates without the whole photo, which stands in `facts`, as (1, 4) or (0, 4). Of boxes from the store they are only the annotated
     ones that stand behind those; `candidates_for` puts both together.
 
     Raises:
@@ -269,9 +270,10 @@ def _splits(files: ReferringFiles) -> list[str]:
 
 class _Photo(NamedTuple):
     """What all sentences of a photo share: boxes (R, 4), its candidates where they do not come from the store, and
-    (height, width) where it is known."""
+    (height, width) where it is known; `whole` is (1, 4) or (0, 4)."""
 
     boxes: np.ndarray
+    whole: np.ndarray
     candidates: Candidates | None
     image_hw: tuple[int, int] | None
 
@@ -298,11 +300,12 @@ class _Photos:
         number, options = sentence.image_id, self._options
         annotated = corners(self._annotated.get(number, ()))
         image_hw = self._files.instances.image_hw.get(number)
+        whole = whole_image_box(sentence.where, image_hw, options.candidate_rules)
         if options.boxes == STORED_BOXES:
-            return _Photo(annotated, None, image_hw)
+            return _Photo(annotated, whole, None, image_hw)
         detected = corners((self._files.detections or {}).get(number, ()) if options.boxes == DETECTED_BOXES else ())
         found = candidates_of(sentence.where, detected, annotated, image_hw, options.candidate_rules)
-        return _Photo(found.regions, found, image_hw)
+        return _Photo(found.regions, whole, found, image_hw)
 
 
 def _group(sentence: ReferringSentence, photos: _Photos, options: ReferringOptions) -> TaskGroup:
@@ -314,6 +317,7 @@ def _group(sentence: ReferringSentence, photos: _Photos, options: ReferringOptio
         "right": sentence.box,
         "image_hw": photo.image_hw,
         "candidates": photo.candidates,
+        "whole_image": photo.whole,
         "target_kind": options.target_of(sentence.split),
         "one_pixel_more": options.one_pixel_more,
     }
