@@ -184,11 +184,11 @@ def referring_files(refs: str, instances: str, detections: str | None = None) ->
 def referring_groups(files: ReferringFiles, split: str, options: ReferringOptions) -> list[TaskGroup]:
     """The sentences of a split, in the order of the file.
 
-    A group's `boxes` are its candidates without the whole photo, which stands in `facts`, as (1, 4) or (0, 4). Of boxes from the store they are only the annotated
-    ones that stand behind those; `candidates_for` puts both together.
+    A group's `boxes` are its candidates without the whole photo, which stands in `facts`, as (1, 4) or (0, 4). Of boxes
+    from the store they are only the annotated ones that stand behind those; `candidates_for` puts both together.
 
     Raises:
-        ValueError: for a split without a sentence, a photo without a candidate, or as `candidates_of`.
+        ValueError: for a split without a sentence, or as `candidates_of`.
     """
     sentences = [each for each in files.sentences if each.split == split]
     if not sentences:
