@@ -220,11 +220,11 @@ def _weight_checks(
         if official not in names:
             yield failed(array, "no parameter of ours has this name")
             continue
-        yield _absolute(array, state[names[official]].numpy(), want, allowed)
+        yield absolute(array, state[names[official]].numpy(), want, allowed)
     for official in arrays.names(f"{folder}_sub/"):
         flat = state[names[official]].flatten().numpy()
         every = -(-len(flat) // _KEPT)
-        yield _absolute(f"{folder}_sub/{official}", flat[::every], arrays.arrays.take(f"{folder}_sub/{official}"), allowed)
+        yield absolute(f"{folder}_sub/{official}", flat[::every], arrays.arrays.take(f"{folder}_sub/{official}"), allowed)
         total = np.array([flat.sum(), (flat**2).sum()])
         yield _relative(f"{folder}_sum/{official}", total, arrays.arrays.take(f"{folder}_sum/{official}"))
     moved = []
@@ -244,7 +244,7 @@ def _beside_checks(arrays: ModelArrays) -> Iterator[Check]:
     yield from ()
 
 
-def _absolute(array: str, got: np.ndarray, want: np.ndarray, allowed: float) -> Check:
+def absolute(array: str, got: np.ndarray, want: np.ndarray, allowed: float) -> Check:
     if got.shape != want.shape:
         return failed(array, f"ours has shape {got.shape}, the reference {want.shape}")
     error = float(np.abs(got - want).max()) if got.size else 0.0
