@@ -74,9 +74,7 @@ def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> li
     return [_group(parameters, scale, decays) for (scale, decays), parameters in groups.items()]
 
 
-def groups_by_words(
-    named: Mapping[str, nn.Parameter], scales: Sequence[tuple[str, float]]
-) -> list[ParameterGroup]:
+def groups_by_words(named: Mapping[str, nn.Parameter], scales: Sequence[tuple[str, float]]) -> list[ParameterGroup]:
     """The trainable parameters, those alike in one group (VL-BERT's `LR_MULT`: vqa/function/train.py).
 
     Args:

@@ -158,7 +158,6 @@ class TrainConfig:
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
 
-
     @property
     def rise(self) -> float:
         """Steps of the rise; with `warmup_share` perhaps no whole number."""

@@ -1,8 +1,8 @@
 """The families finetune_*: the kind of a case is told by its content, the release by the code that it names.
 
-    out/loss_per_micro_step     a run of training          trajectory.py, <system>_trajectory.py
-    checkpoint/                 weights to start from      vlbert_start.py
-    file/ or predictions alone  items of data sets, and result files made of logits: ITEMS, by the name of the file
+out/loss_per_micro_step     a run of training          trajectory.py, <system>_trajectory.py
+checkpoint/                 weights to start from      vlbert_start.py
+file/ or predictions alone  items of data sets, and result files made of logits: ITEMS, by the name of the file
 """
 
 from __future__ import annotations

@@ -118,9 +118,7 @@ class Trained(NamedTuple):
 def in_float64(batch: VLBatch) -> VLBatch:
     found = {each.name: getattr(batch, each.name) for each in fields(batch)}
     wide: dict[str, Any] = {
-        name: value.double()
-        for name, value in found.items()
-        if isinstance(value, Tensor) and value.is_floating_point()
+        name: value.double() for name, value in found.items() if isinstance(value, Tensor) and value.is_floating_point()
     }
     return replace(batch, **wide)
 
@@ -224,7 +222,9 @@ def _weight_checks(
     for official in arrays.names(f"{folder}_sub/"):
         flat = state[names[official]].flatten().numpy()
         every = -(-len(flat) // _KEPT)
-        yield absolute(f"{folder}_sub/{official}", flat[::every], arrays.arrays.take(f"{folder}_sub/{official}"), allowed)
+        yield absolute(
+            f"{folder}_sub/{official}", flat[::every], arrays.arrays.take(f"{folder}_sub/{official}"), allowed
+        )
         total = np.array([flat.sum(), (flat**2).sum()])
         yield _relative(f"{folder}_sum/{official}", total, arrays.arrays.take(f"{folder}_sum/{official}"))
     moved = []
@@ -257,5 +257,8 @@ def _relative(array: str, got: Any, want: np.ndarray) -> Check:
         return failed(array, f"ours has shape {ours.shape}, the reference {want.shape}")
     error = np.abs(ours - want) / np.maximum(np.abs(want), 1e-12)
     error = np.where(np.abs(ours - want) < 1e-18, 0.0, error)
-    note = "" if not error.size or error.max() <= FINETUNING.values else f"first at {int(np.argmax(error.flatten() > FINETUNING.values))}"
-    return within(array, float(error.max()) if error.size else 0.0, FINETUNING.values, "relative", note)
+    largest = float(error.max()) if error.size else 0.0
+    note = ""
+    if largest > FINETUNING.values:
+        note = f"first at {int(np.argmax(error.flatten() > FINETUNING.values))}"
+    return within(array, largest, FINETUNING.values, "relative", note)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount, cross_entropy
+from roibeam.model.inputs import VLBatch
 from roibeam.model.interbert.checkpoint import config_from_official as interbert_config
 from roibeam.model.interbert.checkpoint import key_table
 from roibeam.model.interbert.checkpoint import state_from_official as interbert_state
 from roibeam.model.interbert.tasks import InterBertForTasks
-from roibeam.model.inputs import VLBatch
 from roibeam.model.task_losses import answer_bce, class_bce, region_bce
 from roibeam.model.vilbert.checkpoint import TABLES, config_from_official, release_of, state_from_official
 from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roibeam.model.vlbert.checkpoint import name_from_official
+from roibeam.model.vlbert.checkpoint import kind_of, name_from_official
 from roibeam.model.vlbert.start import task_start
 from roibeam.pipelines.conformance.checks import Check, failed, within
 from roibeam.pipelines.conformance.finetuning.trajectory import absolute
@@ -23,11 +23,14 @@ def start_checks(arrays: ModelArrays) -> Iterator[Check]:
     options = arrays.options
     task = str(options["official"]).split()[1].partition("/")[0]
     checkpoint = {
-        name_from_official(name, "pretrain"): arrays.floats(f"checkpoint/{name}") for name in arrays.names("checkpoint/")
+        name_from_official(name, "pretrain"): arrays.floats(f"checkpoint/{name}")
+        for name in arrays.names("checkpoint/")
     }
-    yield _source_check(options["source_of"], task)
+    asked = [name for name in options["source_of"] if not name.startswith(_IMAGE)]
+    kind = kind_of(dict.fromkeys(asked, torch.empty(0)))
+    yield _source_check(options["source_of"], task, kind)
     own = {name: arrays.floats(f"param/{name}") for name in arrays.names("param/")}
-    names = {official: name_from_official(official, task) for official in own}
+    names = {official: name_from_official(official, kind) for official in own}
     found = task_start(task, checkpoint, names.values())
     for official in arrays.names("out/"):
         ours: Tensor | None = found.get(names.get(official, ""))
@@ -44,7 +47,7 @@ def _answer_words(words: Tensor, pieces: list[list[int]]) -> Tensor:
     return torch.stack([words[each].mean(dim=0) for each in pieces])
 
 
-def _source_check(source_of: dict[str, Any], task: str) -> Check:
+def _source_check(source_of: dict[str, Any], task: str, kind: str) -> Check:
     """Every weight but the image network's, which is one file there and here, comes from where the case says."""
     wrong = []
     asked = {name: source for name, source in source_of.items() if not name.startswith(_IMAGE)}
@@ -52,7 +55,7 @@ def _source_check(source_of: dict[str, Any], task: str) -> Check:
     sources = {source for source in first.values() if source not in (None, COMPUTED)}
     numbered = {name_from_official(source, "pretrain"): number for number, source in enumerate(sorted(sources), 1)}
     state = {name: torch.full((3, 1), float(number)) for name, number in numbered.items()}
-    names = {name: name_from_official(name, task) for name in first}
+    names = {name: name_from_official(name, kind) for name in first}
     found = task_start(task, state, names.values())
     for name, source in first.items():
         got = found.get(names[name])

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from roibeam.extraction.region_encoder import RegionEncoder
@@ -202,4 +201,3 @@ def _refcoco(case: VLBertCase, number: int) -> MicroBatch:
 
 def _weighted(term: SumCount, case: VLBertCase, name: str) -> SumCount:
     return SumCount(term.total * float(case.network.get(name, 1.0)), term.count)
-
