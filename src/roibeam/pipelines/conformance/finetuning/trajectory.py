@@ -184,7 +184,7 @@ def _train(release: Release, numbers: Sequence[int], names: Mapping[str, str]) -
     optimizer = build_optimizer(groups, config, device=torch.device("cpu"))
     average = ExponentialAverage(release.model, rate=config.average_rate) if config.average_rate else None
     step = TrainStep(task, release.model, optimizer, accelerator, config, told_to_stop=lambda: 0)  # type: ignore[arg-type]
-    official = {ours: name for name, ours in reversed(names.items())}  # of tied ones that which stands first
+    official = {ours: name for name, ours in reversed(list(names.items()))}  # of tied ones that which stands first
     name_of = {id(each): official[name] for name, each in release.model.named_parameters() if name in official}
     rates: list[dict[str, float]] = []
     norms: list[float] = []

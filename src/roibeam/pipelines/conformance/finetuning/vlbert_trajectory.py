@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.losses import SumCount
 from roibeam.model.vlbert.checkpoint import state_from_official
+from roibeam.model.vlbert.config import VLBertTaskConfig
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.model.vlbert.text import join_question_answer
 from roibeam.pipelines.conformance.case_files import Arrays
@@ -152,6 +153,7 @@ def _vcr(case: VLBertCase, number: int) -> MicroBatch:
     text = choice_rows(case, question, answers, count)
     right = arrays.whole("in/answer_label", 0, choices, questions)
     real = arrays.floats("in/boxes")[..., 3] > -0.5
+    assert isinstance(case.config, VLBertTaskConfig)
     labels: Tensor = object_labels(arrays, case.config, real)
 
     def losses(model: VLBertForVcr) -> Losses:
