@@ -161,4 +161,6 @@ def _metadata(path: str) -> dict[str, Any]:
 def _outline(polygons: Any, where: str) -> tuple[np.ndarray, ...]:
     if not isinstance(polygons, list) or not all(isinstance(polygon, list) and polygon for polygon in polygons):
         raise ValueError(f"{where}: expected a list of polygons, got {shown(polygons)}")
-    return tuple(parse_boxes(polygon, f"{where}, polygon {number}", columns=2) for number, polygon in enumerate(polygons))
+    return tuple(
+        parse_boxes(polygon, f"{where}, polygon {number}", columns=2) for number, polygon in enumerate(polygons)
+    )

@@ -64,6 +64,7 @@ class VcrAsked:
         where: file and line, for errors.
         annot_id: such as "val-0", by which results name it.
         image: path below the image folder.
+        img_id: such as "val-12", another name of the image; "" where the file has none.
         objects: class names of the image's objects, in the order of its boxes.
         answers, rationales: four texts each.
         answer, rationale: which is right; None in a test file, which does not tell.
@@ -72,6 +73,7 @@ class VcrAsked:
     where: str
     annot_id: str
     image: str
+    img_id: str
     objects: tuple[str, ...]
     question: VcrTokens
     answers: tuple[VcrTokens, ...]
@@ -104,20 +106,26 @@ def read_vcr_questions(path: str) -> Iterator[VcrQuestion]:
 
 
 def names_by_mention(
-    tokens: VcrTokens, objects: Sequence[str], known: Mapping[int, str] | None = None, *, people: int | None = None
+    tokens: VcrTokens,
+    objects: Sequence[str],
+    known: Mapping[int, str] | None = None,
+    *,
+    people: int | None = None,
+    people_names: Sequence[str] = NAMES,
 ) -> dict[int, str]:
-    """What the objects of a text are called, besides those that have a name: people by `NAMES`, others by their class.
+    """What the objects of a text are called, besides those that have a name: people in turn, others by their class.
 
     Args:
         known: number of an object -> its name.
         people: how many names are used up; None counts the people that are known.
+        people_names: names of people, used again when there are more people.
     """
     names = dict(known or {})
     used = sum(objects[number] == PERSON for number in names) if people is None else people
     for number in (number for token in tokens if not isinstance(token, str) for number in token):
         if number not in names:
             is_person = objects[number] == PERSON
-            names[number] = NAMES[used % len(NAMES)] if is_person else objects[number]
+            names[number] = people_names[used % len(people_names)] if is_person else objects[number]
             used += is_person
     return names
 
@@ -152,7 +160,12 @@ def _asked(row: dict[str, Any], where: str, annotation: str, image: str) -> VcrA
             raise ValueError(f"{where}: {kind}_label must be in 0..{NUM_CHOICES - 1}, got {shown(label)}")
         texts.append(tuple(_tokens(choice, objects, f"{where}: {kind}_choices") for choice in choices))
         labels.append(label)
-    return VcrAsked(where, annotation, image, tuple(objects), question, texts[0], texts[1], labels[0], labels[1])
+    img_id = row.get("img_id", "")
+    if not isinstance(img_id, str):
+        raise ValueError(f"{where}: img_id must be a name, got {shown(img_id)}")
+    return VcrAsked(
+        where, annotation, image, img_id, tuple(objects), question, texts[0], texts[1], labels[0], labels[1]
+    )
 
 
 def _choices(asked: VcrAsked) -> Iterator[VcrChoice]:
