@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice
 from roibeam.pipelines.finetuning.results.vcr_results import VcrScores, joined_scores, probabilities
 from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
@@ -181,11 +182,31 @@ def vcr_scores(
     return joined_scores(chosen, reasons, questions)
 
 
+def choice_measure(groups: Sequence[TaskGroup], scores: Sequence[np.ndarray], options: VcrOptions) -> Measure:
+    """Share of right choices, of groups with labels: "Q->A" or "QA->R" by the problem.
+
+    Args:
+        scores: (4,) of each group.
+    Raises:
+        ValueError: for a group without a label.
+    """
+    hits = []
+    for group, own in zip(groups, scores, strict=True):
+        if group.target is None:
+            raise ValueError(f"{group.id}: no label; nothing is known to be right in a split without labels")
+        hits.append(float(best_choice(own.tolist()) == group.target))
+    return Measure("Q->A" if options.problem == ANSWER else "QA->R", hits, [group.images[0] for group in groups])
+
+
 def chosen_row(group: TaskGroup, answers: np.ndarray, rationales: np.ndarray) -> ChosenRow:
-    """A row of the metric, of a question with labels; `rationales` (4,) are those for the right answer."""
-    return ChosenRow(
-        best_choice(answers), best_choice(rationales), group.facts["answer"], group.facts["rationale"], group.images[0]
-    )
+    """A row of the metric over both problems, of a question with labels.
+
+    Args:
+        answers, rationales: (4,) scores of one or of two models; the rationales are those for the right answer.
+    """
+    facts = group.facts
+    chosen = best_choice(answers.tolist()), best_choice(rationales.tolist())
+    return ChosenRow(*chosen, facts["answer"], facts["rationale"], group.images[0])
 
 
 def _by_answer(name: str, scores: np.ndarray) -> np.ndarray:

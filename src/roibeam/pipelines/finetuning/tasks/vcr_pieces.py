@@ -18,7 +18,7 @@ TRUNCATIONS = (EACH_ROW, SHARED, RUNNING, CHOICE_END, CHOICE_FRONT)
 
 
 class KeptPieces(NamedTuple):
-    """How many pieces of each part of the context are kept, from its start; and where in the choice those kept stand."""
+    """Pieces of each part of the context that are kept, from its start; and first and end of those of the choice."""
 
     context: tuple[int, ...]
     choice: tuple[int, int]
