@@ -1,7 +1,7 @@
 """What can be guessed without the picture: a reader that has counted the training split.
 
-A guess rests on what a text says, from the most general to the most special: "how many" -> "how many balls" -> the whole
-question. What was seen seldom counts less: each level is mixed with the one above it (Dirichlet smoothing).
+A guess rests on what a text says, from the most general to the most special: "how many" -> "how many balls" -> all of
+the question. What was seen seldom counts less: each level is mixed with the one above it (Dirichlet smoothing).
 """
 
 from __future__ import annotations

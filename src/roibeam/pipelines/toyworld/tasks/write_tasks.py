@@ -102,8 +102,8 @@ class ToyTasks:
         folder, world = Path(self.folder).resolve(), self.world.resolve()
         if world in (folder, *folder.parents) or folder in world.parents:
             raise ValueError(
-                f"--tasks {self.folder!r} and the world {str(self.world)!r} lie in one another; name a folder beside the "
-                "world"
+                f"--tasks {self.folder!r} and the world {str(self.world)!r} lie in one another; name a folder beside "
+                "the world"
             )
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"--tasks {self.folder!r} is a file; name a folder")
@@ -172,8 +172,8 @@ class ToyTasks:
             for split, count in task.rows().items():
                 if not count:
                     raise ValueError(
-                        f"{self.world}: its {self.num_images:,} pictures give nothing to ask for {split} of {task.name}; "
-                        "draw a larger world, with --num-images 400 or more"
+                        f"{self.world}: its {self.num_images:,} pictures give nothing to ask for {split} of {task.name}"
+                        "; draw a larger world, with --num-images 400 or more"
                     )
         return tasks
 
