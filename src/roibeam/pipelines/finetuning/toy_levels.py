@@ -8,26 +8,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roibeam.pipelines.finetuning.score_run import ScoreRequest, run_score
+from roibeam.pipelines.finetuning.results.row_ids import STRICT
+from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 
 READERS = "readers"
 CEILING, FLOOR = "perfect", "blind"  # folders of readers
+# Task -> split -> measure -> reader -> 0..1.
+Levels = dict[str, dict[str, dict[str, dict[str, float]]]]
 
 
-def toy_levels(tasks: Path) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
-    """Task -> split -> measure -> reader -> score, 0..1. A reader is a folder in `READERS`.
+def toy_levels(tasks: Path) -> Levels:
+    """The score of every result file in readers/<reader>/<task>_<split>.
 
     Args:
         tasks: folder of the tasks.
     Raises:
         ValueError: for a result file that does not fit its task.
     """
-    found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
-    for reader in sorted(path for path in (tasks / READERS).iterdir() if path.is_dir()):
-        for results in sorted(reader.iterdir()):
-            task, _, split = results.stem.partition("_")
-            score = run_score(ScoreRequest(task, results, tasks / task, split))
-            for figure in score.figures:
-                measures = found.setdefault(task, {}).setdefault(split, {})
-                measures.setdefault(figure.name, {})[reader.name] = figure.value
+    found: Levels = {}
+    for name in sorted({path.name for path in (tasks / READERS).glob("*/*")}):
+        task, _, split = name.partition(".")[0].partition("_")
+        opened = SCORED_TASKS[task].open(tasks / task, split, STRICT)
+        measures = found.setdefault(task, {}).setdefault(split, {})
+        for results in sorted((tasks / READERS).glob(f"*/{name}")):
+            for measure in opened.measures(str(results)).values():
+                measures.setdefault(measure.name, {})[results.parent.name] = measure.mean
     return found

@@ -20,8 +20,8 @@ from roibeam.pipelines.toyworld.world import COLOURS
 
 Tokens = tuple[str | list[int], ...]  # as VCR writes a text: words, and the numbers of the things that are meant
 CHOICES = 4
-# Nothing about what lies upon what: the numbers would tell.
-_PLAIN_PHRASES = ("to the left of", "to the right of", "above", "below", "larger than", "smaller than")
+_SIDES = ("to the left of", "to the right of", "above", "below")
+_SIZES = ("larger than", "smaller than")  # which a reader without the picture can often guess
 _UPON = {"in front of": 1, "behind": -1, "inside": 1, "around": -1}
 
 
@@ -56,22 +56,23 @@ def ask(known: KnownPicture, stream: IntegerStream) -> list[VcrRow]:
 
 def _where(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
     """What stands in a relation to a thing; the rationale says what both look like."""
-    choices = []
-    for first, phrase, second in known.clear_links((*_PLAIN_PHRASES, *_UPON)):
+    for first, phrase, second in shuffled(known.clear_links((*_SIDES, *_UPON)), stream):
+        # Of two things of one colour, a choice that says it twice could only be the right one.
+        if first.colour == second.colour or sum(known.holds(thing, phrase, second) for thing in known.seen) > 1:
+            continue
         side = _UPON.get(phrase)
         others = [
             thing
             for thing in known.clear
-            if thing not in (first, second)
+            if thing is not first
+            and thing is not second
             and not known.could_hold(thing, phrase, second)
             and (side is None or (thing.number - second.number) * side > 0)
         ]
-        right = [thing for thing in known.seen if known.holds(thing, phrase, second)]
-        if len(others) >= CHOICES - 1 and len(right) == 1:
-            choices.append((first, phrase, second, others))
-    if not choices:
+        if len(others) >= CHOICES - 1:
+            break
+    else:
         return None
-    first, phrase, second, others = stream.pick(choices)
     wrong = shuffled(others, stream)[: CHOICES - 1]
     answers = [
         Choice(
@@ -133,8 +134,16 @@ def _colour_choices(
 
 
 def _place_choices(known: KnownPicture, thing: SceneObject, stream: IntegerStream) -> list[Choice]:
-    """Two relations, each said as it is or the other way round; the right choice is the first. Empty if it has none."""
-    links = shuffled([link for link in known.clear_links(_PLAIN_PHRASES) if link[0] is thing], stream)
+    """Two relations, each said as it is or the other way round; the right choice is the first. Empty if it has none.
+
+    None says what lies upon what: the numbers would tell.
+    """
+    links = [
+        link
+        for phrases in (_SIDES, _SIZES)
+        for link in shuffled(known.clear_links(phrases), stream)
+        if link[0] is thing
+    ]
     if len({other.number for _, _, other in links}) < 2:
         return []
     first = links[0]
