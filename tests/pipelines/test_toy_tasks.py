@@ -19,6 +19,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.metrics.nlvr2 import group_of
 from roibeam.pipelines.finetuning.results.vcr_results import COLUMNS
 from roibeam.pipelines.finetuning.toy_levels import toy_levels
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 from roibeam.pipelines.sources.datasets.folder import list_folder
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
@@ -254,6 +255,19 @@ def test_a_statement_is_as_often_false_as_true_and_a_test_file_of_vcr_tells_noth
             groups[group_of(each.identifier)].append(each.is_true)
     assert {tuple(sorted(group)) for group in groups.values()} == {(False, False, True, True)}
     assert not any("answer_label" in row or "rationale_label" in row for row in made.vcr_rows("test"))
+
+
+def test_every_word_but_the_question_mark_is_made_of_pieces_of_the_world_s_vocabulary(made: Made) -> None:
+    """A model that read the captions has never seen "what", but all of its pieces."""
+    tokenizer = load_tokenizer(str(made.world / "vocab.txt"))
+    texts = [each.question for year in ("train2014", "val2014") for each in read_vqa(*questions(made, year))]
+    texts += [each.sentence for each in sentences(made)]
+    texts += [each.sentence for each in read_nlvr2(str(made.tasks / "nlvr2" / "train.json"))]
+    for each in read_vcr_questions(str(made.tasks / "vcr" / "train.jsonl")):
+        texts += [text.words for choice in each.choices for text in (choice.context, choice.choice)]
+    words = {word for text in texts for word in text.removesuffix("?").replace("?", " ").split()}
+    unknown = {word for word in words if "[UNK]" in map(tokenizer.piece, tokenizer.encode(word).ids.tolist())}
+    assert len(words) > 60 and not unknown
 
 
 # The blind reader
