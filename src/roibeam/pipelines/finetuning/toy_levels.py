@@ -10,15 +10,13 @@ from pathlib import Path
 
 from roibeam.pipelines.finetuning.results.row_ids import STRICT
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
+from roibeam.pipelines.toyworld.tasks.write_tasks import READERS_FOLDER, Levels
 
-READERS = "readers"
 CEILING, FLOOR = "perfect", "blind"  # folders of readers
-# Task -> split -> measure -> reader -> 0..1.
-Levels = dict[str, dict[str, dict[str, dict[str, float]]]]
 
 
 def toy_levels(tasks: Path) -> Levels:
-    """The score of every result file in readers/<reader>/<task>_<split>.
+    """The score of every result file, which are readers/<reader>/<task>_<split>.
 
     Args:
         tasks: folder of the tasks.
@@ -26,11 +24,11 @@ def toy_levels(tasks: Path) -> Levels:
         ValueError: for a result file that does not fit its task.
     """
     found: Levels = {}
-    for name in sorted({path.name for path in (tasks / READERS).glob("*/*")}):
+    for name in sorted({path.name for path in (tasks / READERS_FOLDER).glob("*/*")}):
         task, _, split = name.partition(".")[0].partition("_")
         opened = SCORED_TASKS[task].open(tasks / task, split, STRICT)
         measures = found.setdefault(task, {}).setdefault(split, {})
-        for results in sorted((tasks / READERS).glob(f"*/{name}")):
+        for results in sorted((tasks / READERS_FOLDER).glob(f"*/{name}")):
             for measure in opened.measures(str(results)).values():
                 measures.setdefault(measure.name, {})[results.parent.name] = measure.mean
     return found

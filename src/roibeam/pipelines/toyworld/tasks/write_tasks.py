@@ -21,7 +21,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,7 +44,7 @@ TASKS_FORMAT = "roibeam-toyworld-tasks"
 READERS_FOLDER = "readers"
 _TEXT_SUFFIXES = frozenset({".json", ".jsonl"})
 # Task -> split -> measure -> reader -> 0..1.
-Levels = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
+Levels = dict[str, dict[str, dict[str, dict[str, float]]]]
 
 
 class Task(Protocol):
