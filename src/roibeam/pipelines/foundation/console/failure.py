@@ -139,6 +139,8 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
         asked = re.search(r"Tried to allocate [\d.]+ [KMGT]?i?B", line)
         what = asked[0][:1].lower() + asked[0][1:] if asked else "CUDA out of memory"
         return f"not enough memory on the GPU: {what}; {_GPU_MEMORY}"
+    if name == "cv2.error" and "Insufficient memory" in line:
+        kind, line = MemoryError, "OpenCV got less than it asked for"
     if kind is not None and issubclass(kind, MemoryError):
         detail = f": {line}" if line else ""
         return f"not enough memory{detail}; {_MEMORY}"
