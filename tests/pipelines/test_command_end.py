@@ -78,7 +78,7 @@ def test_what_a_user_can_cause_is_a_line_with_the_cure(
 
 def test_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(lambda: Path("/dev/full").write_text(TEXT), monkeypatch=monkeypatch) == FAILED
-    assert capsys.readouterr().err.startswith("roibeam: No space left on device; free some space there")
+    assert capsys.readouterr().err.startswith("roibeam: No space left on device; the disk is full: free some space")
 
 
 def test_a_packed_file_that_ends_early_is_no_ctrl_c(
@@ -132,7 +132,7 @@ def test_ctrl_c_says_what_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
             True,
         ),
         ("worker 1: Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left on device: '/s/a'",
-         "No space left on device: '/s/a'", True),
+         "No space left on device: '/s/a'; the disk is full: free some space", True),
         ("Traceback (most recent call last):\n  File x\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
          "2.00 GiB. GPU 0 has a total capacity of 79 GiB", "not enough memory on the GPU: tried to allocate 2.00 GiB; "
          "use a smaller --batch-size", True),

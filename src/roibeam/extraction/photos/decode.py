@@ -3,8 +3,8 @@
 The published extractors decode with `cv2.imread`, so its rules are the convention: alpha dropped, grey and palette
 expanded, CMYK converted, 16 bits cut to 8, first frame of an animation. EXIF orientation is applied, or ignored (its
 flag `IMREAD_IGNORE_ORIENTATION`) for the extractors that used Pillow. What `cv2` does not do is refuse: it paints the
-missing part of a truncated JPEG grey, allocates whatever a header asks for, and goes over the whole picture once for each
-scan of a JPEG, however many there are. All three are checked here before it decodes.
+missing part of a truncated JPEG grey, allocates whatever a header asks for, and goes over the whole picture once for
+each scan of a JPEG, however many there are. All three are checked here before it decodes.
 
 Not detected, because libjpeg only warns of it and both cv2 and Pillow hand out the picture: damage inside a JPEG's scan
 data. Flipped bits, or a scan that was cut and had an end marker appended, give pixels that are partly wrong or grey.
@@ -194,7 +194,7 @@ def _without_profile(data: bytes) -> bytes:
 
 
 def _check_jpeg_scans(data: bytes) -> None:
-    """A complete JPEG has an end marker after its first scan; inside a scan FF D9 cannot occur (ISO 10918-1, B.1.1.5)."""
+    """A complete JPEG has an end marker after its first scan; inside one FF D9 cannot occur (ISO 10918-1, B.1.1.5)."""
     first = _first_jpeg_scan(data)
     if data.find(b"\xff\xd9", first) < 0:
         raise DecodeError("truncated", f"JPEG without an end marker after {len(data)} bytes")

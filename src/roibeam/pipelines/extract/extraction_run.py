@@ -31,13 +31,13 @@ from roibeam.pipelines.extract.report.region_meaning import (
 )
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree, write_run_report
 from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, ProgressView
-from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
+from roibeam.pipelines.extract.report.run_summary import RunEnd, write_run_summary
 from roibeam.pipelines.extract.request import ExtractRequest, RunOptions
 from roibeam.pipelines.extract.requested_work import open_work
 from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.job import shared_detector, shared_fingerprint
-from roibeam.pipelines.extract.shard.store_folder import check_output_folder, tidy_store
+from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME, check_output_folder, tidy_store
 from roibeam.pipelines.extract.shard_plan import Plan
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.extract.work import Work
