@@ -303,6 +303,22 @@ for name, data in files.items():
     assert run.stdout.split() == ["memory"] * 4, run.stderr
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"root:x:0:0:root:/root:/bin/sh\n", "no known image format"),
+        (b" \n<!DOCTYPE html><title>404</title>", "no known image format; it looks like an HTML page"),
+        (b"PK\x03\x04secret", "no known image format; it looks like a zip archive"),
+        (b"\0\0\0\x18ftypheic", "no known image format; it looks like a film or a HEIC photo"),
+    ],
+)
+def test_what_is_no_image_is_told_without_its_bytes(data: bytes, words: str) -> None:
+    """A link among the photos may lead to any file of the machine, and dead letters are passed on."""
+    with pytest.raises(DecodeError) as error:
+        decode_image(data)
+    assert str(error.value) == words
+
+
 def test_postscript_is_not_handed_to_an_interpreter() -> None:
     with pytest.raises(DecodeError) as error:
         decode_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from roibeam.extraction.photos.photo_file import PhotoReadError
@@ -377,6 +379,32 @@ def test_patterns_that_go_up_or_end_in_a_slash_are_refused(tmp_path: Path) -> No
         open_source(f"{tmp_path}/*/../*.jpg")
     with pytest.raises(ValueError, match="no images in"):
         open_source(f"{tmp_path}/*/")
+
+
+@pytest.mark.parametrize("column", ["image", "image_id"])
+@pytest.mark.parametrize("is_dictionary", [True, False])
+def test_millions_of_equal_long_texts_in_a_small_parquet_are_refused(
+    tmp_path: Path, column: str, is_dictionary: bool
+) -> None:
+    """7 kB; taken apart, 3 million paths of 200 kB each: 800 MB were in memory at once."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), pa.array(["a" * 200_000]))
+    table = pa.table({"image": ["a.jpg"] * len(texts)} | {column: texts})
+    pq.write_table(table, tmp_path / "l.parquet", store_schema=is_dictionary)  # without: read as plain texts
+    pool = pa.default_memory_pool()
+    before = pool.max_memory()
+    with pytest.raises(ValueError, match=f"column '{column}' has a text of 200,000 bytes in rows 1 to 256"):
+        open_source(str(tmp_path / "l.parquet"))
+    assert (tmp_path / "l.parquet").stat().st_size < 30_000
+    assert pool.max_memory() < max(before, 2**28)
+
+
+def test_paths_longer_than_any_systems_are_bad_rows(tmp_path: Path) -> None:
+    lines = [{"image": "a" * 5000}, {"image": "a.jpg", "image_id": "b" * 5000}, {"image": "a.jpg"}]
+    (tmp_path / "l.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    source = open_source(str(tmp_path / "l.jsonl"))
+    assert [image.image_id for image in source.images] == ["a"]
+    (note,) = source.notes
+    assert "1 path longer than 4096 characters" in note and "1 image_id longer than 4096 characters" in note
 
 
 def test_a_folder_whose_own_name_is_not_utf8_is_refused(tmp_path: Path) -> None:

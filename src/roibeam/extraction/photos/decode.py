@@ -115,13 +115,29 @@ def _check_with_pillow(data: bytes, max_pixels: int) -> str:
     except (DecodeError, MemoryError):
         raise
     except UnidentifiedImageError:
-        starts_with = data[:16].decode("latin-1").encode("unicode_escape").decode("ascii")
-        raise DecodeError("not an image", f"no known image format; it starts with '{starts_with}'") from None
+        raise DecodeError("not an image", f"no known image format{_likeness(data)}") from None
     except Image.DecompressionBombError:
         raise DecodeError("too many pixels", f"over {LARGEST_MAX_PIXELS} pixels: a decompression bomb?") from None
     except Exception as error:  # Pillow raises whatever its parsers meet: OSError, SyntaxError, struct.error, ...
         _check_memory(num_pixels)
         raise DecodeError("truncated", f"broken or incomplete file: {error}") from None
+
+
+# What files that are no photos begin with, in small letters. None of their own bytes is told: a link among the photos
+# may lead to any file of this machine.
+_OTHER_KINDS = (
+    (b"<!doctype html", "an HTML page"), (b"<html", "an HTML page"), (b"<svg", "an SVG drawing"),
+    (b"<?xml", "an XML file"), (b"%!ps", "PostScript"), (b"%pdf", "a PDF"), (b"pk\x03\x04", "a zip archive"),
+    (b"\x1f\x8b", "a gzip file"), (b"version https://git-lfs", "a pointer of Git LFS"),
+)  # fmt: skip
+
+
+def _likeness(data: bytes) -> str:
+    start = data[:64].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    found = next((kind for prefix, kind in _OTHER_KINDS if start.startswith(prefix)), None)
+    if found is None and data[4:8] == b"ftyp":
+        found = "a film or a HEIC photo"
+    return "" if found is None else f"; it looks like {found}"
 
 
 def _check_num_pixels(width: int, height: int, max_pixels: int) -> None:
