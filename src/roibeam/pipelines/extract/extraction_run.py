@@ -110,7 +110,10 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
     started = time.time()
     folder = work.store
     check_output_folder(folder)
-    pipeline_options(options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device)
+    pipeline_options(
+        options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device,
+        pool_token_file=options.pool_token_file,
+    )  # fmt: skip
     check_cluster(options.runner, options.beam_args)
     with waiting("loading the detector"):
         job, text = _prepare(work, options)
@@ -140,8 +143,9 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
                 "extracting", plan.num_images, view=view, as_json=options.as_json, least_seconds=least_seconds
             ):
                 metrics = run_extraction(
-                    job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
-                )
+                    job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers,
+                    pool_token_file=options.pool_token_file,
+                )  # fmt: skip
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
             seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun tells the same
