@@ -11,6 +11,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from roibeam.features.folders.durable_files import read_regular_file
 
@@ -50,5 +51,5 @@ def environment_config(url: str, token: str) -> str:
     Args:
         url: the address, or JSON of Beam's that has it.
     """
-    given = json.loads(url) if url.lstrip().startswith("{") else {"url": url}
+    given: dict[str, Any] = json.loads(url) if url.lstrip().startswith("{") else {"url": url}
     return json.dumps({**given, "params": {**(given.get("params") or {}), TOKEN_PARAM: token}})

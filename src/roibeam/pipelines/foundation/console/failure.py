@@ -144,6 +144,8 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
         return f"not enough memory on the GPU: {what}; {_GPU_MEMORY}"
     if name == "cv2.error" and "Insufficient memory" in line:
         kind, line = MemoryError, "OpenCV got less than it asked for"
+    if "failed to map segment" in line or "annot allocate memory" in line:  # where libraries are loaded
+        return f"not enough memory: {line}; raise the limit on it (ulimit -v), or use a machine with more"
     if kind is not None and issubclass(kind, MemoryError):
         detail = f": {line}" if line else ""
         return f"not enough memory{detail}; {_MEMORY}"
