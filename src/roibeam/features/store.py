@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
+import sys
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -43,6 +45,7 @@ class FeatureStore:
     Args:
         path: folder with `manifest.json`.
         max_open_shards: shards open at once, each one file descriptor; the least recently used is let go beyond that.
+            Never more than a quarter of the files that the process may have open (`ulimit -n`).
     Raises:
         FileNotFoundError: when there is no manifest, saying whether a run is unfinished.
         ValueError: when the manifest is damaged or of another version.
@@ -320,7 +323,7 @@ class FeatureStore:
             if reader is None:
                 reader = self._open_shard(entry)
                 shards.readers[entry.shard] = reader
-                if len(shards.readers) > self._max_open_shards:
+                while len(shards.readers) > min(self._max_open_shards, shards.most):
                     # Dropped, not closed: another thread may be reading it, and views may live. The last
                     # user unmaps it.
                     shards.readers.popitem(last=False)
@@ -362,11 +365,16 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+_SHARE_OF_FILES = 4  # other stores of the process, its workers' pipes and its libraries need some too
+
+
 class _OpenShards:
-    """The open shards of one process, least recently used first."""
+    """The open shards of one process, least recently used first; `most` is how many its limit of open files allows."""
 
     def __init__(self) -> None:
         self.forks = _forks
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.most = sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit // _SHARE_OF_FILES)
         self.lock = threading.Lock()
         self.readers: OrderedDict[int, ShardReader] = OrderedDict()
 

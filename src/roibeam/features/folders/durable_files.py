@@ -10,6 +10,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.folders.full_disk import naming_file
+
 TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -40,7 +42,7 @@ def write_bytes_atomically(path: Path, data: bytes, *, first: bool = False) -> b
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
     try:
-        with open(temporary, "xb") as file:
+        with naming_file(path), open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -264,6 +264,7 @@ _NETWORK = {
     "user-agent": _text("Name under which servers see us.", "NAME", NETWORK, is_advanced=True),
     "port": _count("Port that runners ask for workers at.", NETWORK, most=65535),
     "host": _text("Address to listen at.", "ADDRESS", NETWORK),
+    "pool-token-file": _path("File with the token of the worker pools.", "FILE", NETWORK),
 }  # fmt: skip
 _FAILURES = {
     "max-failures": _share("Exit with an error if more than this share fails.", FAILURES, is_advanced=True),
