@@ -71,7 +71,7 @@ def test_one_bit_is_refused_by_name_and_another_checkpoint_goes_on(stopped: Path
 
 
 def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(folder: Path) -> None:
-    with pytest.raises(ValueError, match="--resume-from step-7: .* it has step-00000004, step-00000008$"):
+    with pytest.raises(ValueError, match=r"--resume-from step-7: .* it has step-00000004, step-00000008$"):
         go_on(folder, "step-7")
 
 
@@ -110,7 +110,7 @@ def test_a_second_training_in_a_folder_is_refused_and_a_lock_that_nobody_holds_i
 
 @pytest.mark.parametrize("room", [1, 6000])
 def test_a_checkpoint_that_does_not_fit_is_one_line_and_leaves_nothing(tmp_path: Path, room: int) -> None:
-    """A limit of file size takes the place of a full disk: errors come the same way, from safetensors or from Python."""
+    """A limit of file size takes the place of a full disk: errors come the same way, of safetensors and Python."""
     task = ToyTask()
     state = TrainingState(task.model, torch.optim.AdamW(task.model.parameters()))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -257,7 +257,8 @@ def beats(value: float | None, best: Mapping[str, Any] | None, config: TrainConf
 
 
 def set_later_aside(run_dir: Path, step: int) -> None:
-    """Checkpoints after `step`, which a run goes on from, are none of it any more; `remove_old_checkpoints` removes them."""
+    """Checkpoints after `step`, from which a run goes on, are none of it any more: `remove_old_checkpoints` removes
+    them."""
     for folder in sorted((run_dir / CHECKPOINTS).glob("step-*"), reverse=True):
         if checkpoint_step(folder) > step:
             folder.rename(folder.with_name(f"{_REMOVING}{folder.name}"))

@@ -121,8 +121,8 @@ def _tell_of_lost_steps(path: Path, lines: list[dict[str, Any]], after_step: int
     lost = [step for step in range(1, after_step + 1) if step not in there]
     if lost:
         logger.warning(
-            "%s lacks %s up to the checkpoint (the first: %d): it was changed from outside; the weights are not touched, "
-            "pages and sums of the run go without these steps",
+            "%s lacks %s up to the checkpoint (the first: %d): it was changed from outside; the weights are not "
+            "touched, pages and sums of the run go without these steps",
             path, counted(len(lost), "step"), lost[0],
         )  # fmt: skip
 
