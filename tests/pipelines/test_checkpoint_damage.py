@@ -196,7 +196,7 @@ def test_mutated_checkpoints(stopped: Path, tmp_path: Path, seeds: range) -> Non
     def all_seeds(tell: Callable[[str], None]) -> None:
         torch.set_num_threads(1)
         for seed in seeds:
-            with limited_time():
+            with limited_time(20):
                 mark = _goes_on_or_says_why(stopped, tmp_path, seed)
             tell(mark)
 
