@@ -7,8 +7,9 @@ import hashlib
 import json
 import os
 import secrets
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -82,7 +83,7 @@ def fsync_folder(folder: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def open_regular_file(path: Path) -> BinaryIO:
+def open_regular_file(path: Path) -> BufferedReader:
     """The file, to be read; ValueError for what is none: a pipe would be waited for."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path}: is not a regular file; restore it or run the command that wrote it again")
