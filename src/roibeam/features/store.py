@@ -105,9 +105,16 @@ class FeatureStore:
         return self.scan()
 
     def scan(self, *, copy: bool = True, check: bool = False) -> Iterator[RegionRecord]:
-        """Every record in the order of `__iter__`, without a lookup for each; arguments and errors as `get`."""
+        """Every record in the order of `__iter__`; arguments and errors as `get`. Checked ones must be found by
+        their ids too, else no lookup is made."""
         for entry in self._filled_shards():
-            yield from self._reader(entry).scan(copy=copy, check=check)
+            for record in self._reader(entry).scan(copy=copy, check=check):
+                if check and record.image_id not in self:
+                    raise ValueError(
+                        f"{self.path / entry.manifest}: holds record {record.image_id!r}, {STORE_MANIFEST_NAME} does "
+                        f"not lead to it; verify the store"
+                    )
+                yield record
 
     def get(self, image_id: str, *, copy: bool = True, check: bool = False) -> RegionRecord:
         """One record.

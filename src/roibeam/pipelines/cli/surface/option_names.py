@@ -201,6 +201,9 @@ _TRAINING = {
         "Continue from the newest checkpoint; --no-resume refuses a folder that holds a run.", TRAINING,
         off="no-resume",
     ),
+    "resume-from": _text(
+        "Continue from this checkpoint, such as step-2000; later ones are removed.", "STEP", TRAINING, is_advanced=True
+    ),
     "stage": _text("Options of one training stage; given again, stages run one after the other.", "OPTIONS", TRAINING,
                    is_advanced=True),
     "seed": _count("Number that every random choice follows from.", TRAINING, least=0),
