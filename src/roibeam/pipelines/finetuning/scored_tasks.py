@@ -59,12 +59,12 @@ class ScoredTask:
     open: Callable[[Path, str, str], OpenTask]
 
 
-_VQA_YEARS = {"train": "train2014", "val": "val2014", "test": "test2015", "test-dev": "test-dev2015"}
+VQA_YEARS = {"train": "train2014", "val": "val2014", "test": "test2015", "test-dev": "test-dev2015"}
 _STRICT = "an id that is missing, doubled or unknown is an error"
 
 
 def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
-    year = _VQA_YEARS[split]
+    year = VQA_YEARS[split]
     metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
     said = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
     if split in ("test", "test-dev"):
