@@ -81,13 +81,15 @@ class TaskSystem:
     sizes: Mapping[str, Callable[..., BertSizes]]
     text: TextRules
     positions: Callable[[Any], int]
-    reads: Mapping[str, str] = field(default=MappingProxyType({LABEL: "pooled", CHOICE: "pooled"}))
+    reads: Mapping[str, str] = field(
+        default_factory=lambda: MappingProxyType({LABEL: "pooled", CHOICE: "pooled"})
+    )
     pair_reads: str = "pooled"
     joins_images: bool = False
     grounds_words: bool = False
     classifier: str = "linear"
-    changes: Mapping[str, Mapping[str, Any]] = field(default=MappingProxyType({}))
-    release_heads: Mapping[str, ReleaseHead] = field(default=MappingProxyType({}))
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    release_heads: Mapping[str, ReleaseHead] = field(default_factory=dict)
 
     def rows_for(self, asked: AskedForm) -> int:
         """Rows of a batch that one row of a task takes."""
