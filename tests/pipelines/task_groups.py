@@ -9,6 +9,7 @@ import torch
 from captioned_records import CAPTIONS, TINY, WIDTH, make_store
 
 from roibeam.features.store import FeatureStore
+from roibeam.model.common.heads import DroppedLinear
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
@@ -82,6 +83,11 @@ def small_network(
     )
     network = started_network(named, named.model_class(config), ASKED[kind], head, source="a test")
     network.module.eval()
+    for module in network.module.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+        elif isinstance(module, DroppedLinear):
+            module.dropout = dropout
     if double:
         network.module.double()
     return network
