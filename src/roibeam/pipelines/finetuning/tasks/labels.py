@@ -16,7 +16,7 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
-from roibeam.pipelines.finetuning.tasks.own_table import read_table, table_of
+from roibeam.pipelines.sources.datasets.own_table import read_table, table_of
 
 _SPLITS = ("train", "val", "test")
 
@@ -36,7 +36,7 @@ class LabelsOptions:
 
 
 def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | None) -> DownstreamTask:
-    """A table for each split in `folder`, see own_table.py.
+    """A table for each split in `folder`, see sources/datasets/own_table.py.
 
     Args:
         labels: that a model learned; None for those of the training table.
