@@ -33,7 +33,7 @@ class VLBertConfig(VLBertFields, BertSizes):
 
 
 _PLAIN = VLBertConfig()
-_PRE_TRAINING = (
+PRE_TRAINING_FIELDS = (
     "with_text_only",
     "with_word_head",
     "with_region_head",
@@ -80,7 +80,7 @@ class VLBertTaskConfig(VLBertConfig):
 
     def check(self) -> None:
         super().check()
-        heads = [name for name in _PRE_TRAINING if getattr(self, name) != getattr(_PLAIN, name)]
+        heads = [name for name in PRE_TRAINING_FIELDS if getattr(self, name) != getattr(_PLAIN, name)]
         if heads:
             raise ValueError(f"VLBertTaskConfig: {', '.join(heads)}: a task model has no pre-training heads")
         if self.object_loss == "masked" and self.masked_appearance == "none":
@@ -132,7 +132,7 @@ def vlbert_config(preset: str = "release", *, size: str = "base", **overrides: A
 
 def vlbert_task_config(task: str, preset: str = "release", *, size: str = "base", **overrides: Any) -> VLBertTaskConfig:
     """A published VL-BERT for one task, "vqa", "vcr" or "refcoco"; the rest as `vlbert_config`."""
-    left_out = (*_PRE_TRAINING, "with_pooler")
+    left_out = (*PRE_TRAINING_FIELDS, "with_pooler")
     shared = {name: v for name, v in named_fields("VL-BERT preset", preset, PRESETS).items() if name not in left_out}
     own = dict(named_fields("VL-BERT task", task, TASKS)) | (dict(PAPER_TASKS[task]) if preset == "paper" else {})
     return VLBertTaskConfig(**(shared | dict(named_fields("VL-BERT size", size, SIZES)) | own | overrides))

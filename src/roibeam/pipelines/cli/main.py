@@ -28,6 +28,8 @@ from roibeam.pipelines.cli.surface.option import argument
 from roibeam.pipelines.cli.surface.option_names import DEVELOPERS, FEATURES, LOOKING, SETUP, STORES, TRAIN
 from roibeam.pipelines.cli.toyworld import toyworld_command
 from roibeam.pipelines.cli.train.evaluate import evaluate_command
+from roibeam.pipelines.cli.train.finetune import finetune_command
+from roibeam.pipelines.cli.train.predict import predict_command
 from roibeam.pipelines.cli.train.pretrain import pretrain_command
 from roibeam.pipelines.cli.train.probe import probe_command
 from roibeam.pipelines.cli.train.recipes import recipes_command
@@ -83,6 +85,8 @@ _add(FEATURES, "extract", extract_command, ExtractCommand)
 _add(FEATURES, "download", download_command)
 app.add_typer(store_app, name="store", rich_help_panel=STORES)
 _add(TRAIN, "pretrain", pretrain_command)
+_add(TRAIN, "finetune", finetune_command)
+_add(TRAIN, "predict", predict_command)
 _add(TRAIN, "recipes", recipes_command)
 app.add_typer(detector_app, name="detector", rich_help_panel=TRAIN)
 _add(LOOKING, "look", look_command)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def score_command(
-    task: Annotated[str, argument("TASK", "vqa, vcr, nlvr2, refcoco, refcoco+ or refcocog.")],
+    task: Annotated[str, argument("TASK", "vqa, vcr, nlvr2, refcoco, refcoco+, refcocog or labels.")],
     file: Annotated[Path, argument("FILE", "Predictions, in the task's official format (docs/look.md).")],
     data: Annotated[Path, option("data")],
     split: Annotated[str | None, option("split", default="val, or dev for nlvr2")] = None,
@@ -46,7 +46,8 @@ def score_command(
         return
     if check:
         count, official = score.card["rows"], score.card["official_rows"]
-        typer.echo(f"{file}: complete, one row for each of {count:,} (official {score.card['split']}: {official:,})")
+        of_all = "" if official is None else f" (official {score.card['split']}: {official:,})"
+        typer.echo(f"{file}: complete, one row for each of {count:,}{of_all}")
         return
     typer.echo("\n".join([*_table(score, has_second=against is not None), "", *_card(score.card)]))
 
@@ -70,7 +71,7 @@ def _row(figure: Figure) -> str:
 
 def _card(card: dict[str, Any]) -> list[str]:
     rows, official = card["rows"], card["official_rows"]
-    whole = "the whole split" if rows == official else f"the official split has {official:,}"
+    whole = "the whole split" if official in (rows, None) else f"the official split has {official:,}"
     files = [f"labels   {path}  sha256 {digest[:16]}" for path, digest in card["labels"].items()]
     files += [f"results  {path}  sha256 {digest[:16]}" for path, digest in card["results"].items()]
     return [

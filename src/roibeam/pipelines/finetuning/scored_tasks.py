@@ -12,12 +12,14 @@ from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import vcr_measures
 from roibeam.pipelines.finetuning.metrics.vqa import vqa_measures
+from roibeam.pipelines.finetuning.results.label_results import read_label_results
 from roibeam.pipelines.finetuning.results.nlvr2_results import judged_statements, read_nlvr2_predictions
 from roibeam.pipelines.finetuning.results.referring_results import read_referring_results, referring_measures
 from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, STRICT, check_row_ids
 from roibeam.pipelines.finetuning.results.vcr_results import chosen_rows, read_vcr_results, scores_by_question
 from roibeam.pipelines.finetuning.results.vqa_results import answered_questions, answers_by_question, read_vqa_results
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
+from roibeam.pipelines.sources.datasets.own_table import read_table, table_of
 from roibeam.pipelines.sources.datasets.refer import read_refer
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
 from roibeam.pipelines.sources.datasets.vqa import read_vqa_labels, read_vqa_question_ids
@@ -49,22 +51,22 @@ class OpenTask:
 @dataclass(frozen=True)
 class ScoredTask:
     """Attributes:
-    splits: the official ones with their numbers of rows; the first is the default.
+    splits: the official ones with their numbers of rows, None where nobody knows; the first is the default.
     rules: names of its rule sets.
     open: reads the label files of a folder by split and rules.
     """
 
-    splits: Mapping[str, int]
+    splits: Mapping[str, int | None]
     rules: Collection[str]
     open: Callable[[Path, str, str], OpenTask]
 
 
-_VQA_YEARS = {"train": "train2014", "val": "val2014", "test": "test2015", "test-dev": "test-dev2015"}
+VQA_YEARS = {"train": "train2014", "val": "val2014", "test": "test2015", "test-dev": "test-dev2015"}
 _STRICT = "an id that is missing, doubled or unknown is an error"
 
 
 def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
-    year = _VQA_YEARS[split]
+    year = VQA_YEARS[split]
     metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
     said = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
     if split in ("test", "test-dev"):
@@ -150,6 +152,26 @@ def _open_refer(refs: tuple[str, ...]) -> Callable[[Path, str, str], OpenTask]:
     return open_task
 
 
+def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
+    path = table_of(folder, split)
+    rows = list(read_table(path))
+    ids = [row.id for row in rows]
+    check_row_ids(repr(str(path)), ids, list(dict.fromkeys(ids)), unit="row")
+
+    def check(results: str) -> dict[str, str]:
+        return read_label_results(results, ids, rules)
+
+    def scored(results: str) -> Measures:
+        unknown = next((row.where for row in rows if row.label is None), None)
+        if unknown is not None:
+            raise ValueError(f"{unknown}: no label, so that nothing can be scored; --check looks at a submission")
+        said = check(results)
+        right = [float(said[row.id] == row.label) for row in rows]
+        return {"accuracy": Measure("accuracy", right, [row.image for row in rows])}
+
+    return OpenTask("share of rows whose label is said", _STRICT, (path,), len(rows), check, scored)
+
+
 _BOX_RULES = (STRICT, OFFICIAL, "uniter", "vl-bert", "vilbert")
 _BOTH = (STRICT, OFFICIAL)
 # Numbers of rows: of the data sets' own pages and papers; of RefCOCO, RefCOCO+ and RefCOCOg, sentences.
@@ -169,6 +191,7 @@ SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
         "refcocog": ScoredTask(
             {"val": 4_896, "test": 9_602, "train": 80_512}, _BOX_RULES, _open_refer(("refs(umd).p",))
         ),
+        "labels": ScoredTask({"val": None, "train": None, "test": None}, _BOTH, _open_labels),  # a table of one's own
     }
 )  # fmt: skip
 

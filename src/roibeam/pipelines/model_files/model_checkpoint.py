@@ -27,7 +27,7 @@ from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertFor
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.model_files.model_folder import CONFIG, check_model_sums, model_folder
+from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.model_files.published_models import system_of
 
 WEIGHTS = "model.safetensors"
@@ -100,6 +100,8 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
             f"{folder}: a model with its region encoder, which reads photos; roibeam probe, evaluate, convert and "
             f"pretrain --from-run take it, here only models on stored features fit (docs/train.md)"
         )
+    if settings.get("model_type") == TASK_MODEL:
+        raise ValueError(f"{folder}: a model that was fine-tuned for a task; roibeam predict asks it")
     if not str(settings.get("model_type", "")).startswith("roibeam-"):
         weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)
         if weights is None:

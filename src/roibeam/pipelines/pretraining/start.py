@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import nn
 
-from roibeam.features.counted import counted
 from roibeam.model.common.bert import BertSizes
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.model_files.bert_start import PublishedBert, start_from_bert
+from roibeam.pipelines.model_files.changed_model import built_config, changed_model
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
 from roibeam.pipelines.pretraining.recipes.named_systems import ClassObjective, wrong_start
@@ -170,12 +170,12 @@ def new_model(
             `System.as_deep_as_bert`.
         overrides: further fields, as a user sets them.
     Raises:
-        ValueError: as `_built_config`.
+        ValueError: as `built_config`.
     """
     sizes = {"vocab_size": vocab_size} if bert is None else dict(bert.sizes)
     if not system.as_deep_as_bert:
         sizes.pop("num_hidden_layers", None)
-    model = system.model_class(_built_config(build, {**sizes, **fields, **overrides}, overrides))
+    model = system.model_class(built_config(build, {**sizes, **fields, **overrides}, overrides))
     if bert is not None:
         left = start_from_bert(model, bert)
         logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
@@ -206,26 +206,11 @@ def continued_model(
             says where background is.
     """
     check_system(start, system)
-    config: Any = type(start.model.config)
-    fields = {**start.model.config.to_diff_dict(), **overrides}
-    fields = {name: value for name, value in fields.items() if name not in ("model_type", "transformers_version")}
-    model = system.model_class(_built_config(config, fields, overrides))
-    state, wanted = start.model.state_dict(), model.state_dict()
+    state = start.model.state_dict()
     if _has_background_first(start, background_first):
         state |= {name: state[name].roll(-1, dims=0) for name in _CLASS_PARAMETERS}
         logger.info("%s: background moved behind the other classes of regions, as in our stores", start.source)
-    for name in sorted(state.keys() & wanted.keys()):
-        if state[name].shape != wanted[name].shape:
-            raise ValueError(
-                f"{start.source}: {name} is {tuple(state[name].shape)}, these settings make it "
-                f"{tuple(wanted[name].shape)}: {dict(overrides)}"
-            )
-    new, dropped = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
-    model.load_state_dict({name: tensor for name, tensor in state.items() if name in wanted}, strict=False)
-    for names, what in ((new, "drawn anew"), (dropped, "dropped")):
-        if names:
-            logger.info("%s: %s %s: %s", start.source, counted(len(names), "parameter"), what, ", ".join(names))
-    return model
+    return changed_model(start.model, overrides, source=start.source, state=state)
 
 
 def _has_background_first(start: ModelCheckpoint, told: bool | None) -> bool:
@@ -244,17 +229,3 @@ def _has_background_first(start: ModelCheckpoint, told: bool | None) -> bool:
             f"--background-first or --background-last"
         )
     return bool(told)
-
-
-def _built_config(
-    build: Callable[..., BertSizes], fields: Mapping[str, Any], overrides: Mapping[str, Any]
-) -> BertSizes:
-    """A model's configuration from all of its fields; errors name those that a user set.
-
-    Raises:
-        ValueError: for a field that the configuration does not have, or a value that it refuses.
-    """
-    try:
-        return build(**fields)
-    except Exception as error:  # transformers checks types with exceptions of its own
-        raise ValueError(f"model settings {dict(overrides)}: {' '.join(str(error).split())}") from None

@@ -123,6 +123,7 @@ _INPUTS = {
     "format": _text("Format of the feature file.", "FORMAT", INPUT),
     "layout": _text("Layout of the file, where its format has several.", "NAME", OUTPUT),
     "match-ids": _text("When two ids mean the same image: exact, or number (the number they end in).", "RULE", INPUT),
+    "task": _text("Task to learn: vqa or labels.", "TASK", INPUT),
     "task-text": _path("Train on a task's own text instead of captions.", "FILE", INPUT, is_advanced=True),
     "text-corpus": _path("Also train on plain text: UTF-8, a sentence or paragraph on each line.", "FILE", INPUT),
     "store-weight": _number("How often to draw from this store, relative to the others.", "WEIGHT", INPUT),
@@ -170,6 +171,7 @@ _MODELS = {
     "recipe": _text("Repeat a published run; `roibeam recipes` lists them.", "NAME", MODEL),
     "toy": _flag("The recipe in a small model: some minutes on 2 cores.", MODEL),
     "from-bert": _text("Start from this BERT: hf:REPO, a folder, or none.", "BERT", MODEL),
+    "from": _text("Pre-training run, model folder or official checkpoint to start from.", "MODEL", MODEL),
     "from-run": _text("Start from the weights of this run or model.", "DIR", MODEL),
     "tokenizer": _text(
         "Words of the text: BERT's vocab.txt, a tokenizer folder or hf:REPO.", "FILE", MODEL, is_advanced=True
@@ -207,6 +209,7 @@ _TRAINING = {
     "stage": _text("Options of one training stage; given again, stages run one after the other.", "OPTIONS", TRAINING,
                    is_advanced=True),
     "seed": _count("Number that every random choice follows from.", TRAINING, least=0),
+    "seeds": _count("Train N runs with different seeds, and give mean and spread.", TRAINING),
     "inspect-batch": _count("Show N rows of the first batch in OUT/batch.html.", OUTPUT, least=0),
 }  # fmt: skip
 _QUESTIONS = {
@@ -219,6 +222,8 @@ _QUESTIONS = {
     "rules": _text("By whose rules predictions are counted.", "NAME", QUESTION),
     "check": _flag("Only look whether the predictions are complete and well written.", QUESTION),
     "against": _path("Compare with this second file of predictions, row by row.", "FILE", QUESTION),
+    "blind": _flag("Show the model no regions: what it knows from the text alone.", QUESTION),
+    "permute-images": _flag("Show every question another question's image.", QUESTION),
     "compare": _path("Compare two results.json instead of evaluating.", "A B", QUESTION),
     "max-error": _share("Differences up to this share of the largest value count as equal.", QUESTION),
     "worst": _count("Show the N images that differ most.", QUESTION, least=0),

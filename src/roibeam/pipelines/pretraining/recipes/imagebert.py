@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.model.common.presets import SMALL_SIZES
-from roibeam.pipelines.pretraining.recipes.recipe import Figure, ModelFields, Recipe
+from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
 
 _CONFIG = "roibeam.model.imagebert.model.ImageBertConfig"

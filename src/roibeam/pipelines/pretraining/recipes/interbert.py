@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.model.interbert.presets import SMALL, interbert_fields
-from roibeam.pipelines.pretraining.recipes.recipe import Figure, ModelFields, Recipe
+from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
 from roibeam.pipelines.training.release_settings import release_settings
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from roibeam.pipelines.foundation.statistics.printed_figure import Figure
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -38,23 +39,6 @@ class ModelFields:
     def changed(self, **fields: Any) -> ModelFields:
         """With these fields too."""
         return replace(self, fields={**self.fields, **fields})
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A number that was printed for a run.
-
-    Attributes:
-        task: after fine-tuning on it, or "zero-shot ..." for none.
-        metric: with the split.
-        value: percent.
-        where: table of the paper, or file.
-    """
-
-    task: str
-    metric: str
-    value: float
-    where: str
 
 
 @dataclass(frozen=True, kw_only=True)

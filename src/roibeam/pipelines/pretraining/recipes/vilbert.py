@@ -8,7 +8,8 @@ from typing import Any
 
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.vilbert.presets import SMALL, vilbert_fields
-from roibeam.pipelines.pretraining.recipes.recipe import Figure, ModelFields, Recipe
+from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
 from roibeam.pipelines.training.release_settings import release_settings
 

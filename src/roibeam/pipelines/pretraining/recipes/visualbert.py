@@ -17,7 +17,8 @@ from typing import Any
 
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.visualbert.presets import visualbert_fields
-from roibeam.pipelines.pretraining.recipes.recipe import Figure, ModelFields, Recipe
+from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling
 from roibeam.pipelines.training.release_settings import release_settings
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from roibeam.model.vlbert.presets import vlbert_fields
-from roibeam.pipelines.pretraining.recipes.recipe import Figure, ModelFields, Recipe
+from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.training.release_settings import release_settings
 

@@ -15,18 +15,8 @@ from torch import Tensor
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, EncodedCaption
-
-
-def strongest_regions(record: RegionRecord, max_regions: int) -> np.ndarray:
-    """(n,) int64, the regions of the highest class score (of equal ones the first), in the order of the record.
-
-    Args:
-        max_regions: how many; 0 = all.
-    """
-    if not max_regions or record.num_regions <= max_regions:
-        return np.arange(record.num_regions)
-    return np.sort(np.argsort(-record.class_scores, kind="stable")[:max_regions])
 
 
 def cut_caption(encoded: EncodedCaption, max_pieces: int) -> EncodedCaption:

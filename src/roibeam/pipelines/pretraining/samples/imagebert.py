@@ -15,8 +15,8 @@ from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_floa
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.fit import check_vocabulary, check_width
+from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.samples.caption_and_regions import strongest_regions
 from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
 from roibeam.pipelines.pretraining.samples.pairs import Pair, draw_pair
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize

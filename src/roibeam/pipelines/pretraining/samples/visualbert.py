@@ -21,8 +21,8 @@ from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
 from roibeam.pipelines.inputs.fit import check_vocabulary, check_width
+from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.samples.caption_and_regions import strongest_regions
 from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
 from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling

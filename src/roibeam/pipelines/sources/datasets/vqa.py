@@ -51,6 +51,16 @@ class VqaLabels:
     answers: tuple[tuple[str, str, int], ...]
 
 
+@dataclass(frozen=True)
+class VqaAsked:
+    """A question by itself, as the test splits have them; fields as of `VqaQuestion` and `VqaLabels`."""
+
+    where: str
+    question_id: int
+    image: str
+    question: str
+
+
 def vqa_part(path: str) -> str | None:
     """`QUESTIONS` or `ANNOTATIONS`, whichever list the file holds; None where it is no object or holds neither."""
     try:
@@ -117,6 +127,22 @@ def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
         yield VqaLabels(where, question, image, question_type, answer_type, majority, records)
     if not found:
         raise ValueError(f"{path!r}: expected VQA's annotations, got {EXPECTED} without one")
+
+
+def read_vqa_asked(path: str) -> Iterator[VqaAsked]:
+    """The questions of a file in its order, whether anybody has answered them or not.
+
+    Raises:
+        ValueError: naming the entry that is not as VQA writes it, or a file without any.
+    """
+    split, found = vqa_split(path).replace("test-dev", "test"), False  # one set of images
+    for name, index, entry in read_json_members(path, expected=EXPECTED):
+        if name == QUESTIONS and index is not None:
+            where, found = f"{path!r}, questions[{index}]", True
+            number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
+            yield VqaAsked(where, number, f"COCO_{split}_{image:012d}", text)
+    if not found:
+        raise ValueError(f"{path!r}: expected VQA's questions, got {EXPECTED} without one")
 
 
 def read_vqa_question_ids(path: str) -> Iterator[int]:

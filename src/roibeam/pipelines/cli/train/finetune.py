@@ -1,0 +1,121 @@
+"""`roibeam finetune`: a pre-trained model learns a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from roibeam.pipelines.cli.json_output import json_line
+from roibeam.pipelines.cli.options import JSON, RESUME, THREADS, run_folder_lines
+from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option_names import TRAINING
+from roibeam.pipelines.cli.train.precision import precision_setting
+from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
+from roibeam.pipelines.foundation.console.progress import waiting
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.finetuning.frame.finetune_run import FinetuneResult
+
+
+def finetune_command(
+    out: Annotated[Path, argument("RUN", "Run folder to write.")],
+    task: Annotated[str, option("task")],
+    start: Annotated[str, option("from", "Or none: new weights.")],
+    store: Annotated[str, option("store", "Of all images of the task.")],
+    data: Annotated[Path, option("data", "Or tables of your own (docs/finetuning.md).")],
+    recipe: Annotated[str | None, option("recipe", "Here: a published run of the task.")] = None,
+    system: Annotated[str | None, option("system", "With --from none.", default="that of --from or --recipe")] = None,
+    model: Annotated[str | None, option("model", "With --from none.", default="small")] = None,
+    from_bert: Annotated[str | None, option("from-bert", "With --from none.", default="none")] = None,
+    tokenizer: Annotated[
+        str | None, option("tokenizer", default="that of --from, else made from the task's texts")
+    ] = None,
+    min_match: Annotated[float, option("min-match", "Here: of the images of a split.")] = 1.0,
+    steps: Annotated[int | None, option("steps", default="1,000")] = None,
+    batch_size: Annotated[int | None, option("batch-size", "Here: questions or statements.", default="32")] = None,
+    learning_rate: Annotated[
+        float | None, option("learning-rate", "Not scaled by batch or processes.", default="0.00005")
+    ] = None,
+    warmup_steps: Annotated[
+        int | None, option("warmup-steps", default="a tenth of the steps", is_advanced=True)
+    ] = None,
+    seed: Annotated[int, option("seed", is_advanced=True)] = 0,
+    seeds: Annotated[int, option("seeds")] = 1,
+    resume: Annotated[bool | None, RESUME] = None,
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "set",
+            "Sections: train, data, layout, head, and one with the name of the task. docs/finetuning.md tells more.",
+            group=TRAINING,
+        ),
+    ] = None,
+    device: Annotated[str, option("device")] = "auto",
+    precision: Annotated[
+        str | None, option("precision", values="float32, bf16 or fp16", default="that of the recipe, else float32")
+    ] = None,
+    threads: Annotated[int | None, THREADS] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Trains a pre-trained model on a task, from stored features.
+
+    Tasks are vqa, from its official files, and labels: one label for an image and a text, from a table of your own.
+    torchrun starts it on several GPUs.
+
+    Examples:
+        roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
+        roibeam finetune r/ --task labels --from run/ --store store/ --data my/
+        roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3
+    """
+    request = FinetuneRequest(
+        out=out, task=task, start=start, store=store, data=data, recipe=recipe, system=system, size=model,
+        from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps, batch_size=batch_size,
+        learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, threads=threads, seed=seed, seeds=seeds,
+        settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
+    )  # fmt: skip
+    # Before torch is imported.
+    from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune
+    from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary, write_seeds
+
+    check_finetune(request)
+    with waiting("loading torch"):
+        from roibeam.pipelines.finetuning.frame.finetune_run import run_finetuning
+        from roibeam.pipelines.training.launched import is_main_process
+
+    results = [run_finetuning(each) for each in seed_requests(request)]
+    if not is_main_process():
+        return
+    for result in results:
+        _tell(result, as_json=as_json)
+    if seeds > 1:
+        summary = seed_summary([(each.run_dir, each.evaluation) for each in results], results[0].main)
+        path = write_seeds(out, summary)
+        _tell_seeds(path, summary, as_json=as_json)
+
+
+def _tell(result: FinetuneResult, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_line(result.to_json()))
+        return
+    out = result.run_dir
+    typer.echo(result.training.done())
+    if result.evaluation:
+        typer.echo(f"asked about {result.asked:,} of the validation split:")
+        for name, value in result.evaluation.items():
+            typer.echo(f"  {name:<28} {'nothing to ask' if value is None else f'{100 * value:.2f} %'}")
+    typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
+    typer.echo("\n".join([*run_folder_lines(out, result.training), "  tokenizer/"]))
+
+
+def _tell_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_line({**summary, "seeds": str(path)}))
+        return
+    typer.echo(f"\n{len(summary['runs'])} seeds, the best is {summary['best']}:")
+    for name, found in summary["measures"].items():
+        sd = "" if found["sd"] is None else f", sd {100 * found['sd']:.2f}"
+        typer.echo(f"  {name:<28} mean {100 * found['mean']:.2f} %{sd}, best {100 * max(found['values']):.2f} %")
+    typer.echo(f"{path}   all of it")

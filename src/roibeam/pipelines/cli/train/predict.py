@@ -1,0 +1,64 @@
+"""`roibeam predict`: a fine-tuned model answers a split of its task, in the official format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from roibeam.pipelines.cli.json_output import json_line
+from roibeam.pipelines.cli.options import JSON, THREADS
+from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
+from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.foundation.console.progress import waiting
+
+
+def predict_command(
+    run: Annotated[Path, argument("RUN", "Run folder of `roibeam finetune`; of several seeds the best is asked.")],
+    store: Annotated[str, option("store", "Of all images of the split.")],
+    data: Annotated[Path, option("data", "Or tables of your own.")],
+    out: Annotated[Path, option("out", "A file, in the task's format.")],
+    split: Annotated[str, option("split")] = "val",
+    blind: Annotated[bool, option("blind")] = False,
+    permute_images: Annotated[bool, option("permute-images")] = False,
+    seed: Annotated[int, option("seed", "Here: of --permute-images.", group=QUESTION, is_advanced=True)] = 0,
+    batch_size: Annotated[int, option("batch-size", "Here: questions or statements.", group=SPEED)] = 64,
+    device: Annotated[str, option("device")] = "auto",
+    threads: Annotated[int | None, THREADS] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Writes a fine-tuned model's predictions, as the task's test server takes them.
+
+    `roibeam score` scores them. A call that was ended goes on where it was; torchrun starts it on several GPUs.
+
+    Examples:
+        roibeam predict vqa-run/ --store store/ --data vqa/ --out answers.json
+        roibeam predict vqa-run/ --store store/ --data vqa/ --blind --out blind.json
+    """
+    request = PredictRequest(
+        run=run, store=store, data=data, out=out, split=split, blind=blind, permute_images=permute_images, seed=seed,
+        batch_size=batch_size, device=device, threads=threads,
+    )  # fmt: skip
+    check_predict(request)
+    with waiting("loading torch"):
+        from roibeam.pipelines.finetuning.frame.predict_run import run_prediction
+        from roibeam.pipelines.training.launched import is_main_process
+
+    result = run_prediction(request)
+    if not is_main_process():
+        return
+    if as_json:
+        typer.echo(
+            json_line(
+                {
+                    "out": str(result.out), "task": result.task, "groups": result.groups, "parts_made": result.made,
+                    "checkpoint": str(result.checkpoint), "notes": list(result.notes),
+                }
+            )
+        )  # fmt: skip
+        return
+    for note in result.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"{result.out}   {result.groups:,} answers; roibeam score {result.task} {result.out} --data {data}")

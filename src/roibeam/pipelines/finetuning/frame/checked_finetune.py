@@ -1,0 +1,68 @@
+"""A fine-tuning request looked at before torch is imported: names, numbers, files, the store's features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneRequest
+from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
+from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
+from roibeam.pipelines.foundation.device_choice import check_device
+from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
+from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
+from roibeam.pipelines.model_files.start_files import bert_files, check_tokenizer_file
+from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.run_folder.folder import check_run_folder
+
+
+def check_finetune(request: FinetuneRequest) -> None:
+    """Raises ValueError with all that is wrong with what was named."""
+    task, recipe = task_named(request.task), recipe_of(request)
+    named = NamedFiles()
+    named.need("--data", request.data, FOLDER)
+    has_store = named.need("--store", request.store)
+    has_start = request.start == NEW or named.need("--from", request.start)
+    named.need_output_folder(request.out)
+    if has_start and request.start != NEW:
+        named.look(lambda: check_model_files(request.start))
+    if has_store:
+        named.look(lambda: FeatureStore(request.store).close())
+    named.look(lambda: check_device(request.device))
+    named.look(lambda: sections_of(request, task.options, recipe))
+    named.look(lambda: _check_start(request))
+    named.look(lambda: check_tokenizer_file(request.tokenizer))
+    named.check()
+    if is_main_process() and request.seeds == 1:
+        check_run_folder(request.out, resume="auto" if request.resume is None else request.resume)
+    found = None if request.start == NEW else found_model(request.start)
+    if found is not None:
+        with FeatureStore(request.store) as store:
+            check_feature_space(found, store)
+
+
+def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
+    """Raises ValueError for an unknown recipe, or one of another task."""
+    if request.recipe is None:
+        return None
+    recipe = task_recipe_named(request.recipe)
+    if recipe.task != request.task:
+        raise ValueError(f"--recipe {request.recipe} is for the task {recipe.task}, not {request.task}")
+    return recipe
+
+
+def _check_start(request: FinetuneRequest) -> None:
+    if request.seeds < 1:
+        raise ValueError(f"--seeds {request.seeds}: expected 1 or more")
+    if request.start != NEW:
+        given = [name for name, value in (("--model", request.size), ("--from-bert", request.from_bert)) if value]
+        if given:
+            raise ValueError(f"{' and '.join(given)}: only with --from {NEW}, for a model with new weights")
+        return
+    if request.system is None and request.recipe is None:
+        raise ValueError(f"--from {NEW}: name the model with --system")
+    if request.from_bert is not None and Path(request.from_bert).expanduser().exists():
+        bert_files(request.from_bert)

@@ -1,0 +1,282 @@
+"""A fine-tuning run: a pre-trained model, a store and a task's files in, a run folder out.
+
+task's files -> groups -> joined with the store -> a system's rows -> TaskBatch -> network -> loss -> the loop
+
+The folder is that of any training. Its config.json, and that of every checkpoint, has all that predicting needs: task,
+labels, system, head and layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roibeam.features.counted import counted
+from roibeam.features.printable import printable
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
+from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
+from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for, without_evaluations
+from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.frame.group_task import GroupTask
+from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, shared_images
+from roibeam.pipelines.finetuning.frame.losses import loss_named
+from roibeam.pipelines.finetuning.frame.network import started_network
+from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
+from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
+from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.task import DownstreamTask
+from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
+from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.model_files.trained_with import digest_of_classes
+from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.loop import TrainResult, train
+from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
+from roibeam.pipelines.training.run_folder.trained_images import trained_among, write_trained_images
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """
+    Attributes:
+        run_dir: the run folder.
+        training: where the loop ended.
+        evaluation: the task's measures on the validation split at the end, 0..1; empty where nothing was judged.
+        main: name of the main one; "" for none.
+        asked: groups that were asked about.
+        notes: what was left out, and what of the validation images the start was trained on.
+    """
+
+    run_dir: Path
+    training: TrainResult
+    evaluation: Mapping[str, float | None]
+    main: str
+    asked: int
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "run": str(self.run_dir),
+            "checkpoint": str(self.training.checkpoint),
+            "step": self.training.step,
+            "seconds": round(self.training.seconds, 1),
+            "evaluation": dict(self.evaluation),
+            "main": self.main,
+            "evaluated_on": self.asked,
+            "last": self.training.last,
+            "notes": list(self.notes),
+        }
+
+
+def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
+    """Runs what is asked for with one seed, and writes the run folder.
+
+    Raises:
+        ValueError: whatever does not fit, named as the command's option, saying what to do.
+    """
+    check_finetune(request)
+    resume: Resume = "auto" if request.resume is None else request.resume
+    if is_main_process():
+        check_run_folder(request.out, resume=resume)
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    recipe, named = recipe_of(request), task_named(request.task)
+    sections = sections_of(request, named.options, recipe)
+    start = start_of(request, request.system or (None if recipe is None else recipe.system))
+    with waiting("reading the task"):
+        task = named.open(request.data, sections[request.task], None)
+    with FeatureStore(request.store) as store:
+        choices = [] if start.found is None else check_feature_space(start.found, store)
+        data = _joined(task, store, request.min_match)
+        notes = [*choices, *data.notes, *_leaks(data, start, allowed=sections["data"].shared_images)]
+        for note in notes:
+            logger.warning("%s", note)
+        steps = steps_for(recipe, request, len(data.train.groups))
+        sections = sections_of(request, named.options, recipe, steps=steps)
+        return _trained(request, resume, sections, start, task, store, data, notes)
+
+
+@dataclass(frozen=True)
+class _TaskData:
+    train: JoinedGroups
+    validation: JoinedGroups | None
+    notes: tuple[str, ...]
+
+    @property
+    def asked(self) -> Sequence[TaskGroup]:
+        return () if self.validation is None else self.validation.groups
+
+
+def _joined(task: DownstreamTask, store: FeatureStore, min_match: float) -> _TaskData:
+    """The groups of both splits, those whose images the store has."""
+    images, found, notes = StoreImages(store), {}, []
+    for split in (task.train, *([task.validation] if task.validation else [])):
+        with waiting(f"joining {split} with the store"):
+            read = task.read(split)
+            found[split] = images.join(
+                read.groups,
+                f"{task.name}, {split}",
+                min_match=min_match,
+                hint=", or leave them out with a lower --min-match",
+            )
+        notes += [*read.notes, *found[split].notes(f"{task.name}, {split}")]
+    return _TaskData(found[task.train], found.get(task.validation or ""), tuple(notes))
+
+
+def _leaks(data: _TaskData, start: TaskStart, *, allowed: bool) -> list[str]:
+    """What of the validation images was trained on before, by the run that this one starts from.
+
+    Raises:
+        ValueError: when this run would train on some.
+    """
+    if data.validation is None:
+        return []
+    asked = data.validation.image_ids()
+    shared = shared_images(data.train.image_ids(), asked)
+    told = f"{len(shared):,} of {counted(len(asked), 'validation image')}" if shared else ""
+    if shared and not allowed:
+        raise ValueError(
+            f"{told} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them is "
+            f"not held out; take them out of one split, or say --set data.shared_images=true"
+        )
+    notes = [f"{told} are trained on: what is measured is not held out"] if shared else []
+    earlier = None if start.run is None else trained_among(start.run, asked)
+    if earlier:
+        notes.append(
+            f"{start.source} was trained on {len(earlier):,} of {counted(len(asked), 'validation image')}, such as "
+            f"{printable(earlier[0], 80)}"
+        )
+    return notes
+
+
+def _trained(
+    request: FinetuneRequest,
+    resume: Resume,
+    sections: Mapping[str, Any],
+    start: TaskStart,
+    task: DownstreamTask,
+    store: FeatureStore,
+    data: _TaskData,
+    notes: Sequence[str],
+) -> FinetuneResult:
+    tokenizer = _tokenizer(request, resume, start, data.train.groups)
+    if is_main_process():
+        write_trained_images(request.out, data.train.image_ids(), before=start.run)
+    config = sections["train"] if data.asked else without_evaluations(sections["train"])
+    asked, loss = (
+        AskedForm(task.form, len(task.labels) or 1, task.num_images),
+        loss_named(task.form, task.loss, task.region_targets),
+    )
+    torch.manual_seed(config.seed)
+    with waiting("building the model"):
+        model = start.model(vocab_size=tokenizer.vocab_size, width=store.feature_dim)
+        network = started_network(start.system, model, asked, sections["head"].kind, source=start.source)
+    batches = GroupBatches(start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss)
+    batches.check(data.train.groups[0])
+    trained = GroupTask(
+        network, batches, task, asked, loss, data.train.groups, data.asked, sections["data"],
+        seed=config.seed,
+    )  # fmt: skip
+    described = _described(request.task, task, sections, start, tokenizer, store, data)
+    result = train(
+        trained,
+        config,
+        request.out,
+        description={"model": network.described, **described},
+        defaults={name: defaults_of(sections[name]) for name in ("data", "layout", "head")},
+        recorded=_recorded(request, task, store, data, notes),
+        resume=resume,
+    )
+    evaluation = result.evaluation
+    if evaluation is None:
+        with waiting("evaluating"):
+            evaluation = trained.evaluate()
+    judged = len(data.asked[: sections["data"].validation_groups or None])
+    return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
+
+
+def _tokenizer(
+    request: FinetuneRequest, resume: Resume, start: TaskStart, groups: Iterable[TaskGroup]
+) -> CaptionTokenizer:
+    """The one that a resumed run saved, else that of the start or of the texts, saved in the run's folder."""
+    saved = request.out / "tokenizer"
+    if resume and saved.is_dir():
+        return load_tokenizer(str(saved))
+    texts = (part.text for group in groups for row in group.rows for part in row.parts)
+    tokenizer = start.tokenizer(request.tokenizer, texts)
+    if is_main_process():
+        tokenizer.save(saved)
+    return tokenizer
+
+
+def _described(
+    name: str,
+    task: DownstreamTask,
+    sections: Mapping[str, Any],
+    start: TaskStart,
+    tokenizer: CaptionTokenizer,
+    store: FeatureStore,
+    data: _TaskData,
+) -> dict[str, Any]:
+    """What a resumed run must have alike, and predicting asks for."""
+    kept = {each: value for each, value in asdict(sections["data"]).items() if each != "validation_groups"}
+    return {
+        "kind": FINETUNING,
+        "task": name,
+        "task_options": asdict(sections[name]),
+        "form": task.form,
+        "num_images": task.num_images,
+        "labels": digest_of_labels(task.labels),
+        "system": start.system.name,
+        "head": asdict(sections["head"]),
+        "layout": asdict(sections["layout"]),
+        "data": kept,
+        "groups": _digest_of_groups(data.train.groups),
+        "tokenizer": tokenizer.digest,
+        "feature_space": store.fingerprint.feature_space,
+    }
+
+
+def _recorded(
+    request: FinetuneRequest, task: DownstreamTask, store: FeatureStore, data: _TaskData, notes: Sequence[str]
+) -> dict[str, Any]:
+    """Facts that may differ on resume."""
+    return {
+        "labels": list(task.labels),
+        "start": request.start,
+        "recipe": request.recipe,
+        "store": str(store.path),
+        "data": str(request.data),
+        "trained_groups": len(data.train.groups),
+        "notes": list(notes),
+        "classes": digest_of_classes(store),
+        "features": [store.fingerprint.to_json()],
+        "torch": torch.__version__,
+    }
+
+
+def digest_of_labels(labels: Sequence[str]) -> str:
+    """SHA-256 (hex) of labels in their order; "" for none."""
+    return hashlib.sha256(json.dumps(list(labels)).encode()).hexdigest() if labels else ""
+
+
+def _digest_of_groups(groups: Iterable[TaskGroup]) -> str:
+    """SHA-256 (hex) of what is trained on: ids, images, texts and targets."""
+    found = hashlib.sha256()
+    for group in groups:
+        texts = [[part.words for part in row.parts] for row in group.rows]
+        found.update(repr((group.id, group.images, texts, group.target)).encode("utf-8", "surrogatepass"))
+    return found.hexdigest()

@@ -1,0 +1,112 @@
+"""The settings of a fine-tuning run, and its numbers as a request changes them. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
+from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.inputs.fit import check_choice
+from roibeam.pipelines.training.launched import num_processes
+from roibeam.pipelines.training.train_config import TrainConfig
+
+OURS, RELEASE = "ours", "release"
+HEAD_KINDS = (OURS, RELEASE)
+BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """
+    Attributes:
+        kind: "ours", the same kind of head on every system; "release", that of the system's release.
+    """
+
+    kind: str = OURS
+
+    def __post_init__(self) -> None:
+        check_choice(self, "kind", HEAD_KINDS)
+
+
+@dataclass(frozen=True)
+class FinetuneData:
+    """How groups become batches.
+
+    Attributes:
+        batch_size: groups (questions, statements, expressions) for each micro-batch and process.
+        workers: processes that make batches ahead; 0 makes them in the one that trains. Changes nothing but the time.
+        validation_groups: how many groups each evaluation asks about, the first ones of the split; 0 = all.
+        shared_images: train although images of the validation split are trained on too; what it measures then is not
+            held out.
+    """
+
+    batch_size: int = 32
+    workers: int = 0
+    validation_groups: int = 0
+    shared_images: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"FinetuneData: batch_size must be at least 1, got {self.batch_size}")
+        for name in ("workers", "validation_groups"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"FinetuneData: {name} must not be negative, got {getattr(self, name)}")
+
+
+def sections_of(
+    request: FinetuneRequest, options: type, recipe: TaskRecipe | None, *, steps: int | None = None
+) -> dict[str, Any]:
+    """The sections of settings with all that the request changes; that of the task is called by its name.
+
+    Args:
+        options: dataclass of the task's settings.
+        steps: of a recipe that counts in epochs, once the groups are counted.
+    Raises:
+        ValueError: for a setting that is none.
+    """
+    batch_size = request.batch_size or (recipe.at_once(num_processes()) if recipe else BATCH_SIZE)
+    sections: dict[str, Any] = {
+        "data": FinetuneData(batch_size=batch_size),
+        "layout": LayoutOptions() if recipe is None else recipe.layout,
+        "head": HeadOptions(OURS if recipe is None else recipe.head),
+        request.task: options() if recipe is None else recipe.options,
+    }
+    train = [each for each in request.settings if each.startswith("train.")]
+    changed = apply_overrides(sections, [each for each in request.settings if each not in train])
+    config = _train_config(request, recipe, changed["data"].batch_size, steps)
+    return {**changed, **apply_overrides({"train": config}, train)}
+
+
+def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int) -> int | None:
+    """Of a recipe on so many groups; None where the request, or no recipe, says them."""
+    if recipe is None or request.steps is not None:
+        return None
+    return max(1, round(recipe.epochs * num_groups / recipe.batch_size))
+
+
+def _train_config(
+    request: FinetuneRequest, recipe: TaskRecipe | None, batch_size: int, steps: int | None
+) -> TrainConfig:
+    given = request.steps or steps or STEPS
+    pause = max(1, min(1000, given // 10))
+    fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
+    warmup: float = WARMUP
+    if recipe is not None:
+        fields |= {**recipe.settings, "learning_rate": recipe.learning_rate}
+        fields["accumulation"] = recipe.accumulation(batch_size, num_processes())
+        fields["decay_steps"] = tuple(round(share * given) for share in recipe.decays_at)
+        warmup = recipe.warmup
+    fields["warmup_steps"] = min(given, round(warmup * given) if warmup < 1 else round(warmup))
+    named = {"learning_rate": request.learning_rate, "warmup_steps": request.warmup_steps}
+    fields |= {name: value for name, value in named.items() if value is not None}
+    return TrainConfig(
+        **fields, steps=given, device=request.device, seed=request.seed, checkpoint_every=pause, evaluate_every=pause
+    )
+
+
+def without_evaluations(config: TrainConfig) -> TrainConfig:
+    """Of a run that has nothing to be judged on."""
+    return replace(config, evaluate_every=0, best_by="")

@@ -1,0 +1,157 @@
+"""A downstream task on the one loop: a `TrainTask` whose samples are groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from roibeam.model.common.losses import SumCount, accuracy
+from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
+from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork
+from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
+from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
+from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
+from roibeam.pipelines.inputs.batches.sample import in_float32
+from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.training.sample_order import SampleOrder
+
+_ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
+_LOSS = "task"
+
+
+@dataclass(frozen=True, eq=False)
+class TaskOutput:
+    """See `LossOutput`."""
+
+    losses: Mapping[str, SumCount]
+    metrics: Mapping[str, SumCount]
+
+
+class GroupTask:
+    """A `TrainTask`. A group is never split, neither over micro-batches nor over processes.
+
+    Args:
+        network: of a system, with its head.
+        train: groups that are trained on, all with a target.
+        validation: that it is judged on, of the validation split; none for no evaluations.
+        seed: of the order.
+    """
+
+    def __init__(
+        self,
+        network: TaskNetwork,
+        batches: GroupBatches,
+        task: DownstreamTask,
+        asked: AskedForm,
+        loss: TaskLoss,
+        train: Sequence[TaskGroup],
+        validation: Sequence[TaskGroup],
+        data: FinetuneData,
+        *,
+        seed: int,
+    ) -> None:
+        self._model, self._config = network.module, network.described
+        self._batches, self._task = batches, task
+        self._asked, self._loss, self._train, self._data = asked, loss, train, data
+        self._validation = validation[: data.validation_groups or None]
+        self._order = SampleOrder(len(train), (_ORDER, seed))
+
+    @property
+    def model(self) -> nn.Module:
+        return self._model
+
+    @property
+    def batch_size(self) -> int:
+        return self._data.batch_size
+
+    @property
+    def num_samples(self) -> int:
+        return len(self._train)
+
+    def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[TaskBatch]:
+        def places() -> Iterator[list[tuple[int, int]]]:
+            return self._order.batches(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
+
+        def batch(chosen: Sequence[tuple[int, int]]) -> TaskBatch:
+            return self._batches.batch([self._train[place] for _, place in chosen])
+
+        if not self._data.workers:
+            return map(batch, places())
+        return batches_ahead(places, batch, workers=self._data.workers)
+
+    def counts(self, batch: TaskBatch) -> Mapping[str, int]:
+        assert batch.targets is not None
+        return {_LOSS: self._loss.count(batch.targets, self._real(batch))}
+
+    def losses(self, model: nn.Module, batch: TaskBatch) -> TaskOutput:
+        assert batch.targets is not None
+        scores, real = scores_of(model, batch, self._asked.form), self._real(batch)
+        term = self._loss.term(scores, batch.targets, real)
+        return TaskOutput({_LOSS: term}, {"best_is_right": _best_is_right(scores, batch.targets)})
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """Matrices and tables decay, biases and LayerNorms do not; what the task does not read is left out."""
+        decaying: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        for parameter in self._model.parameters():
+            if parameter.requires_grad:
+                (decaying if parameter.ndim > 1 else others).append(parameter)
+        return [{"params": decaying}, {"params": others, "weight_decay": 0.0}]
+
+    def sample_ids(self, batch: TaskBatch) -> Sequence[str]:
+        return batch.ids
+
+    def model_config(self) -> Mapping[str, Any]:
+        return self._config
+
+    def evaluate(self) -> dict[str, float | None]:
+        """The task's own measures on the validation groups, 0..1, without dropout."""
+        if not self._validation:
+            return {}
+        predictions = list(predicted(self._model, self._batches, self._validation, self._asked.form, self.batch_size))
+        measures = self._task.judge(self._validation, predictions)
+        return {name.replace(" ", "_"): measure.mean for name, measure in measures.items()}
+
+    def _real(self, batch: TaskBatch) -> Tensor:
+        return real_scores(self._asked.form, batch.inputs, batch.group_sizes, self._asked.num_labels)
+
+
+def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
+    """(G, N), see `group_scores`."""
+    return group_scores(form, model(in_float32(batch.inputs)), batch.group_sizes)
+
+
+def predicted(
+    model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, batch_size: int
+) -> Iterator[Prediction]:
+    """What the model says to each group, in their order, in batches of so many groups; without dropout."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        for start in range(0, len(groups), batch_size):
+            batch = batches.batch(groups[start : start + batch_size])
+            real = real_scores(form, batch.inputs, batch.group_sizes, 1).sum(dim=1).tolist()
+            scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
+            boxes = batch.inputs.region_boxes.numpy()
+            for row in range(len(batch.ids)):
+                kept = scores.shape[1] if form == LABEL else real[row]
+                yield Prediction(scores[row, :kept], boxes[row, :kept] if form == REGION else None)
+    model.train(was_training)
+
+
+def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
+    """How right what is best by the scores is, mean over groups: of soft targets their value."""
+    if targets.ndim == 1:
+        known = targets >= 0
+        return accuracy(scores, targets, known)
+    value = targets.gather(1, scores.argmax(dim=1, keepdim=True))
+    return SumCount(value.sum(), torch.tensor(len(value), device=value.device))

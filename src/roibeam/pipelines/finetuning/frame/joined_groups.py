@@ -1,0 +1,95 @@
+"""Groups whose images are in a store: which are there, under which id, and which images a run must not share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from roibeam.features.counted import counted
+from roibeam.features.printable import printable
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.sources.image_finder import ImageFinder
+from roibeam.pipelines.sources.image_identity import Key, image_keys
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class JoinedGroups:
+    """
+    Attributes:
+        groups: those whose images are all there, with the ids that the store has.
+        missing: different images that are not there, by the names that the task has.
+        num_images: different images that the task names.
+        left_out: groups without one of their images.
+    """
+
+    groups: Sequence[TaskGroup]
+    missing: tuple[str, ...]
+    num_images: int
+    left_out: int
+
+    def notes(self, what: str) -> list[str]:
+        """For people: a line where something is missing."""
+        if not self.missing:
+            return []
+        shown = ", ".join(printable(name, 60) for name in self.missing[:_SHOWN])
+        return [
+            f"{what}: {counted(self.left_out, 'group')} left out: the store lacks {len(self.missing):,} of "
+            f"{counted(self.num_images, 'image')}, such as {shown}"
+        ]
+
+    def image_ids(self) -> list[str]:
+        """Different ones, in the order of the groups."""
+        return list(dict.fromkeys(image for group in self.groups for image in group.images))
+
+
+class StoreImages:
+    """Finds the images of tasks in a store, by the rules that captions are joined by (`ImageFinder`)."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store = store
+        self._finder: ImageFinder | None = None
+        self._found: dict[str, str | None] = {}
+
+    def join(self, groups: Sequence[TaskGroup], what: str, *, min_match: float, hint: str = "") -> JoinedGroups:
+        """
+        Args:
+            what: the groups are, for people.
+            min_match: least share of the images that the store must have, 0..1.
+            hint: what else could be done, for the end of an error.
+        Raises:
+            ValueError: when it has fewer, or not one of them.
+        """
+        kept = []
+        names = dict.fromkeys(image for group in groups for image in group.images)
+        missing = tuple(name for name in names if self._id(name) is None)
+        for group in groups:
+            ids = [self._id(image) for image in group.images]
+            if None not in ids:
+                kept.append(replace(group, images=tuple(str(each) for each in ids)))
+        joined = JoinedGroups(kept, missing, len(names), len(groups) - len(kept))
+        found = len(names) - len(missing)
+        if not kept or found < min_match * len(names):
+            shown = ", ".join(printable(name, 60) for name in missing[:_SHOWN])
+            raise ValueError(
+                f"{what}: store {self._store.path} has {found:,} of {counted(len(names), 'image')}; missing are "
+                f"{shown}; extract them too{hint}"
+            )
+        return joined
+
+    def _id(self, name: str) -> str | None:
+        if name not in self._found:
+            if name in self._store:
+                self._found[name] = name
+            else:
+                self._finder = self._finder or ImageFinder(self._store.ids())
+                self._found[name] = self._finder.find(name)
+        return self._found[name]
+
+
+def shared_images(train: Iterable[str], validation: Iterable[str]) -> list[str]:
+    """Images of the validation split that are trained on, under whatever name."""
+    trained: set[Key] = {key for image in train for key in image_keys(image, None)}
+    return [image for image in validation if trained & set(image_keys(image, None))]

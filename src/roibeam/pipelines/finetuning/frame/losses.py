@@ -1,0 +1,149 @@
+"""Losses of tasks by form and name: targets of groups, what a mean is taken over, and the term.
+
+Shapes: G groups, N of what is scored in a group (labels, rows or regions, padded at the end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from roibeam.model.common.losses import SumCount, binary_cross_entropy, cross_entropy, soft_cross_entropy
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.task_losses import DENOMINATORS, answer_bce, answer_kl, class_bce, referred_targets, region_bce
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup
+
+# Groups, their inputs, N -> targets.
+Targets = Callable[[Sequence[TaskGroup], VLBatch, int], Tensor]
+
+
+@dataclass(frozen=True)
+class TaskLoss:
+    """
+    Attributes:
+        targets: of groups whose own are all known.
+        term: scores (G, N), targets, and which of the scores are real (G, N) bool -> the loss.
+        count: targets and which are real -> what its mean is taken over, known before the model runs.
+    """
+
+    targets: Targets
+    term: Callable[[Tensor, Tensor, Tensor], SumCount]
+    count: Callable[[Tensor, Tensor], int]
+
+
+def _soft(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
+    """(G, N): a group's target maps places of labels to 0..1."""
+    targets = torch.zeros(len(groups), num)
+    for row, group in enumerate(groups):
+        for place, score in group.target.items():
+            targets[row, place] = score
+    return targets
+
+
+def _number(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
+    """(G,) long: a group's target is a number."""
+    return torch.tensor([int(group.target) for group in groups])
+
+
+def _right_boxes(rules: Mapping[str, Any]) -> Targets:
+    def targets(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
+        """(G, R): a group's target is the right box, x1 y1 x2 y2 in pixels."""
+        found = torch.zeros(len(groups), num)
+        for row, group in enumerate(groups):
+            boxes, mask = inputs.region_boxes[row : row + 1], inputs.region_mask[row : row + 1]
+            right = torch.as_tensor(group.target, dtype=boxes.dtype)
+            found[row] = referred_targets(boxes, mask, right[None], **rules)[0]
+        return found
+
+    return targets
+
+
+def _all(targets: Tensor, real: Tensor) -> int:
+    return len(targets)
+
+
+def _labelled(targets: Tensor, real: Tensor) -> int:
+    return int((targets != IGNORE_INDEX).sum())
+
+
+def _with_any(targets: Tensor, real: Tensor) -> int:
+    return int((targets.sum(dim=1) > 0).sum())
+
+
+def _soft_ce(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
+    total = targets.sum(dim=1)
+    return soft_cross_entropy(scores, targets / total.clamp(min=1e-6)[:, None], total > 0)
+
+
+def _choice_bce(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
+    return binary_cross_entropy(scores, F.one_hot(targets, scores.shape[1]), real)
+
+
+def _regions(per: str, rules: Mapping[str, Any]) -> TaskLoss:
+    def term(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
+        return region_bce(scores, targets, real, per=per)
+
+    return TaskLoss(_right_boxes(rules), term, _all if per == "rows" else lambda targets, real: int(real.sum()))
+
+
+LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
+    {
+        LABEL: {
+            "bce": TaskLoss(_soft, lambda scores, targets, real: answer_bce(scores, targets), _all),
+            "kl": TaskLoss(_soft, lambda scores, targets, real: answer_kl(scores, targets), _all),
+            "ce": TaskLoss(_soft, _soft_ce, _with_any),
+            "class": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
+            "class_bce": TaskLoss(
+                _number, lambda scores, targets, real: class_bce(scores, targets), lambda targets, real: int(real.sum())
+            ),
+        },
+        CHOICE: {
+            "softmax": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
+            "sigmoid": TaskLoss(_number, _choice_bce, lambda targets, real: int(real.sum())),
+        },
+    }
+)
+
+
+def loss_named(form: str, name: str, region_targets: Mapping[str, Any] = MappingProxyType({})) -> TaskLoss:
+    """
+    Args:
+        name: of REGION one of `DENOMINATORS` of task_losses.py: summed over a row's regions (ViLBERT), or a mean over
+            all "regions" (VL-BERT).
+        region_targets: how `referred_targets` makes targets of right boxes.
+    Raises:
+        ValueError: for an unknown one.
+    """
+    known = DENOMINATORS if form == REGION else LOSSES[form]
+    if name not in known:
+        raise ValueError(f"no loss {name!r} of the form {form}; there are {', '.join(known)}")
+    return _regions(name, {"kind": "binary", **region_targets}) if form == REGION else LOSSES[form][name]
+
+
+def group_scores(form: str, given: Tensor, group_sizes: Sequence[int]) -> Tensor:
+    """(G, N) scores of groups from those of the network.
+
+    Args:
+        given: LABEL (G, A); CHOICE (rows, 1), rows of a group one after the other; REGION (G, R).
+    """
+    if form != CHOICE:
+        return given
+    rows = given.squeeze(-1).split(list(group_sizes))
+    lowest = float(torch.finfo(given.dtype).min)
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=lowest)
+
+
+def real_scores(form: str, inputs: VLBatch, group_sizes: Sequence[int], num_labels: int) -> Tensor:
+    """(G, N) bool, which scores are of a label, row or region that there is."""
+    sizes, mask = torch.tensor(list(group_sizes)), inputs.region_mask
+    if form == REGION:
+        return mask
+    if form == LABEL:
+        return torch.ones(len(sizes), num_labels, dtype=torch.bool, device=mask.device)
+    return (torch.arange(int(sizes.max())) < sizes[:, None]).to(mask.device)

@@ -1,0 +1,112 @@
+"""The network that a task trains: a pre-trained model and a head, built from a start or from what a run wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from roibeam.extraction.weights.files import read_tensors
+from roibeam.model.common.checkpoint import load_start
+from roibeam.model.task_heads import HEADS, TaskModel
+from roibeam.pipelines.finetuning.frame.finetune_settings import RELEASE
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm, ReleaseHead, TaskSystem
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.model_files.changed_model import changed_model
+from roibeam.pipelines.model_files.model_checkpoint import WEIGHTS, build_model, config_class_of
+from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL
+
+
+@dataclass(frozen=True, eq=False)
+class TaskNetwork:
+    """
+    Attributes:
+        module: called with a `VLBatch` it gives the scores that `group_scores` takes.
+        encoder_config: of the pre-trained model in it.
+        described: what is needed to build it again; config.json beside its weights.
+    """
+
+    module: nn.Module
+    encoder_config: Any
+    described: Mapping[str, Any]
+
+
+def started_network(system: TaskSystem, model: Any, asked: AskedForm, head: str, *, source: object) -> TaskNetwork:
+    """A network that starts from a pre-trained model; its head is drawn from torch's random state.
+
+    Args:
+        model: of the system, with its pre-training heads, which are not trained.
+        head: one of `HEAD_KINDS`.
+        source: where the model came from, for people.
+    Raises:
+        ValueError: when the system has no such head.
+    """
+    changes = system.changes.get(asked.form, {})
+    if any(getattr(model.config, name) != value for name, value in changes.items()):
+        model = changed_model(model, changes, source=source)
+    if head == RELEASE:
+        release = release_head(system, asked)
+        module: Any = release.network(release.config(model.config, asked.num_labels))
+        load_start(module, dict(release.start(model.state_dict(), list(module.state_dict()))))
+        return _of_release(module, release)
+    task_model = TaskModel(model, system.new_head(model.config, asked))
+    return _of_ours(task_model, type(model).base_model_prefix)
+
+
+def release_head(system: TaskSystem, asked: AskedForm) -> ReleaseHead:
+    """Raises ValueError where the release has none, or it is not here."""
+    found = system.release_heads.get(asked.form) if asked.num_images == 1 else None
+    if found is None:
+        raise ValueError(
+            f"{system.name} has no head of its release for the form {asked.form} here; leave out --set head.kind"
+        )
+    return found
+
+
+def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetwork:
+    """What a checkpoint of a fine-tuning run holds, in evaluation mode.
+
+    Args:
+        folder: with config.json and weights.
+    Raises:
+        ValueError: naming the folder, when its files are not there or do not fit.
+    """
+    settings = read_json_object(folder / CONFIG)
+    state = {name: value for name, value in read_tensors(folder / WEIGHTS).items() if isinstance(value, Tensor)}
+    try:
+        if settings.get("model_type") != TASK_MODEL:
+            release = release_head(system, asked)
+            network_class: Any = release.network
+            config = network_class.config_class.from_dict(settings)
+            return _of_release(build_model(lambda: network_class(config), state), release)
+        model_class: Any = system.model_class
+        encoder = config_class_of(model_class).from_dict(settings["model"])
+        head_class = HEADS[settings["head"]["model_type"]]
+        head: Any = head_class.config_class
+        module = build_model(
+            lambda: TaskModel(model_class(encoder), head_class(head.from_dict(settings["head"]))), state
+        )
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{folder}: no model of a fine-tuning run: {error}") from None
+    return _of_ours(module, model_class.base_model_prefix)
+
+
+def _of_release(module: Any, release: ReleaseHead) -> TaskNetwork:
+    described = {**module.config.to_diff_dict(), "architectures": [release.official]}
+    return TaskNetwork(module, module.config, described)
+
+
+def _of_ours(module: TaskModel, encoder: str) -> TaskNetwork:
+    """The pre-training heads stay with the model and are not trained: no task reads them."""
+    model: Any = module.model
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(f"{encoder}.") and parameter.requires_grad)
+    described = {
+        "model_type": TASK_MODEL,
+        "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},
+        "head": module.head.config.to_diff_dict(),
+    }
+    return TaskNetwork(module, model.config, described)

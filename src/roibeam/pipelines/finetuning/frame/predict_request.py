@@ -1,0 +1,84 @@
+"""What is asked of a fine-tuned model: names, paths and numbers alone. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.frame.seeds import best_of_seeds
+from roibeam.pipelines.finetuning.rows import REGION
+from roibeam.pipelines.foundation.device_choice import check_device
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
+from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.model_files.model_folder import FoundModel, model_folder
+from roibeam.pipelines.training.run_folder.folder import saved_config
+
+FINETUNING = "finetuning"  # kind of a run, in its configuration
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    """As of `roibeam predict`.
+
+    Attributes:
+        run: folder of a fine-tuning run, of several seeds (then the best of them), or of one of its checkpoints.
+        store, data: as of `FinetuneRequest`.
+        out: result file to write.
+        split: of the task.
+        blind: show no regions.
+        permute_images: show every group another group's images, drawn by `seed`.
+        batch_size: groups at once.
+        device, threads: as of `RequestedTraining`.
+    """
+
+    run: Path
+    store: str
+    data: Path
+    out: Path
+    split: str = "val"
+    blind: bool = False
+    permute_images: bool = False
+    seed: int = 0
+    batch_size: int = 64
+    device: str = "auto"
+    threads: int | None = None
+
+    def checkpoint(self) -> FoundModel:
+        """The model, in the folder of its checkpoint.
+
+        Raises:
+            ValueError: when the run is none of fine-tuning, or has no checkpoint yet.
+        """
+        found = model_folder(best_of_seeds(self.run))[0]
+        config = found.parent / "config.json"
+        task = read_json_object(config).get("task") if config.is_file() else None
+        if not isinstance(task, dict) or task.get("kind") != FINETUNING:
+            raise ValueError(f"{self.run} is no run of roibeam finetune")
+        return FoundModel(found)
+
+
+def check_predict(request: PredictRequest) -> None:
+    """Raises ValueError with all that is wrong with what was named."""
+    named = NamedFiles()
+    has_run = named.need("RUN", request.run, FOLDER)
+    has_store = named.need("--store", request.store)
+    named.need("--data", request.data, FOLDER)
+    named.need_output_folder(request.out.parent)
+    named.look(lambda: check_device(request.device))
+    found = named.look(request.checkpoint) if has_run else None
+    if has_store:
+        named.look(lambda: FeatureStore(request.store).close())
+    if request.out.is_dir():
+        named.look(lambda: _refuse_folder(request.out))
+    named.check()
+    assert found is not None
+    if request.permute_images and saved_config(found.source.parent)["task"]["form"] == REGION:
+        raise ValueError("--permute-images: this task chooses among the regions of its own image; --blind hides them")
+    with FeatureStore(request.store) as store:
+        check_feature_space(found, store)
+
+
+def _refuse_folder(out: Path) -> None:
+    raise ValueError(f"--out {str(out)!r} is a folder; name a file to write")

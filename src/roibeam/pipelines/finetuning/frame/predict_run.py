@@ -1,0 +1,206 @@
+"""Predictions of a fine-tuned model in a task's official format, part by part, so that a run can go on.
+
+    OUT.parts-<digest>/part-00003.json     entries of the result file of 1,024 groups; there whole or not at all
+    OUT                                    all of them, written when the last part is there; then the parts go
+
+The digest is of the weights and of all that is asked. Of several processes each makes every n-th part; batches do not
+cross parts, so the file does not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from roibeam.extraction.network.state import weights_digest
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
+from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.frame.group_task import predicted
+from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
+from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
+from roibeam.pipelines.finetuning.task import DownstreamTask
+from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
+from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.device_choice import choose_device
+from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.model_files.model_folder import FoundModel
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.launched import is_main_process, num_processes
+from roibeam.pipelines.training.run_folder.folder import saved_config
+
+logger = logging.getLogger(__name__)
+
+PART_GROUPS = 1024
+_SECONDS = 0.2  # between two looks for the parts of other processes
+
+
+@dataclass(frozen=True)
+class PredictResult:
+    """
+    Attributes:
+        out: result file; it is there in the main process alone, when the others may still be ending.
+        task: its name.
+        groups: questions, statements or expressions in it.
+        made: parts that this process made; the others were there, or are another's.
+        checkpoint: folder of the model that was asked.
+        notes: for people.
+    """
+
+    out: Path
+    task: str
+    groups: int
+    made: int
+    checkpoint: Path
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedTask:
+    """A fine-tuned model with what its run wrote down.
+
+    Attributes:
+        run: folder of the run.
+    """
+
+    found: FoundModel
+    network: TaskNetwork
+    system: TaskSystem
+    asked: AskedForm
+    layout: LayoutOptions
+    task: DownstreamTask
+    run: Path
+
+    @classmethod
+    def read(cls, found: FoundModel, data: Path) -> TrainedTask:
+        """
+        Args:
+            data: folder with the files of its task.
+        Raises:
+            ValueError: when a file of the run is damaged, or its labels are not those that it learned.
+        """
+        saved = saved_config(found.source.parent)
+        described, labels = saved["task"], saved["recorded"].get("labels", [])
+        if digest_of_labels(labels) != described["labels"]:
+            raise ValueError(f"{found.source.parent / 'config.json'}: its labels are not those that the model learned")
+        named = task_named(described["task"])
+        task = named.open(data, named.options(**described["task_options"]), labels or None)
+        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"])
+        system = SYSTEMS[described["system"]]
+        network = read_network(found.source, system, asked)
+        layout = LayoutOptions(**described["layout"])
+        return cls(found, network, system, asked, layout, task, found.source.parents[2])
+
+
+def run_prediction(request: PredictRequest) -> PredictResult:
+    """Asks the model about every group of a split, and writes the result file.
+
+    Raises:
+        ValueError: whatever does not fit, named as the command's option, saying what to do.
+    """
+    check_predict(request)
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    trained = TrainedTask.read(request.checkpoint(), request.data)
+    task = trained.task
+    task.check_split(request.split)
+    device = choose_device(request.device)
+    logger.info("%s", device.words)
+    with FeatureStore(request.store) as store:
+        notes = check_feature_space(trained.found, store)
+        with waiting(f"joining {request.split} with the store"):
+            read = task.read(request.split)
+            joined = StoreImages(store).join(read.groups, f"{task.name}, {request.split}", min_match=1.0)
+        groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
+        batches = GroupBatches(
+            trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
+            trained.layout, trained.asked, store, loss=None, blind=request.blind,
+        )  # fmt: skip
+        batches.check(groups[0])
+        trained.network.module.to(device.name)
+        folder = request.out.with_name(f"{request.out.name}.parts-{_digest(request, trained, groups)}")
+        folder.mkdir(parents=True, exist_ok=True)
+        made = _write_parts(request, trained, batches, groups, folder)
+    if is_main_process():
+        _join_parts(request.out, task, folder, _num_parts(groups))
+    return PredictResult(request.out, task.name, len(groups), made, trained.found.source, tuple(notes))
+
+
+def _num_parts(groups: Sequence[TaskGroup]) -> int:
+    return -(-len(groups) // PART_GROUPS)
+
+
+def _write_parts(
+    request: PredictRequest, trained: TrainedTask, batches: GroupBatches, groups: Sequence[TaskGroup], folder: Path
+) -> int:
+    """The parts of this process that are not there yet; how many they were."""
+    made, rank = 0, int(os.environ.get("RANK", "0"))
+    for number in range(rank, _num_parts(groups), num_processes()):
+        part = _part(folder, number)
+        if part.is_file():
+            continue
+        chosen = groups[number * PART_GROUPS : (number + 1) * PART_GROUPS]
+        with waiting(f"predicting, part {number + 1} of {_num_parts(groups)}"):
+            said = predicted(trained.network.module, batches, chosen, trained.asked.form, request.batch_size)
+            entries = list(trained.task.answers(chosen, list(said)))
+        aside = part.with_name(f".writing-{part.name}-{rank}")
+        aside.write_text(json.dumps(entries), "utf-8")
+        aside.replace(part)
+        made += 1
+    return made
+
+
+def _join_parts(out: Path, task: DownstreamTask, folder: Path, count: int) -> None:
+    """Waits for the parts of all processes; a launcher ends this one when another fails."""
+    parts = [_part(folder, number) for number in range(count)]
+    while not all(part.is_file() for part in parts):
+        time.sleep(_SECONDS)
+    entries = [entry for part in parts for entry in json.loads(part.read_text("utf-8"))]
+    aside = out.with_name(f".writing-{out.name}")
+    task.write(aside, entries)
+    aside.replace(out)
+    shutil.rmtree(folder)
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:05d}.json"
+
+
+def _digest(request: PredictRequest, trained: TrainedTask, groups: Sequence[TaskGroup]) -> str:
+    """Twelve hexadecimal digits of the weights and of what is asked."""
+    asked: list[Any] = [weights_digest(trained.network.module.state_dict()), request.split, request.blind]
+    asked += [request.permute_images, request.seed, request.batch_size]
+    found = hashlib.sha256(repr(asked).encode())
+    for group in groups:
+        found.update(repr((group.id, group.images, [[part.text for part in row.parts] for row in group.rows])).encode())
+    return found.hexdigest()[:12]
+
+
+def _permuted(groups: Sequence[TaskGroup], seed: int) -> list[TaskGroup]:
+    """Every group with the images of another one, never its own; equal images stay together.
+
+    Raises:
+        ValueError: when there is no other one.
+    """
+    kinds = list(dict.fromkeys(group.images for group in groups))
+    if len(kinds) < 2:
+        raise ValueError("--permute-images needs groups of at least two images")
+    order = np.random.default_rng(seed).permutation(len(kinds))
+    other = {kinds[at]: kinds[order[(place + 1) % len(order)]] for place, at in enumerate(order)}
+    return [replace(group, images=other[group.images]) for group in groups]

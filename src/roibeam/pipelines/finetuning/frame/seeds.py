@@ -1,0 +1,66 @@
+"""Runs that differ in their seed alone: mean, standard deviation and best of what they measured. No torch."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+
+SEEDS_NAME = "seeds.json"
+
+
+def seed_requests(request: FinetuneRequest) -> list[FinetuneRequest]:
+    """One for each seed: OUT itself for one, OUT/seed-N for several."""
+    if request.seeds == 1:
+        return [request]
+    numbers = range(request.seed, request.seed + request.seeds)
+    return [replace(request, out=request.out / f"seed-{number}", seed=number, seeds=1) for number in numbers]
+
+
+def seed_summary(results: Sequence[tuple[Path, Mapping[str, float | None]]], main: str) -> dict[str, Any]:
+    """
+    Args:
+        results: folder of each run and its measures.
+        main: measure by which the best is chosen.
+    Returns:
+        for each measure that all have: mean, sd (of a sample, None for one run), values; and the best run's folder.
+    """
+    measures = {}
+    for name in results[0][1]:
+        given = [values.get(name) for _, values in results]
+        known = [value for value in given if value is not None]
+        if len(known) == len(results):
+            sd = statistics.stdev(known) if len(known) > 1 else None
+            measures[name] = {"mean": statistics.fmean(known), "sd": sd, "values": known}
+    best = max(results, key=lambda each: each[1].get(main) or 0.0)[0]
+    return {"main": main, "best": best.name, "runs": [run.name for run, _ in results], "measures": measures}
+
+
+def write_seeds(out: Path, summary: Mapping[str, Any]) -> Path:
+    """Writes OUT/seeds.json, whole or not at all."""
+    path = out / SEEDS_NAME
+    aside = path.with_name(f".writing-{SEEDS_NAME}")
+    aside.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+    aside.replace(path)
+    return path
+
+
+def best_of_seeds(folder: Path) -> Path:
+    """The best run of a folder of several seeds; the folder itself where it is of one.
+
+    Raises:
+        ValueError: when its list is damaged.
+    """
+    path = folder / SEEDS_NAME
+    if not path.is_file():
+        return folder
+    best = read_json_object(path).get("best")
+    if not isinstance(best, str) or not (folder / best).is_dir():
+        raise ValueError(f"{path} names no run of this folder; name one yourself, such as {folder / 'seed-0'}")
+    return folder / best

@@ -1,0 +1,101 @@
+"""What a fine-tuning run starts from: a pre-trained model, or new weights; and the words that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roibeam.near_names import name_hint
+from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneRequest
+from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
+from roibeam.pipelines.finetuning.systems.task_system import TaskSystem
+from roibeam.pipelines.model_files.bert_start import PublishedBert, read_bert, start_from_bert
+from roibeam.pipelines.model_files.changed_model import built_config
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load_model
+from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.model_files.trained_with import check_tokenizer
+
+_DEFAULT_SIZE = "small"
+# InterBERT shares BERT's layers out to its joint ones and those of the text.
+_NOT_AS_DEEP = ("interbert",)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskStart:
+    """
+    Attributes:
+        system: that the model is of.
+        found: the pre-trained model; None for new weights.
+        bert: that new weights start from; None for none.
+        size: of a new model.
+    """
+
+    system: TaskSystem
+    found: ModelCheckpoint | None = None
+    bert: PublishedBert | None = None
+    size: str = _DEFAULT_SIZE
+
+    @property
+    def source(self) -> object:
+        return NEW if self.found is None else self.found.source
+
+    @property
+    def run(self) -> Path | None:
+        """Folder of the run that the model is of, where it has one."""
+        return None if self.found is None or self.found.tokenizer is None else self.found.tokenizer.parent
+
+    def model(self, *, vocab_size: int, width: int) -> Any:
+        """The model; a new one is drawn from torch's random state.
+
+        Args:
+            width: of the store's features.
+        """
+        if self.found is not None:
+            return self.found.model
+        sizes = {"vocab_size": vocab_size} if self.bert is None else dict(self.bert.sizes)
+        if self.system.name in _NOT_AS_DEEP:
+            sizes.pop("num_hidden_layers", None)
+        fields = {**sizes, "region_feature_size": width}
+        model = self.system.model_class(built_config(self.system.sizes[self.size], fields, fields))
+        if self.bert is not None:
+            start_from_bert(model, self.bert)
+        return model
+
+    def tokenizer(self, spec: str | None, texts: Iterable[str]) -> CaptionTokenizer:
+        """
+        Args:
+            spec: that the user names; None for that of the model or the BERT, else one made from the texts.
+        Raises:
+            ValueError: when it has other words than the model, or nobody knows those.
+        """
+        if self.found is None:
+            own = None if self.bert is None else self.bert.spec
+            return load_tokenizer(spec or own or MADE_FROM_CAPTIONS, texts)
+        if spec is None and self.found.tokenizer is None:
+            raise ValueError(f"--tokenizer is missing: {self.found.source} has none beside it")
+        tokenizer = load_tokenizer(spec or str(self.found.tokenizer))
+        check_tokenizer(self.found, tokenizer)
+        return tokenizer
+
+
+def start_of(request: FinetuneRequest, system: str | None) -> TaskStart:
+    """
+    Args:
+        system: that the user or the recipe names.
+    Raises:
+        ValueError: when there is no such model, or it is of another system.
+    """
+    if request.start != NEW:
+        found = load_model(request.start)
+        its = system_of(found.model, request.start)
+        if system not in (None, its.name):
+            raise ValueError(f"--from {request.start} is a model of {its.name}, not of {system}")
+        return TaskStart(its, found)
+    assert system is not None
+    named, size = system_named(system), request.size or _DEFAULT_SIZE
+    if size not in named.sizes:
+        raise ValueError(f"--model {size!r}: {name_hint(size, named.sizes)}")
+    bert = None if request.from_bert is None else read_bert(request.from_bert)
+    return TaskStart(named, None, bert, size)

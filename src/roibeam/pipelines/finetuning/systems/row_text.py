@@ -1,0 +1,108 @@
+"""The text of a row: its parts in pieces, between the special pieces that a system puts there, cut to a length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from roibeam.pipelines.finetuning.rows import TaskText
+from roibeam.pipelines.finetuning.systems.layout_options import LAST, LONGEST, RELEASE
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+
+
+class Span(NamedTuple):
+    """Pieces that stand together.
+
+    Attributes:
+        ids: (n,) int64.
+        segment: of all of them.
+        tags: (n,) int64, number of the box that a piece names, -1 for none.
+        is_text: whether they may be cut; special pieces stay.
+    """
+
+    ids: np.ndarray
+    segment: int
+    tags: np.ndarray
+    is_text: bool
+
+    def kept(self, count: int) -> Span:
+        """The first `count` pieces."""
+        return self._replace(ids=self.ids[:count], tags=self.tags[:count])
+
+
+class RowText(NamedTuple):
+    """(T,) int64 each: piece ids, segments, and the box that a piece names, -1 for none."""
+
+    ids: np.ndarray
+    segments: np.ndarray
+    tags: np.ndarray
+
+
+class Pieces:
+    """Spans of one tokenizer."""
+
+    def __init__(self, tokenizer: CaptionTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def part(self, part: TaskText, segment: int = 0) -> Span:
+        """A part of the text; every piece of a word has the tag of the word."""
+        tags = part.tags or (-1,) * len(part.words)
+        words = [self._tokenizer.encode(word).ids[1:-1] for word in part.words]
+        nothing = np.zeros(0, np.int64)
+        ids = np.concatenate([nothing, *words])
+        named = [np.full(len(word), tag, np.int64) for word, tag in zip(words, tags, strict=True)]
+        return Span(ids, segment, np.concatenate([nothing, *named]), is_text=True)
+
+    def cls(self) -> Span:
+        return _special([self._tokenizer.cls_id], 0)
+
+    def sep(self, segment: int = 0) -> Span:
+        return _special([self._tokenizer.sep_id], segment)
+
+    def mask(self, segment: int = 0) -> Span:
+        return _special([self._tokenizer.mask_id], segment)
+
+    def question_mark(self, question: Span) -> Span:
+        """A "?" behind a text that has none."""
+        mark = self._tokenizer.encode("?").ids[1:-1]
+        ends_with_it = len(mark) > 0 and np.array_equal(question.ids[-len(mark) :], mark)
+        return _special([] if ends_with_it else mark, question.segment)
+
+
+def lay_out(spans: Sequence[Span], max_pieces: int, cut: str) -> RowText:
+    """The spans one after the other, cut to `max_pieces`.
+
+    Args:
+        cut: one of `CUTS` of layout_options.py.
+    Raises:
+        ValueError: when the special pieces alone are more.
+    """
+    least = sum(len(span.ids) for span in spans if not span.is_text)
+    if least > max_pieces:
+        raise ValueError(f"max_pieces {max_pieces}: the special pieces of a row alone are {least}")
+    if cut == RELEASE:
+        whole = _joined(spans)
+        return RowText(*(each[:max_pieces] for each in whole))
+    lengths = {place: len(span.ids) for place, span in enumerate(spans) if span.is_text}
+    for _ in range(sum(len(span.ids) for span in spans) - max_pieces):
+        filled = [place for place, length in lengths.items() if length]
+        if cut == LONGEST:
+            loser = max(filled, key=lambda place: (lengths[place], place))
+        else:
+            loser = filled[-1] if cut == LAST else filled[0]
+        lengths[loser] -= 1
+    return _joined([span.kept(lengths.get(place, len(span.ids))) for place, span in enumerate(spans)])
+
+
+def _joined(spans: Sequence[Span]) -> RowText:
+    return RowText(
+        np.concatenate([span.ids for span in spans]),
+        np.concatenate([np.full(len(span.ids), span.segment, np.int64) for span in spans]),
+        np.concatenate([span.tags for span in spans]),
+    )
+
+
+def _special(ids: Sequence[int] | np.ndarray, segment: int) -> Span:
+    return Span(np.asarray(ids, np.int64), segment, np.full(len(ids), -1, np.int64), is_text=False)

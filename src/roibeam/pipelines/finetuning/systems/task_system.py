@@ -1,0 +1,139 @@
+"""What the frame asks of a system: the order of a row's text, what of the output is read, and by which head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor, nn
+
+from roibeam.model.common.bert import BertSizes
+from roibeam.model.task_heads import (
+    ImagePairHead,
+    ImagePairHeadConfig,
+    LabelHead,
+    LabelHeadConfig,
+    RegionHead,
+    RegionHeadConfig,
+    TaskHead,
+)
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskText
+from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
+
+# Parts of a text, the form that is asked, and how many images the row shows -> the spans of the row.
+TextRules = Callable[[Pieces, Sequence[TaskText], str, int], list[Span]]
+
+
+@dataclass(frozen=True)
+class AskedForm:
+    """What is asked of each row of a task.
+
+    Attributes:
+        form: one of `FORMS`.
+        num_labels: of LABEL; else 1.
+        num_images: that a row shows.
+    """
+
+    form: str
+    num_labels: int = 1
+    num_images: int = 1
+
+
+@dataclass(frozen=True)
+class ReleaseHead:
+    """A model with the head that the system's release has for a form.
+
+    Attributes:
+        network: class whose call with a batch gives the scores.
+        official: name of the class whose checkpoints it has.
+        config: configuration of the pre-trained model and number of labels -> that of the network.
+        start: state of the pre-trained model and names of the network's parameters -> what it starts from.
+    """
+
+    network: type[nn.Module]
+    official: str
+    config: Callable[[Any, int], Any]
+    start: Callable[[Mapping[str, Tensor], Sequence[str]], Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class TaskSystem:
+    """
+    Attributes:
+        name: as `roibeam pretrain --system` has it.
+        model_class: with the pre-training heads, as the start of a run is read.
+        sizes: name -> what makes the configuration of a new model.
+        text: the rules of its text.
+        positions: configuration -> text pieces that the model takes.
+        reads: by form the vector that a head reads, of `READS`, for LABEL and CHOICE.
+        pair_reads: the same of a row with two images.
+        joins_images: whether two images stand in one row; else each is in a row of its own with the text.
+        grounds_words: whether words that name a region are told to the model (`VLBatch.aligned_words`).
+        classifier: of the head for labels, of `CLASSIFIERS`.
+        changes: by form, fields of the configuration that a model must have for it.
+        release_heads: by form.
+    """
+
+    name: str
+    model_class: type[nn.Module]
+    sizes: Mapping[str, Callable[..., BertSizes]]
+    text: TextRules
+    positions: Callable[[Any], int]
+    reads: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({LABEL: "pooled", CHOICE: "pooled"}))
+    pair_reads: str = "pooled"
+    joins_images: bool = False
+    grounds_words: bool = False
+    classifier: str = "linear"
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    release_heads: Mapping[str, ReleaseHead] = field(default_factory=dict)
+
+    def rows_for(self, asked: AskedForm) -> int:
+        """Rows of a batch that one row of a task takes."""
+        return 1 if self.joins_images else asked.num_images
+
+    def new_head(self, config: BertSizes, asked: AskedForm) -> TaskHead:
+        """A head of ours, as drawn, for a model of this configuration.
+
+        Raises:
+            ValueError: for more than two images, or two of them that are to be chosen among.
+        """
+        if asked.num_images not in (1, 2) or (asked.num_images == 2 and asked.form != LABEL):
+            raise ValueError(f"{self.name}: no head for {asked.num_images} images of a row with form {asked.form!r}")
+        if asked.form == REGION:
+            return RegionHead(RegionHeadConfig.for_model(config))
+        fields = {"num_classes": asked.num_labels, "classifier": self.classifier if asked.form == LABEL else "linear"}
+        fields["reads"] = self.reads[asked.form] if asked.num_images == 1 else self.pair_reads
+        if self.rows_for(asked) == 2:
+            return ImagePairHead(ImagePairHeadConfig.for_model(config, **fields))
+        return LabelHead(LabelHeadConfig.for_model(config, **fields))
+
+
+def with_labels(config: Any, num_labels: int) -> Any:
+    """A model's configuration with so many answers."""
+    fields = {name: value for name, value in config.to_diff_dict().items() if name in config.own_fields()}
+    return type(config)(**{**fields, "num_answers": num_labels})
+
+
+def shared_parameters(state: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    """Those that the network has under the same name; its new head starts as drawn."""
+    return {name: tensor for name, tensor in state.items() if name in names}
+
+
+def parts_with_separators(
+    pieces: Pieces, parts: Sequence[TaskText], *, last_segment: int = 0, join_context: bool = False
+) -> list[Span]:
+    """[CLS] first [SEP] second [SEP] ...: what most systems do.
+
+    Args:
+        last_segment: of the last of several parts.
+        join_context: no [SEP] between the parts before the last.
+    """
+    spans, last = [pieces.cls()], len(parts) - 1
+    for place, part in enumerate(parts):
+        segment = last_segment if place == last and last else 0
+        spans.append(pieces.part(part, segment))
+        if not (join_context and place < last - 1):
+            spans.append(pieces.sep(segment))
+    return spans

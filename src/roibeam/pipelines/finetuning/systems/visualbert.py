@@ -1,0 +1,57 @@
+"""VisualBERT on tasks (arXiv:1908.03557, section 4; uclanlp/visualbert modeling.py).
+
+[CLS] question ? [MASK] [SEP] regions         labels: the state of [MASK]; all in one text
+[CLS] question [SEP] choice [SEP] regions     choices: pooled
+[CLS] statement [SEP] regions regions         labels for two images, in one row: pooled
+[CLS] expression [SEP] regions                regions: their own states
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from roibeam.model.inputs import VLBatch
+from roibeam.model.visualbert.model import (
+    VisualBertForPreTraining,
+    visualbert_config,
+    visualbert_small,
+)
+from roibeam.model.visualbert.tasks import VisualBertForLabels
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskText
+from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
+from roibeam.pipelines.finetuning.systems.task_system import (
+    ReleaseHead,
+    TaskSystem,
+    parts_with_separators,
+    shared_parameters,
+    with_labels,
+)
+
+
+class VisualBertAnswers(VisualBertForLabels):
+    """Called with a batch, it gives (B, A) logits."""
+
+    def forward(self, batch: VLBatch) -> Tensor:
+        return self.from_mask_piece(batch, self.visualbert(batch))
+
+
+def _text(pieces: Pieces, parts: Sequence[TaskText], form: str, num_images: int) -> list[Span]:
+    if form != LABEL or num_images > 1:
+        return parts_with_separators(pieces, parts, last_segment=1 if form == CHOICE else 0, join_context=True)
+    spans = parts_with_separators(pieces, parts)[:-1]
+    return [*spans, pieces.question_mark(spans[-1]), pieces.mask(), pieces.sep()]
+
+
+SYSTEM = TaskSystem(
+    name="visualbert",
+    model_class=VisualBertForPreTraining,
+    sizes={"small": visualbert_small, "base": visualbert_config},
+    text=_text,
+    positions=lambda config: config.max_position_embeddings,
+    reads={LABEL: "mask_piece", CHOICE: "pooled"},
+    joins_images=True,
+    grounds_words=True,
+    release_heads={LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters)},
+)

@@ -1,0 +1,65 @@
+"""VL-BERT on tasks (arXiv:1908.08530, figure 2 and section 4.2).
+
+    [CLS] question [SEP] [MASK] [SEP] regions [END]     labels: the state of [MASK], in the answer's segment
+    [CLS] question [SEP] choice [SEP] regions [END]     choices: pooled; words that name a region carry its feature
+    [CLS] expression [SEP] regions [END]                regions: their own states
+
+Two images make two rows: nothing is published for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from roibeam.model.inputs import VLBatch
+from roibeam.model.vlbert.config import PRE_TRAINING_FIELDS, VLBertConfig, VLBertTaskConfig, vlbert_base, vlbert_small
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.start import task_start
+from roibeam.model.vlbert.tasks import VLBertForVqa
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskText
+from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
+from roibeam.pipelines.finetuning.systems.task_system import ReleaseHead, TaskSystem, parts_with_separators
+
+_ANSWER = 1  # segment
+
+
+class VLBertAnswers(VLBertForVqa):
+    """Called with a batch, it gives (B, A) logits."""
+
+    def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
+        return self.answers(batch, super().forward(batch))
+
+
+def _text(pieces: Pieces, parts: Sequence[TaskText], form: str, num_images: int) -> list[Span]:
+    spans = parts_with_separators(pieces, parts, last_segment=_ANSWER if form == CHOICE else 0, join_context=True)
+    return [*spans, pieces.mask(_ANSWER), pieces.sep(_ANSWER)] if form == LABEL else spans
+
+
+def _answers_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
+    """As cfgs/vqa of the release: nothing is masked, and there is no pre-training head."""
+    left_out = (*PRE_TRAINING_FIELDS, "with_pooler")
+    own = {name: value for name, value in config.to_diff_dict().items() if name in config.own_fields()}
+    fields = {name: value for name, value in own.items() if name not in left_out}
+    unmasked = {"masked_appearance": "none", "masked_region_token": False}
+    return VLBertTaskConfig(**{**fields, **unmasked, "num_answers": num_labels})
+
+
+def _answers_start(state: Mapping[str, Tensor], names: Sequence[str]) -> Mapping[str, Tensor]:
+    return task_start("vqa", state, names)
+
+
+SYSTEM = TaskSystem(
+    name="vlbert",
+    model_class=VLBertForPreTraining,
+    sizes={"small": vlbert_small, "base": vlbert_base},
+    text=_text,
+    positions=lambda config: config.max_position_embeddings - 2,
+    reads={LABEL: "mask_piece", CHOICE: "pooled"},
+    pair_reads="mask_piece",
+    grounds_words=True,
+    classifier="two_layers",
+    changes={CHOICE: {"with_pooler": True, "text_visual": "grounded"}},
+    release_heads={LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, _answers_start)},
+)

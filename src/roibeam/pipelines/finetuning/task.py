@@ -1,0 +1,95 @@
+"""A task as the frame sees it: its groups, what is right, how predictions are judged and written. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
+
+
+class Prediction(NamedTuple):
+    """What a model says to one group.
+
+    Attributes:
+        scores: (n,) float32: of each label, of each row, or of each region that was shown.
+        boxes: (n, 4) float32, x1 y1 x2 y2 in pixels of those regions; None where no region is chosen.
+    """
+
+    scores: np.ndarray
+    boxes: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class TaskSplit:
+    """
+    Attributes:
+        groups: in the order of their file.
+        files: that they were read from.
+        notes: what was left out, for people.
+    """
+
+    groups: Sequence[TaskGroup]
+    files: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DownstreamTask:
+    """A task with its folder of files opened.
+
+    Attributes:
+        name: as the command line has it.
+        form: one of `FORMS`.
+        loss: a name that `loss_named` of frame/losses.py takes for this form.
+        read: the groups of a split.
+        train, validation: splits that a run trains on, and is judged on; None for none.
+        judge: groups and what was said to them -> measures by name, the first of them the main one.
+        answers: groups and what was said to them -> entries of the result file, one for each group.
+        write: entries -> the result file.
+        labels: what the numbers of a LABEL task mean; kept with the model.
+        num_images: that a row shows.
+        region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
+        splits: their names, in the order to be shown.
+    """
+
+    name: str
+    form: str
+    loss: str
+    read: Callable[[str], TaskSplit]
+    train: str
+    validation: str | None
+    judge: Callable[[Sequence[TaskGroup], Sequence[Prediction]], Mapping[str, Measure]]
+    answers: Callable[[Sequence[TaskGroup], Sequence[Prediction]], Iterator[Any]]
+    write: Callable[[Path, Sequence[Any]], None]
+    labels: tuple[str, ...] = ()
+    num_images: int = 1
+    region_targets: Mapping[str, Any] = field(default_factory=dict)
+    splits: tuple[str, ...] = ("train", "val", "test")
+
+    def __post_init__(self) -> None:
+        if self.form == LABEL and len(self.labels) < 2:
+            raise ValueError(f"{self.name}: {len(self.labels)} labels; a model that chooses needs at least 2")
+
+    def check_split(self, split: str) -> None:
+        """Raises ValueError for a split that there is not."""
+        if split not in self.splits:
+            raise ValueError(f"{self.name} has no split {split!r}; choose one of {', '.join(self.splits)}")
+
+
+class NamedTask(NamedTuple):
+    """A task that can be opened.
+
+    Attributes:
+        options: frozen dataclass of its settings, all with defaults.
+        open: folder of its files, its settings, and the labels that a model learned, None for a new model -> the task.
+            ValueError for files that are not there or not what they should be.
+    """
+
+    options: type
+    open: Callable[[Path, Any, Sequence[str] | None], DownstreamTask]

@@ -1,0 +1,22 @@
+"""The tasks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from roibeam.near_names import name_hint
+from roibeam.pipelines.finetuning.task import NamedTask
+from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
+from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
+
+TASKS: Mapping[str, NamedTask] = MappingProxyType(
+    {"vqa": NamedTask(VqaOptions, open_vqa), "labels": NamedTask(LabelsOptions, open_labels)}
+)
+
+
+def task_named(name: str) -> NamedTask:
+    """Raises ValueError for an unknown name."""
+    if name not in TASKS:
+        raise ValueError(f"--task {name!r}: {name_hint(name, TASKS)}")
+    return TASKS[name]

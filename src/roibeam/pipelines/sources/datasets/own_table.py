@@ -1,0 +1,103 @@
+"""A table of one's own: train, val and test as .jsonl, .csv or .parquet, with the columns image, text and label."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roibeam.features.printable import printable
+
+KINDS = (".jsonl", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """
+    Attributes:
+        where: file and row, for errors.
+        id: of the column "id", else the number of the row, from 0.
+        image: id or file of its image.
+        label: None where the table has no such column, or nothing in it.
+    """
+
+    where: str
+    id: str
+    image: str
+    text: str
+    label: str | None
+
+
+def table_of(folder: Path, split: str) -> Path:
+    """The file of a split.
+
+    Raises:
+        ValueError: when there is none, or several.
+    """
+    found = [path for kind in KINDS if (path := folder / f"{split}{kind}").is_file()]
+    if len(found) != 1:
+        names = ", ".join(f"{split}{kind}" for kind in KINDS)
+        what = "no" if not found else "more than one"
+        raise ValueError(f"--data {str(folder)!r} holds {what} table of the split {split}: expected one of {names}")
+    return found[0]
+
+
+def read_table(path: Path) -> Iterator[TableRow]:
+    """The rows of a table in its order.
+
+    Raises:
+        ValueError: naming the row that lacks an image or a text, or is not as its kind of file writes it.
+    """
+    for number, row in enumerate(_READERS[path.suffix](path)):
+        where = f"{str(path)!r}, row {number}"
+        values = {}
+        for name in ("image", "text", "label", "id"):
+            value = row.get(name)
+            if isinstance(value, bool | int | float):
+                value = str(value)
+            if value is not None and not isinstance(value, str):
+                raise ValueError(f"{where}: {name} must be a text, got {printable(repr(value), 60)}")
+            values[name] = value or None
+        if values["image"] is None or values["text"] is None:
+            lacks = "image" if values["image"] is None else "text"
+            raise ValueError(f"{where}: no {lacks}; a table has the columns image, text and label")
+        yield TableRow(where, values["id"] or str(number), values["image"], values["text"], values["label"])
+
+
+def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from csv.DictReader(file)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{str(path)!r}: no CSV table in UTF-8: {error}") from None
+
+
+def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{str(path)!r}, line {number + 1}: no JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{str(path)!r}, line {number + 1}: expected an object with image, text and label")
+            yield row
+
+
+def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches():
+            yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{str(path)!r}: no parquet table: {' '.join(str(error).split())}") from None
+
+
+_READERS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

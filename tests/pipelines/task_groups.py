@@ -1,0 +1,104 @@
+"""Small groups of every form over made records, the networks of all systems, and batches of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, cast
+
+import torch
+from captioned_records import CAPTIONS, TINY, WIDTH, make_store
+
+from roibeam.features.store import FeatureStore
+from roibeam.model.common.heads import DroppedLinear
+from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.frame.losses import loss_named
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+
+NUM_LABELS = 3
+ASKED = {
+    LABEL: AskedForm(LABEL, NUM_LABELS),
+    CHOICE: AskedForm(CHOICE),
+    REGION: AskedForm(REGION),
+    "pair": AskedForm(LABEL, 2, num_images=2),
+}
+LOSS = {LABEL: "bce", CHOICE: "softmax", REGION: "rows", "pair": "class"}
+# InterBERT shares its layers out to three parts, ViLBERT names the layers that meet.
+SIZES: dict[str, dict[str, Any]] = {
+    "vilbert": {
+        "image_hidden_size": 32, "image_num_hidden_layers": 1, "image_num_attention_heads": 2,
+        "image_intermediate_size": 64, "co_attention_size": 32, "co_attention_num_heads": 2,
+        "text_co_attention": (0,), "image_co_attention": (0,),
+    },
+    "interbert": {
+        "text_num_hidden_layers": 1, "image_num_hidden_layers": 1, "image_num_attention_heads": 2,
+        "image_intermediate_size": 64, "pooled_size": 32,
+    },
+}  # fmt: skip
+
+
+@cache
+def tokenizer() -> CaptionTokenizer:
+    return load_tokenizer(MADE_FROM_CAPTIONS, [f"{caption}?" for caption in CAPTIONS * 2])
+
+
+def store() -> FeatureStore:
+    return cast(FeatureStore, make_store())
+
+
+def groups(kind: str) -> list[TaskGroup]:
+    """Four of each form, whose texts, regions and numbers of rows differ."""
+    found = []
+    for number in range(4):
+        question = TaskText((CAPTIONS[number], "?"), (0, -1))
+        images, target, rows = (f"image-{number}",), cast(Any, number % 2), [TaskRow((question,))]
+        if kind == LABEL:
+            target = {number % NUM_LABELS: 1.0, (number + 1) % NUM_LABELS: 0.3}
+        elif kind == CHOICE:
+            choices = [TaskText(tuple(CAPTIONS[4 + each].split()[: each + 2])) for each in range(2 + number % 3)]
+            rows = [TaskRow((question, choice)) for choice in choices]
+        elif kind == REGION:
+            target = tuple(make_store()[images[0]].boxes[2].tolist())
+        else:
+            images = (f"image-{number}", f"image-{number + 4}")
+            rows = [TaskRow((question,), (0, 1))]
+        found.append(TaskGroup(f"group-{number}", images, tuple(rows), target))
+    return found
+
+
+def small_network(
+    system: str, kind: str, *, head: str = "ours", double: bool = False, dropout: float = 0.0
+) -> TaskNetwork:
+    """Of new weights, in evaluation mode."""
+    torch.manual_seed(0)
+    named = SYSTEMS[system]
+    own: Any = named.model_class.config_class
+    dropouts = {name: dropout for name in own.own_fields() if name.endswith("dropout")}
+    fields = {**TINY, **SIZES.get(system, {}), **dropouts}
+    config = named.sizes["small"](
+        vocab_size=tokenizer().vocab_size, region_feature_size=WIDTH, max_position_embeddings=64, **fields
+    )
+    network = started_network(named, named.model_class(config), ASKED[kind], head, source="a test")
+    network.module.eval()
+    for module in network.module.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+        elif isinstance(module, DroppedLinear):
+            module.dropout = dropout
+    if double:
+        network.module.double()
+    return network
+
+
+def batches(
+    network: TaskNetwork, system: str, kind: str, *, options: LayoutOptions | None = None, blind: bool = False
+) -> GroupBatches:
+    loss = loss_named(ASKED[kind].form, LOSS[kind])
+    return GroupBatches(
+        SYSTEMS[system], network.encoder_config, tokenizer(), options or LayoutOptions(), ASKED[kind], store(),
+        loss=loss, blind=blind,
+    )  # fmt: skip

@@ -1,0 +1,263 @@
+"""`roibeam finetune` and `roibeam predict` by their commands: a table of one's own, VQA's files over a drawn world,
+runs that go on, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import run_ranks, said
+from tiny_commands import command, one_line, tiny_run
+from toy_questions import write_questions
+
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.frame import predict_run
+from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest
+
+Roibeam = Callable[..., Any]
+
+
+def write_table(folder: Path, store: Path) -> Path:
+    """train.csv and val.jsonl: which of two words stands in the text; images of both splits differ."""
+    folder.mkdir()
+    with FeatureStore(store) as opened:
+        images = list(opened.ids())
+    rows = [
+        {"id": f"row {number}", "image": image, "text": f"a {('red', 'blue')[number % 2]} thing",
+         "label": ("r", "b")[number % 2]}
+        for number, image in enumerate(images)
+    ]  # fmt: skip
+    with (folder / "train.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows[:-4])
+    (folder / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[-4:]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pretrained(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps. Nothing may be changed there."""
+    out = tmp_path_factory.mktemp("pretrained") / "run"
+    command("pretrain", out, "--store", store[0], "--captions", store[1], "--system", "visualbert",
+            "--set", "sampling.text_form=one_caption", *tiny_run(2))  # fmt: skip
+    return out
+
+
+@pytest.fixture(scope="module")
+def table(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_table(tmp_path_factory.mktemp("table") / "table", store[0])
+
+
+def words_of(out: Path, start: object, store: Path, data: Path, *more: object, task: str = "labels") -> tuple[Any, ...]:
+    return (
+        "finetune", out, "--task", task, "--from", start, "--store", store, "--data", data, "--device", "cpu",
+        "--batch-size", 4, *more,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finetuned(
+    pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    out = tmp_path_factory.mktemp("finetuned") / "run"
+    command(*words_of(out, pretrained, store[0], table, "--steps", 30, "--learning-rate", 0.003))
+    return out
+
+
+def test_a_table_of_ones_own_is_learned_predicted_and_scored(
+    roibeam: Roibeam, finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "said.jsonl"
+    done = roibeam("predict", finetuned, "--store", store[0], "--data", table, "--out", out, "--device", "cpu")
+    assert done.code == 0, done.err
+    entries = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [entry["id"] for entry in entries] == [json.loads(line)["id"] for line in (table / "val.jsonl").open()]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["said.jsonl"]
+    scored = roibeam("score", "labels", out, "--data", table, "--json")
+    (figure,) = json.loads(scored.out)["figures"]
+    lines = [json.loads(line) for line in (finetuned / "evaluation.jsonl").open()]
+    assert figure["name"] == "accuracy" and figure["value"] == lines[-1]["accuracy"] == 1.0
+
+
+def test_a_run_keeps_all_that_predicting_needs(finetuned: Path, pretrained: Path) -> None:
+    """The labels lie in every checkpoint, with a digest of them; the images of the start stay known."""
+    newest = sorted((finetuned / "checkpoints").iterdir())[-1]
+    config = json.loads((newest / "config.json").read_text())
+    assert config["recorded"]["labels"] == ["b", "r"] and config["task"]["system"] == "visualbert"
+    assert config["task"]["head"] == {"kind": "ours"} and config["train"]["steps"] == 30
+    assert (finetuned / "tokenizer" / "tokenizer.json").read_text() == (
+        pretrained / "tokenizer" / "tokenizer.json"
+    ).read_text()
+
+
+def test_labels_that_were_changed_are_refused(
+    roibeam: Roibeam, finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finetuned, run)
+    config = sorted((run / "checkpoints").iterdir())[-1] / "config.json"
+    config.write_text(
+        config.read_text().replace('"labels": [\n      "b",\n      "r"', '"labels": [\n      "r",\n      "b"')
+    )
+    done = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--device", "cpu")
+    assert done.code == 1 and "its labels are not those that the model learned" in one_line(done)
+    other = tmp_path / "other"
+    shutil.copytree(table, other)
+    (other / "train.csv").write_text((table / "train.csv").read_text().replace(",b", ",c"))
+    words = words_of(finetuned, finetuned.parents[1], store[0], other, "--steps", 30)
+    done = roibeam(
+        *words[:5], json.loads(config.read_text())["recorded"]["start"], *words[6:], "--learning-rate", 0.003
+    )
+    assert done.code == 1 and "belongs to another configuration" in one_line(done)
+
+
+def test_predictions_that_were_ended_go_on(
+    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of one group: one is there already, and is not made again."""
+    monkeypatch.setattr(predict_run, "PART_GROUPS", 1)
+    request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=tmp_path / "whole", device="cpu")
+    whole = predict_run.run_prediction(request)
+    assert whole.made == whole.groups == 4
+
+    def ended(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(predict_run, "_join_parts", ended)
+        with pytest.raises(KeyboardInterrupt):
+            predict_run.run_prediction(PredictRequest(**{**vars(request), "out": tmp_path / "again"}))
+    assert not (tmp_path / "again").exists()
+    (folder,) = tmp_path.glob("again.parts-*")
+    (folder / "part-00002.json").unlink()
+    again = predict_run.run_prediction(PredictRequest(**{**vars(request), "out": tmp_path / "again"}))
+    assert again.made == 1 and (tmp_path / "again").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"--task": "lables"}, "--task 'lables': did you mean labels?"),
+        ({"--set": "labels.validaton=test"}, "labels has no field 'validaton'; did you mean validation"),
+        ({"--set": "head.kind=theirs"}, "kind must be one of ours, release"),
+        ({"--model": "base"}, "--model: only with --from none"),
+        ({"--system": "vlbert"}, "is a model of visualbert, not of vlbert"),
+        ({"--recipe": "vlbert-vqa"}, "--recipe vlbert-vqa is for the task vqa, not labels"),
+        ({"--from": "none"}, "--from none: name the model with --system"),
+        ({"--task": "vqa"}, "holds no v2_mscoco_train2014_annotations.json"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_one_line(
+    roibeam: Roibeam, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path, changes: dict[str, str],
+    words: str,
+) -> None:  # fmt: skip
+    given = list(words_of(tmp_path / "new", pretrained, store[0], table))
+    for option, value in changes.items():
+        if option in given:
+            given[given.index(option) + 1] = value
+        else:
+            given += [option, value]
+    done = roibeam(*given)
+    assert done.code == 1 and words in one_line(done)
+    assert not (tmp_path / "new").exists()
+
+
+def test_missing_pictures_and_shared_ones_are_told_before_training(
+    roibeam: Roibeam, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    """Nothing is written. With a lower share the rest is trained on."""
+    lacking = tmp_path / "lacking"
+    shutil.copytree(table, lacking)
+    with (lacking / "train.csv").open("a") as file:
+        file.write("x,no-such-image,a red thing,r\n")
+    done = roibeam(*words_of(tmp_path / "new", pretrained, store[0], lacking))
+    assert done.code == 1 and "missing are no-such-image" in one_line(done) and not (tmp_path / "new").exists()
+    done = roibeam(*words_of(tmp_path / "new", pretrained, store[0], lacking, "--min-match", 0.5, "--steps", 1))
+    assert done.code == 0 and "1 group left out: the store lacks 1 of" in done.err
+    shared = tmp_path / "shared"
+    shutil.copytree(table, shared)
+    (shared / "train.jsonl").write_text((table / "val.jsonl").read_text())
+    (shared / "train.csv").unlink()
+    done = roibeam(*words_of(tmp_path / "other", pretrained, store[0], shared))
+    assert done.code == 1 and "4 of 4 validation images are in the training split too" in one_line(done)
+
+
+def test_seeds_give_mean_spread_and_best(
+    roibeam: Roibeam, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "runs"
+    done = roibeam(*words_of(out, pretrained, store[0], table, "--steps", 1, "--seeds", 2))
+    assert done.code == 0, done.err
+    summary = json.loads((out / "seeds.json").read_text())
+    values = summary["measures"]["accuracy"]["values"]
+    assert summary["runs"] == ["seed-0", "seed-1"] and len(values) == 2
+    assert summary["measures"]["accuracy"]["mean"] == pytest.approx(sum(values) / 2)
+    assert summary["best"] == f"seed-{values.index(max(values))}" and "2 seeds, the best is" in done.out
+    said_by = roibeam("predict", out, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--json")
+    assert f"/{summary['best']}/" in json.loads(said_by.out.splitlines()[-1])["checkpoint"]
+
+
+# VQA's official files, over a drawn world with a perfect store
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vqa")
+    command("toyworld", folder / "world", "--num-images", 2000, "--perfect-store", folder / "store")
+    write_questions(folder / "world", folder / "vqa")
+    return folder
+
+
+def trained_on_questions(world: Path, system: str) -> Path:
+    """A run of pre-training and fine-tuning, on one thread."""
+    out = world / system
+    captions, small = world / "world" / "coco" / "dataset_coco.json", ("--device", "cpu", "--threads", 1)
+    command("pretrain", out / "pre", "--store", world / "store", "--captions", captions, "--system", system,
+            "--steps", 200, "--batch-size", 16, "--learning-rate", 0.0005, *small)  # fmt: skip
+    command("finetune", out / "run", "--task", "vqa", "--from", out / "pre", "--store", world / "store",
+            "--data", world / "vqa", "--steps", 600, "--learning-rate", 0.0005, "--set",
+            "data.validation_groups=300", *small)  # fmt: skip
+    return out / "run"
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_model_beats_itself_without_images(roibeam: Roibeam, world: Path) -> None:
+    """200 steps of pre-training, 600 of fine-tuning: the interval over images excludes 0."""
+    run = trained_on_questions(world, "vilbert")
+    asked = ("predict", run, "--store", world / "store", "--data", world / "vqa", "--device", "cpu", "--threads", 1)
+    for name, more in (("seen", ()), ("blind", ("--blind",)), ("permuted", ("--permute-images",))):
+        assert roibeam(*asked, "--out", run / name, *more).code == 0
+    for other in ("blind", "permuted"):
+        done = roibeam("score", "vqa", run / "seen", "--data", world / "vqa", "--against", run / other, "--json")
+        overall = json.loads(done.out)["figures"][0]
+        assert overall["name"] == "overall" and overall["less_low"] > 0, overall
+
+
+class Predicting:
+    """Two processes that share the parts, to be called in one of their own."""
+
+    def __init__(self, request: PredictRequest) -> None:
+        self.request = request
+
+    def __call__(self) -> None:
+        predict_run.PART_GROUPS = 1
+        predict_run.run_prediction(self.request)
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_same_bytes_as_one(
+    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    written = []
+    for ranks in (1, 2):
+        out = tmp_path / f"said-{ranks}.jsonl"
+        request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=out, device="cpu")
+        assert run_ranks(Predicting(request), ranks, tmp_path / str(ranks)) == [0] * ranks, said(tmp_path / str(ranks))
+        written.append(out.read_bytes())
+    assert written[0] == written[1]

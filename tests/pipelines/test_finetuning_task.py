@@ -1,0 +1,148 @@
+"""Groups on the training loop: whole groups, one loss over all processes, runs that go on, measures of the task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rank_deviations import BOUNDS, largest_difference, log_in
+from ranks import run_ranks, said
+from safetensors.torch import load_file
+from small_finetuning import SmallFinetuning, make_task
+from small_pretraining import settings
+from task_groups import ASKED, groups, small_network
+
+from roibeam.model.task_losses import answer_bce
+from roibeam.pipelines.finetuning.frame.network import read_network
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.training.run_folder.files import write_json
+
+
+def weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(folder / "checkpoints" / f"step-{step:08d}" / "model" / "model.safetensors")
+
+
+def test_a_group_is_never_split() -> None:
+    """Choices of a question stay together whatever the batch; every group comes once an epoch."""
+    wanted = {group.id: len(group.rows) for group in groups(CHOICE)}
+    for batch_size, ranks in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)):
+        task = make_task("vilbert", CHOICE, batch_size=batch_size)
+        streams = [task.batches(0, rank=rank, num_ranks=ranks) for rank in range(ranks)]
+        made = [next(stream) for _ in range(4 // batch_size // ranks) for stream in streams]
+        sizes = {name: size for batch in made for name, size in zip(batch.ids, batch.group_sizes, strict=True)}
+        assert sizes == wanted
+        assert all(batch.inputs.batch_size == sum(batch.group_sizes) for batch in made)
+
+
+def test_batches_from_workers_are_those_of_one_process() -> None:
+    alone, ahead = (
+        make_task("vlbert", LABEL, batch_size=2, workers=workers).batches(0, rank=0, num_ranks=1) for workers in (0, 2)
+    )
+    for _ in range(3):
+        one, other = next(alone), next(ahead)
+        assert one.ids == other.ids and torch.equal(one.inputs.text_ids, other.inputs.text_ids)
+        assert one.targets is not None and other.targets is not None and torch.equal(one.targets, other.targets)
+
+
+@pytest.mark.parametrize("kind", [LABEL, CHOICE, REGION, "pair"])
+def test_a_loss_is_counted_before_the_model_runs(kind: str) -> None:
+    """The mean over all processes rests on it."""
+    task = make_task("visualbert", kind, batch_size=3)
+    batch = next(task.batches(0, rank=0, num_ranks=1))
+    output = task.losses(task.model, batch)
+    assert {name: int(term.count) for name, term in output.losses.items()} == dict(task.counts(batch))
+    assert all(bool(term.total.isfinite()) and term.total > 0 for term in output.losses.values())
+
+
+def test_soft_targets_are_those_of_the_groups() -> None:
+    task = make_task("vlbert", LABEL, batch_size=4)
+    batch = next(task.batches(0, rank=0, num_ranks=1))
+    targets = {name: row for name, row in zip(batch.ids, batch.targets.tolist(), strict=True)}  # type: ignore[union-attr]
+    assert targets["group-0"] == pytest.approx([1.0, 0.3, 0.0]) and targets["group-2"] == pytest.approx([0.3, 0.0, 1.0])
+    scores = task.model(batch.inputs)
+    expected = answer_bce(scores, batch.targets)  # type: ignore[arg-type]
+    torch.testing.assert_close(task.losses(task.model, batch).losses["task"].total, expected.total)
+
+
+def test_an_evaluation_is_what_the_task_measures() -> None:
+    task = make_task("vilbert", CHOICE, batch_size=2)
+    values = task.evaluate()
+    assert list(values) == ["first_choice"] and values["first_choice"] is not None
+    assert task.evaluate() == values
+
+
+@pytest.mark.parametrize(
+    ("system", "kind"),
+    [("vlbert", CHOICE), *(pytest.param(system, LABEL, marks=pytest.mark.slow) for system in SYSTEMS)],
+)
+def test_a_run_that_goes_on_is_the_run_that_was_not_ended(system: str, kind: str, tmp_path: Path) -> None:
+    """Bit for bit, with dropout: order, weights, optimizer and random state."""
+    run: dict[str, Any] = {"batch_size": 2, "system": system, "kind": kind, "dropout": 0.1}
+    config = settings(steps=6, checkpoint_every=3)
+    SmallFinetuning(tmp_path / "whole", config, **run)()
+    SmallFinetuning(tmp_path / "ended", config, **run, stop_at_step=3)()
+    SmallFinetuning(tmp_path / "ended", config, **run)()
+    whole, ended = weights(tmp_path / "whole", 6), weights(tmp_path / "ended", 6)
+    assert whole.keys() == ended.keys() and all(torch.equal(whole[name], ended[name]) for name in whole)
+    first = weights(tmp_path / "whole", 3)
+    assert any(not torch.equal(first[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("system", "kind"),
+    [
+        ("vlbert", CHOICE),
+        *(pytest.param(system, kind, marks=pytest.mark.slow) for system in SYSTEMS for kind in (LABEL, REGION)),
+    ],
+)
+def test_two_processes_train_as_one(system: str, kind: str, tmp_path: Path) -> None:
+    """Groups with two to four choices fall to them unevenly."""
+    logs = []
+    for ranks in (1, 2):
+        folder = tmp_path / str(ranks)
+        work = SmallFinetuning(folder, settings(steps=4), 4 // ranks, system, kind, double=True)
+        assert run_ranks(work, ranks, tmp_path / f"said-{ranks}") == [0] * ranks, said(tmp_path / f"said-{ranks}")
+        logs.append(log_in(folder))
+    assert largest_difference(*logs) < BOUNDS["float64"]
+    assert logs[0][0]["loss"] != logs[0][-1]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("system", "head"), [*((system, "ours") for system in SYSTEMS), ("vlbert", "release"), ("vilbert", "release")]
+)
+def test_a_network_is_read_as_it_was_written(system: str, head: str, tmp_path: Path) -> None:
+    network = small_network(system, LABEL, head=head)
+    from safetensors.torch import save_model
+
+    save_model(network.module, str(tmp_path / "model.safetensors"), metadata={"format": "pt"})
+    write_json(tmp_path / "config.json", network.described)
+    found = read_network(tmp_path, SYSTEMS[system], ASKED[LABEL])
+    state = network.module.state_dict()
+    assert found.described == network.described
+    assert all(torch.equal(tensor, state[name]) for name, tensor in found.module.state_dict().items())
+
+
+@pytest.mark.parametrize("system", ["vlbert", "vilbert", "visualbert", "interbert"])
+def test_the_head_of_a_release_starts_from_the_pre_trained_model(system: str) -> None:
+    ours, release = small_network(system, LABEL), small_network(system, LABEL, head="release")
+    encoder = {name.removeprefix("model."): tensor for name, tensor in ours.module.state_dict().items()}
+    state = release.module.state_dict()
+    shared = [name for name in state if name in encoder]
+    assert len(shared) > 10 and all(torch.equal(state[name], encoder[name]) for name in shared)
+    assert release.described["architectures"] == [SYSTEMS[system].release_heads[LABEL].official]
+
+
+def test_a_system_without_a_release_head_says_so() -> None:
+    with pytest.raises(ValueError, match="imagebert has no head of its release for the form label"):
+        small_network("imagebert", LABEL, head="release")
+
+
+def test_pre_training_heads_are_not_trained() -> None:
+    """No task reads them: they would only take memory, and decay."""
+    task = make_task("vlbert", LABEL, batch_size=2)
+    trained = {id(parameter) for group in task.parameter_groups() for parameter in group["params"]}
+    names = {name for name, parameter in task.model.named_parameters() if id(parameter) in trained}
+    assert names and all(name.startswith(("model.vlbert.", "head.")) for name in names)
