@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from roibeam.pipelines.conformance.case_files import Arrays
 from roibeam.pipelines.conformance.checks import Check, failed
-from roibeam.pipelines.conformance.finetuning import nlvr2_items, referring_items
+from roibeam.pipelines.conformance.finetuning import nlvr2_items, referring_items, vcr_items
 from roibeam.pipelines.conformance.finetuning.trajectory import LOSS_STEPS, Release, trajectory_checks
 from roibeam.pipelines.conformance.finetuning.vilbert_trajectory import interbert_release, vilbert_release
 from roibeam.pipelines.conformance.finetuning.visualbert_trajectory import visualbert_release
@@ -35,9 +35,13 @@ ITEMS: Mapping[str, Callable[[Arrays], Iterable[Check]]] = MappingProxyType(
         "data_refcoco": referring_items.checks,
         "data_refer": referring_items.checks,
         "data_nlvr2": nlvr2_items.checks,
+        "data_vcr": vcr_items.checks,
     }
 )
-PREDICTIONS: tuple[Callable[[Arrays], Iterable[Check]], ...] = (referring_items.prediction_checks,)
+PREDICTIONS: tuple[Callable[[Arrays], Iterable[Check]], ...] = (
+    referring_items.prediction_checks,
+    vcr_items.prediction_checks,
+)
 
 
 def _run(arrays: ModelArrays) -> Iterator[Check]:

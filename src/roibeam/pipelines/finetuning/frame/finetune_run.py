@@ -184,7 +184,10 @@ def _trained(
     with waiting("building the model"):
         model = start.model(vocab_size=tokenizer.vocab_size, width=store.feature_dim)
         network = started_network(start.system, model, asked, sections["head"].kind, source=start.source)
-    batches = GroupBatches(start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss)
+    batches = GroupBatches(
+        start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
+        regions=task.regions,
+    )  # fmt: skip
     batches.check(data.train.groups[0])
     trained = GroupTask(
         network, batches, task, asked, loss, data.train.groups, data.asked, sections["data"],
