@@ -15,7 +15,8 @@ from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertConfig, VLBertForPreTraining
-from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, clip_each, learning_rate_at
+from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, clip_each
+from roibeam.pipelines.training.optimizer.schedule import learning_rate_at
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
 from roibeam.pipelines.training.release_settings import RELEASE_SETTINGS, release_settings
 from roibeam.pipelines.training.train_config import OPTIMIZERS, TrainConfig
