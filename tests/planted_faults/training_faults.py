@@ -140,8 +140,8 @@ FAULTS = (
     Fault(
         "the rate does not end at zero",
         SCHEDULE,
-        "config.learning_rate * (config.steps - step) /",
-        "config.learning_rate * (config.steps - step + 1) /",
+        "config.learning_rate * (steps - step) /",
+        "config.learning_rate * (steps - step + 1) /",
         _loop("test_schedule_is_the_release_triangle"),
     ),
     Fault(
@@ -153,7 +153,7 @@ FAULTS = (
     ),
     Fault(
         "groups do not say whether they decay",
-        SCHEDULE,
+        f"{TRAINING}/optimizer/build.py",
         'group.get("weight_decay", config.weight_decay)',
         "config.weight_decay",
         first_steps("vilbert"),
