@@ -1,4 +1,4 @@
 """Cases of fine-tuning (goldens/finetune_*): trajectories, start weights, items of data sets, result files.
 
-family.py says which file is of which kind. A trajectory runs through the training loop itself (trajectory.py).
+Read family.py first: which file is of which kind; then trajectory.py: a run of theirs, done by our training loop.
 """

@@ -6,6 +6,7 @@ which losses and which settings a case asks for is its system's (two_stream_traj
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,6 +75,20 @@ class Trajectory:
     groups: Sequence[ParameterGroup] = ()
     scores: Sequence[float] = ()
     joint: Sequence[float] = ()
+
+
+def as_double(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a case as its run had them."""
+    return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+
+
+def without_dropout(model: nn.Module) -> None:
+    """The official runs had every probability at 0, also those that no option of theirs sets."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +220,8 @@ def trajectory_checks(arrays: ModelArrays, run: Trajectory) -> Iterator[Check]:
     if not 1 <= len(order) <= MAX_MICRO_STEPS:
         raise ArrayError(ORDER, f"has {len(order)} micro-steps; 1 to {MAX_MICRO_STEPS} are run")
     start = {name: tensor.detach().clone() for name, tensor in run.model.state_dict().items()}
+    tied, of_table = arrays.options.get("tied", {}), run.our_name
+    run = dataclasses.replace(run, our_name=lambda name: of_table(tied.get(name, name)))
     done = _run(run, order, int(arrays.options["micro_batches_per_epoch"]))
     yield from _micro_step_checks(arrays, done.log)
     yield from _update_checks(arrays, run, done.watched)
@@ -250,7 +267,9 @@ def _update_checks(arrays: ModelArrays, run: Trajectory, watched: _Watched) -> I
     options = arrays.options
     trainable = [run.our_name(name) for name in options["trainable"]]
     grouped = set(watched.rates[0])
-    total = np.array([np.sqrt(sum(v**2 for n, v in each.items() if n in grouped)) for each in watched.gradients])
+    # What the releases leave out of the optimizer has gradients too, which they do not count.
+    applied = [{name: norm for name, norm in each.items() if name in grouped} for each in watched.gradients]
+    total = np.array([np.sqrt(sum(norm**2 for norm in each.values())) for each in applied])
     want = arrays.arrays.take("out/grad_norm_per_update")
     yield near("out/grad_norm_per_update", total, want, FINETUNING.relative)
     want = arrays.arrays.take(RATES, None, len(options["groups"]))
@@ -261,7 +280,7 @@ def _update_checks(arrays: ModelArrays, run: Trajectory, watched: _Watched) -> I
             found = {given.get(name) for name in of_group if name is not None}
             rates[update, column] = found.pop() if len(found) == 1 and None not in found else np.nan
     yield near(RATES, rates, want, FINETUNING.relative)
-    for name, by_update in (("param_grad_norm", watched.gradients), ("param_change_norm", watched.changes)):
+    for name, by_update in (("param_grad_norm", applied), ("param_change_norm", watched.changes)):
         norms = np.array([[each.get(parameter or "", 0.0) for each in by_update] for parameter in trainable])
         yield near(f"out/{name}", norms, arrays.arrays.take(f"out/{name}"), FINETUNING.parameters)
     official = {name for group in options["groups"] for name in group["params"]}

@@ -21,7 +21,7 @@ from roibeam.model.task_losses import answer_bce, region_bce
 from roibeam.model.vilbert import checkpoint as vilbert
 from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 from roibeam.pipelines.conformance.case_files import ArrayError
-from roibeam.pipelines.conformance.finetuning.trajectory import Terms, Trajectory
+from roibeam.pipelines.conformance.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from roibeam.pipelines.conformance.model_case import ModelArrays, check_sizes
 from roibeam.pipelines.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.release_settings import release_settings
@@ -82,7 +82,7 @@ def _model(options: Mapping[str, Any], official: dict[str, Tensor]) -> tuple[Any
         config = interbert.config_from_official(options["model"], num_answers=len(official["vil_prediction.bias"]))
         state = interbert.state_from_official(official, config.num_hidden_layers)
         table = interbert.key_table(config.num_hidden_layers, config.text_num_hidden_layers)
-        model: Any = build_model(lambda: InterBertForTasks(config), _as_double(state))
+        model: Any = build_model(lambda: InterBertForTasks(config), as_double(state))
         release, our_name = "interbert-release", table.ours
     else:
         state = vilbert.state_from_official(official)
@@ -96,7 +96,7 @@ def _model(options: Mapping[str, Any], official: dict[str, Tensor]) -> tuple[Any
         overrides = {name: len(state[key]) if key in state else 0 for name, key in sizes.items()}
         configured = vilbert.config_from_official(options["model"], **overrides)
         make = {"release": ViLbertForTasks, "release-mt": ViLbertForMultiTask}[kind]
-        model = build_model(lambda: make(configured), _as_double(state))
+        model = build_model(lambda: make(configured), as_double(state))
         release, table = f"vilbert-{kind}", vilbert.TABLES[kind]
 
         def our_name(name: str) -> str | None:
@@ -104,17 +104,6 @@ def _model(options: Mapping[str, Any], official: dict[str, Tensor]) -> tuple[Any
 
     without_dropout(model)
     return model, our_name, release
-
-
-def _as_double(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
-
-
-def without_dropout(model: nn.Module) -> None:
-    """The official runs had every probability at 0, also those that no option sets."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
 
 
 class _GivenAreas:
@@ -268,9 +257,9 @@ def _terms(model: Any, rows: _Rows, kind: str) -> Terms:
 def _candidates(model: Any, output: Any, rows: _Rows) -> tuple[SumCount, float]:
     """VCR and retrieval; InterBERT's retrieval says of every candidate whether it fits, 0 = it does."""
     if rows.target.ndim == 2:
-        scores = model.match_log_odds(output).view(rows.questions, -1)
         right = rows.target.argmin(dim=1)
-        loss = binary_loss(scores, right)
+        loss = binary_loss(model.match_log_odds(output).view(rows.questions, -1), right)
+        scores = model.match_head(output.pooled)[:, 0].view(rows.questions, -1)  # by one logit, whatever the other says
     else:
         scores = model.score_pairs(output).view(rows.questions, -1)
         right = rows.target
