@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class Trajectory:
         our_name: of an official parameter; None for one that the official model has and never reads.
         groups: parameter groups of the case's own, where no named rule has them.
         scores: what the official evaluation said after each epoch, for a schedule that goes by it.
+        inputs: what else there is to compare, of the micro-batches themselves.
         joint: of tasks that alternate: what the loss of each is multiplied by; () for a single one.
     """
 
@@ -74,6 +75,7 @@ class Trajectory:
     losses: Sequence[str] = ("loss",)
     groups: Sequence[ParameterGroup] = ()
     scores: Sequence[float] = ()
+    inputs: Callable[[], Iterable[Check]] = tuple
     joint: Sequence[float] = ()
 
 
@@ -223,6 +225,7 @@ def trajectory_checks(arrays: ModelArrays, run: Trajectory) -> Iterator[Check]:
     tied, of_table = arrays.options.get("tied", {}), run.our_name
     run = dataclasses.replace(run, our_name=lambda name: of_table(tied.get(name, name)))
     done = _run(run, order, int(arrays.options["micro_batches_per_epoch"]))
+    yield from run.inputs()
     yield from _micro_step_checks(arrays, done.log)
     yield from _update_checks(arrays, run, done.watched)
     yield from _weight_checks(arrays, run, done.weights, "final", start)
@@ -274,10 +277,12 @@ def _update_checks(arrays: ModelArrays, run: Trajectory, watched: _Watched) -> I
     yield near("out/grad_norm_per_update", total, want, FINETUNING.relative)
     want = arrays.arrays.take(RATES, None, len(options["groups"]))
     rates = np.zeros((len(watched.rates), want.shape[1]))
+    asking = {name for name, parameter in run.model.named_parameters() if parameter.requires_grad}
     for column, group in enumerate(options["groups"]):
-        of_group = {run.our_name(name) for name in group["params"]} - {None}
+        # What asks for no gradient is in an official group too, and stays as it is.
+        of_group = {name for name in map(run.our_name, group["params"]) if name in asking}
         for update, given in enumerate(watched.rates):
-            found = {given.get(name) for name in of_group if name is not None}
+            found = {given.get(name) for name in of_group}
             rates[update, column] = found.pop() if len(found) == 1 and None not in found else np.nan
     yield near(RATES, rates, want, FINETUNING.relative)
     for name, by_update in (("param_grad_norm", applied), ("param_change_norm", watched.changes)):

@@ -1,4 +1,4 @@
-"""Trajectories of VL-BERT: `train_net` of its three tasks, on stored features and from pixels (goldens/finetune_vlbert).
+"""Trajectories of VL-BERT: `train_net` of its tasks, on stored features and from pixels (goldens/finetune_vlbert).
 
 Which task a case is of is told from its micro-batches. Models, texts and image elements are made as in the family
 "vlbert" (conformance/vlbert).
@@ -7,25 +7,26 @@ Which task a case is of is told from its micro-batches. Models, texts and image 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
+from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.losses import SumCount
 from roibeam.model.vlbert.checkpoint import LAST_STAGE, LAST_STAGE_AGAIN, state_from_official
 from roibeam.model.vlbert.embeddings import ImageElements
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.model.vlbert.text import join_question_answer
 from roibeam.pipelines.conformance.case_files import Arrays
+from roibeam.pipelines.conformance.checks import Check
 from roibeam.pipelines.conformance.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from roibeam.pipelines.conformance.model_case import ModelArrays
 from roibeam.pipelines.conformance.vlbert.case import VLBertCase, batch_of, open_case
 from roibeam.pipelines.conformance.vlbert.pixels import PREFIX
-from roibeam.pipelines.conformance.vlbert.task_cases import choice_texts, object_labels, words_of_regions
+from roibeam.pipelines.conformance.vlbert.task_cases import choice_texts, object_labels, target_checks, words_of_regions
 from roibeam.pipelines.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.release_settings import release_settings
@@ -87,7 +88,7 @@ def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
     case = open_case(first, kind)
     task = build_model(lambda: _FINE_TUNED[kind](case.config), as_double(state_from_official(case.official)))
     without_dropout(task)
-    encoder = None if case.encoder is None else copy.deepcopy(case.encoder).double()
+    encoder = None if case.encoder is None else _pooling_in_float32(copy.deepcopy(case.encoder).double())
     whole = _Whole(task, encoder)
 
     def our_name(official: str) -> str | None:
@@ -102,15 +103,31 @@ def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
     def batch(number: int) -> VLBertCase:
         return replace(case, arrays=_MicroBatchArrays(arrays.arrays, number, options), encoder=encoder)
 
+    def inputs() -> Iterator[Check]:
+        boxes = [name.removesuffix(".gt_box") for name in arrays.names("in/") if name.endswith(".gt_box")]
+        for number in map(int, boxes):
+            one = batch(number)
+            shown = one.elements()
+            targets = one.arrays.floats("in/label", *shown.mask.shape)
+            yield from target_checks(one.arrays, shown.boxes, shown.mask, targets)
+
     return Trajectory(
         model=whole,
+        inputs=inputs,
         config=_train_config(options),
         batch=batch,
         terms=lambda running, one: _TERMS[kind](running.task, one),
         our_name=our_name,
         losses=("answer", "objects") if kind == "vcr" and _has_object_loss(task) else ("answer",),
-        groups=_groups(whole, [name for name in map(str, options["trainable"])], our_name, options["TRAIN"]),
+        groups=_groups(whole, options["trainable"], our_name, options["TRAIN"]),
     )
+
+
+def _pooling_in_float32(encoder: RegionEncoder) -> RegionEncoder:
+    """In float64 but for RoIAlign: the release's wrapper takes its map and gives its result in float32."""
+    encoder.backbone.register_forward_hook(lambda _module, _inputs, feature_map: feature_map.float())
+    encoder.roi_heads["res5"].register_forward_pre_hook(lambda _module, inputs: (inputs[0].double(),))
+    return encoder
 
 
 def _has_object_loss(task: nn.Module) -> bool:
@@ -219,7 +236,8 @@ def _refcoco_terms(model: Any, case: VLBertCase) -> Terms:
     )
     batch = batch_of(text.ids, text.mask, text.segments, elements, case.image_hw(rows))
     scores = model.score_regions(batch, model.vlbert.encode(batch, elements))
-    loss = model.loss(batch, scores, arrays.floats("in/label", rows, count))
+    targets = arrays.floats("in/label", rows, count)
+    loss = model.loss(batch, scores, targets)
     return Terms({"answer": loss}, {"cls_loss": loss.mean.detach()})
 
 

@@ -106,7 +106,7 @@ def refcoco_checks(arrays: ModelArrays) -> Iterator[Check]:
     scores = model.score_regions(batch, output)
     targets = arrays.floats("in/label", rows, count)
     if "in/gt_box" in arrays:
-        yield from _target_checks(arrays, elements.boxes, elements.mask, targets)
+        yield from target_checks(arrays, elements.boxes, elements.mask, targets)
     loss = model.loss(batch, scores, targets).mean
     yield from case.real("label_logits", scores, elements.mask)
     yield from case.real("inference_logits", scores, elements.mask)
@@ -169,7 +169,7 @@ def _weight(network: Mapping[str, Any], name: str) -> float:
     return float(network.get(name, 1.0))
 
 
-def _target_checks(arrays: ModelArrays, boxes: Tensor, real: Tensor, targets: Tensor) -> Iterator[Check]:
+def target_checks(arrays: ModelArrays, boxes: Tensor, real: Tensor, targets: Tensor) -> Iterator[Check]:
     """The labels are what the box of the object says, -1 at padding."""
     objects = arrays.floats("in/gt_box", len(boxes), 4)
     labels = np.full(real.shape, -1, np.int64)
