@@ -63,14 +63,14 @@ FAULTS = (
     Fault(
         "gradients are never set to zero",
         STEP,
-        "self._model.zero_grad()",
+        "self._model.zero_grad()  # the",
         "self._model.modules()",
         first_steps("vl-bert"),
     ),
     Fault(
         "gradients of parameters outside the optimizer pile up",
         STEP,
-        "self._model.zero_grad()",
+        "self._model.zero_grad()  # the",
         "self._optimizer.zero_grad()",
         _loop("test_a_parameter_in_no_group_is_as_if_it_were_frozen[all]"),
     ),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -108,4 +107,4 @@ def _answer_rows(arrays: ModelArrays, words: Tensor, own: Tensor) -> Tensor:
         model.vlbert.embeddings.words.weight.copy_(words)
         model.answer_head.decoder.weight.copy_(own)
     model.start_from_words(pieces)
-    return torch.from_numpy(np.array(model.answer_head.decoder.weight.detach()))
+    return model.answer_head.decoder.weight.detach()
