@@ -71,3 +71,13 @@ def test_a_kind_of_case_that_nobody_compares_fails(tmp_path: Path) -> None:
 def test_a_folder_of_another_name_is_recognised(family: str, tmp_path: Path) -> None:
     other = Path(shutil.copytree(GOLDENS / family, tmp_path / "altered"))
     assert {case.family for case in plan_cases(other)} == {family}
+
+
+def test_a_missing_option_is_one_line(tmp_path: Path) -> None:
+    with np.load(GOLDENS / "finetune_visualbert" / "nlvr2.npz") as file:
+        arrays = dict(file) | {"config": np.array('{"args": {"model": {"training_head_type": "nlvr"}}}')}
+    folder = tmp_path / "finetune_visualbert"
+    folder.mkdir()
+    np.savez(folder / "nlvr2.npz", **arrays)
+    (result,) = run_conformance(folder)
+    assert missed(result) == {"nlvr2.npz": "config: an option is missing or of another kind: 'bert'"}

@@ -64,14 +64,14 @@ FAULTS = (
         "gradients are never set to zero",
         STEP,
         "self._model.zero_grad()  # the",
-        "self._model.modules()",
+        "self._model.modules()  # the",
         first_steps("vl-bert"),
     ),
     Fault(
         "gradients of parameters outside the optimizer pile up",
         STEP,
         "self._model.zero_grad()  # the",
-        "self._optimizer.zero_grad()",
+        "self._optimizer.zero_grad()  # the",
         _loop("test_a_parameter_in_no_group_is_as_if_it_were_frozen[all]"),
     ),
     Fault(

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
 from roibeam.pipelines.conformance.finetuning.start_weights import start_weight_checks
@@ -30,38 +31,54 @@ SYSTEMS: dict[str, Callable[[ModelArrays], Trajectory]] = {
     "finetune_visualbert": visualbert_trajectory,
     "finetune_vlbert": vlbert_trajectory,
 }
-# By how a file's name begins, the longest that fits: the module whose `checks` compares its items.
+# By how a file's name begins: the module whose `checks` compares its items.
 ITEMS = {
     "data_vqa": "vqa_items",
     "data_vcr": "vcr_items",
     "data_refer": "referring_items",
     "data_refcoco": "referring_items",
     "data_nlvr2": "nlvr2_items",
-    "predictions_vqa": "vqa_items",
-    "predictions_vcr": "vcr_items",
-    "predictions_refcoco": "referring_items",
-    "predictions": "prediction_files",
+}
+# By how the outputs of result files begin: the module whose `prediction_checks` compares these.
+PREDICTIONS = {
+    "vqa_": "vqa_items",
+    "vcr_": "vcr_items",
+    "csv_": "vcr_items",
+    "submission_": "vcr_items",
+    "refer_": "referring_items",
 }
 
 
 def _checks(system: str, path: Path) -> Iterator[Check]:
     arrays = ModelArrays(path)
     if LOSSES in arrays:
-        yield from trajectory_checks(arrays, SYSTEMS[system](arrays))
+        try:
+            trajectory = SYSTEMS[system](arrays)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"config: an option is missing or of another kind: {error}") from None
+        yield from trajectory_checks(arrays, trajectory)
     elif arrays.names("checkpoint/"):
         yield from start_weight_checks(arrays)
+    elif arrays.names("file/"):
+        fitting = [name for name in ITEMS if path.stem.startswith(name)]
+        yield from _module(ITEMS[fitting[0]] if fitting else "", path.stem).checks(arrays.arrays)
     else:
-        yield from _item_checks(arrays, path.stem)
+        outputs = arrays.names("out/")
+        modules = dict.fromkeys(m for start, m in PREDICTIONS.items() if any(n.startswith(start) for n in outputs))
+        for module in modules or {"": None}:
+            yield from _module(module, path.stem).prediction_checks(arrays.arrays)
+    # One file of results has the logits of tasks that the code wrote no file of.
+    inputs = () if LOSSES in arrays or arrays.names("checkpoint/") else ("in/", "file/", "image/")
     for left in arrays.arrays.unread:
-        yield failed(left, "unknown array: nothing was compared with it")
+        if not left.startswith(inputs):
+            yield failed(left, "unknown array: nothing was compared with it")
 
 
-def _item_checks(arrays: ModelArrays, stem: str) -> Iterator[Check]:
-    fitting = sorted((name for name in ITEMS if stem.startswith(name)), key=len)
-    module = f"{_ROOM}.{ITEMS[fitting[-1]]}" if fitting else ""
-    if not module or find_spec(module) is None:
+def _module(name: str, stem: str) -> Any:
+    """One of this room; imported here, so that a run of training needs no reader of data sets."""
+    if not name or find_spec(f"{_ROOM}.{name}") is None:
         raise ValueError(f"unknown case: {stem} is of a kind that is not known yet")
-    yield from importlib.import_module(module).checks(arrays)
+    return importlib.import_module(f"{_ROOM}.{name}")
 
 
 def _family(name: str, mark: str) -> Family:
