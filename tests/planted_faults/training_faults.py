@@ -15,27 +15,28 @@ def _processes(test: str) -> str:
 
 TRAINING = "src/roibeam/pipelines/training"
 LOOP, STEP, RULES = f"{TRAINING}/loop.py", f"{TRAINING}/train_step.py", f"{TRAINING}/parameter_groups.py"
-SCHEDULE, STEPS = f"{TRAINING}/optimizer/build.py", f"{TRAINING}/optimizer/release_optimizers.py"
+POLICIES = f"{TRAINING}/step_policies.py"
+SCHEDULE, STEPS = f"{TRAINING}/optimizer/schedule.py", f"{TRAINING}/optimizer/release_optimizers.py"
 FAULTS = (
     Fault(
         "each micro-batch has a denominator of its own",
-        STEP,
-        "term.over(denominators[name]) for",
-        "term.total / term.count.clamp(min=1) / self._config.accumulation for",
+        POLICIES,
+        "return term.over(denominator)",
+        "return term.total / term.count.clamp(min=1) / config.accumulation",
         _loop("test_accumulation_is_one_mean_over_all_labels[3]"),
     ),
     Fault(
         "micro-batches are added, not averaged",
-        STEP,
-        "term.over(denominators[name]) for",
-        "term.total / term.count.clamp(min=1) for",
+        POLICIES,
+        "return term.over(denominator)",
+        "return term.total / term.count.clamp(min=1)",
         first_steps("vl-bert-accumulated"),
     ),
     Fault(
         "the rate is that of the step before",
         LOOP,
-        "learning_rate_at(position.step, config)",
-        "learning_rate_at(position.step - 1, config)",
+        "learning_rate_at(position.step, config, ",
+        "learning_rate_at(position.step - 1, config, ",
         first_steps("vl-bert"),
     ),
     Fault(
@@ -62,15 +63,15 @@ FAULTS = (
     Fault(
         "gradients are never set to zero",
         STEP,
-        "self._model.zero_grad()",
-        "self._model.modules()",
+        "self._model.zero_grad()  # the",
+        "self._model.modules()  # the",
         first_steps("vl-bert"),
     ),
     Fault(
         "gradients of parameters outside the optimizer pile up",
         STEP,
-        "self._model.zero_grad()",
-        "self._optimizer.zero_grad()",
+        "self._model.zero_grad()  # the",
+        "self._optimizer.zero_grad()  # the",
         _loop("test_a_parameter_in_no_group_is_as_if_it_were_frozen[all]"),
     ),
     Fault(
@@ -139,8 +140,8 @@ FAULTS = (
     Fault(
         "the rate does not end at zero",
         SCHEDULE,
-        "config.learning_rate * (config.steps - step) /",
-        "config.learning_rate * (config.steps - step + 1) /",
+        "config.learning_rate * (steps - step) /",
+        "config.learning_rate * (steps - step + 1) /",
         _loop("test_schedule_is_the_release_triangle"),
     ),
     Fault(
@@ -152,7 +153,7 @@ FAULTS = (
     ),
     Fault(
         "groups do not say whether they decay",
-        SCHEDULE,
+        f"{TRAINING}/optimizer/build.py",
         'group.get("weight_decay", config.weight_decay)',
         "config.weight_decay",
         first_steps("vilbert"),

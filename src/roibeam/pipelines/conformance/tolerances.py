@@ -115,7 +115,25 @@ class MetricTolerances:
     box_accuracies: float = 1e-12
 
 
+@dataclass(frozen=True)
+class FinetuningTolerances:
+    """Of the families of fine-tuning (the READMEs beside their cases, "Tolerance").
+
+    Attributes:
+        relative: of losses, rates and the norm of all gradients together.
+        parameters: of norms of one parameter's gradient and change: some gradients are 0 in exact arithmetic.
+        weights: of weights at the end, absolute.
+        start: of weights that fine-tuning starts from: means of float32 numbers.
+    """
+
+    relative: Closeness = Closeness(max_rel=1e-10, rtol=1e-8)
+    parameters: Closeness = Closeness(max_rel=1e-9, rtol=1e-8)
+    weights: float = 1e-8
+    start: Closeness = Closeness(max_rel=1e-6, rtol=0.0)
+
+
 DETECTOR = DetectorTolerances()
+FINETUNING = FinetuningTolerances()
 METRICS = MetricTolerances()
 MODELS = ModelTolerances()
 VLBERT = VLBertTolerances()

@@ -54,7 +54,8 @@ from roibeam.pipelines.training.checkpoint import (
     set_later_aside,
 )
 from roibeam.pipelines.training.launched import num_processes
-from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, learning_rate_at
+from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
+from roibeam.pipelines.training.optimizer.schedule import learning_rate_at, plateau_falls
 from roibeam.pipelines.training.rehearsal import rehearse
 from roibeam.pipelines.training.run_folder.checkpoint_sums import check_sums
 from roibeam.pipelines.training.run_folder.folder import (
@@ -343,10 +344,20 @@ class _Run:
     def set_learning_rate(self, position: Position) -> float:
         """The optimizer's rate for the step that `position` is the end of."""
         config = self._config
-        rate = learning_rate_at(position.step, config)
+        rate = learning_rate_at(position.step, config, falls=self._plateau_falls(position))
         for group in self._state.optimizer.param_groups:
             group["lr"] = rate * group["learning_rate_scale"]
         return rate
+
+    def _plateau_falls(self, position: Position) -> int:
+        """By the evaluations before this step; all processes get those of the main one."""
+        if self._config.schedule != "plateau":
+            return 0
+        lines = [] if self._log is None else self._log.evaluations
+        scores = [line[self._config.best_by] for line in lines if 0 < line["step"] < position.step]
+        falls = plateau_falls([score for score in scores if score is not None], self._config)
+        told = torch.tensor(float(falls if self._log is not None else 0), device=self._accelerator.device)
+        return int(self._accelerator.reduce(told, "sum"))
 
     def add_to_average(self, outcome: StepOutcome) -> None:
         if self._state.average is not None and outcome.moved:

@@ -123,6 +123,14 @@ def _vilbert_release_mt_tasks(name: str) -> Treatment:
     return Treatment(decays=not _named_without_decay(official), rate=rate)
 
 
+def _vilbert_release_mt_vision_scratch(name: str) -> Treatment:
+    """facebookresearch/vilbert-multi-task train_tasks.py, `--vision_scratch`: the heads' rate for everything.
+
+    It was meant for what BERT did not bring; names are looked up as in its pre-training, so none is found.
+    """
+    return _vilbert_release_mt_tasks(name)._replace(rate=NEW_HEAD_RATE)
+
+
 def _visualbert_ucla(name: str) -> Treatment | None:
     """uclanlp/visualbert models/model_wrapper.py: nothing named "pooler" is trained, though a loss may read it."""
     from roibeam.model.visualbert.checkpoint import TABLE
@@ -149,6 +157,7 @@ PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
         "vilbert-release-tasks": _vilbert_release_tasks,
         "vilbert-release-mt": _vilbert_release_mt,
         "vilbert-release-mt-tasks": _vilbert_release_mt_tasks,
+        "vilbert-release-mt-vision-scratch": _vilbert_release_mt_vision_scratch,
         "visualbert-ucla": _visualbert_ucla,
         "interbert-release": _interbert_release,
         "interbert-release-tasks": _interbert_release_tasks,

@@ -22,20 +22,31 @@ _BERT_ADAM: Mapping[str, Any] = MappingProxyType(
         "starts_at_zero": True,
     }
 )
+_VL_BERT: Mapping[str, Any] = MappingProxyType(
+    {
+        "optimizer": "adamw-transformers",
+        "betas": (0.9, 0.999),
+        "epsilon": 1e-6,
+        "weight_decay": 1e-4,
+        "parameter_groups": "vl-bert",
+    }
+)
+# Of fine-tuning: the mean of micro-batches' means.
+_MICRO_BATCHES: Mapping[str, Any] = MappingProxyType({"loss_mean": "micro_batch"})
 RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        # jackroos/VL-BERT cfgs/pretrain/base_prec_4x16G_fp32.yaml; fine-tuning differs in clip_norm.
-        "vl-bert": {
-            "optimizer": "adamw-transformers",
-            "betas": (0.9, 0.999),
-            "epsilon": 1e-6,
-            "weight_decay": 1e-4,
-            "clip_norm": 10.0,
-            "parameter_groups": "vl-bert",
-        },
+        # jackroos/VL-BERT cfgs/pretrain/base_prec_4x16G_fp32.yaml.
+        "vl-bert": {**_VL_BERT, "clip_norm": 10.0},
+        # cfgs/vqa and cfgs/refcoco; cfgs/vcr has "sgd", the schedule "steps" and a clip_norm of 10.
+        "vl-bert-tasks": {**_VL_BERT, **_MICRO_BATCHES, "clip_norm": 1.0},
         "vilbert-release": {**_BERT_ADAM, "parameter_groups": "vilbert-release"},
         # Its rate is constant after the rise and falls tenfold after epochs 12 and 16: set decay_steps.
-        "vilbert-release-tasks": {**_BERT_ADAM, "parameter_groups": "vilbert-release-tasks", "schedule": "steps"},
+        "vilbert-release-tasks": {
+            **_BERT_ADAM,
+            **_MICRO_BATCHES,
+            "parameter_groups": "vilbert-release-tasks",
+            "schedule": "steps",
+        },
         "vilbert-release-mt": {
             "optimizer": "adamw-transformers",
             "betas": (0.9, 0.98),
@@ -52,11 +63,23 @@ RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "clip_norm": 0.0,
             "starts_at_zero": True,
             "parameter_groups": "vilbert-release-mt-tasks",
+            **_MICRO_BATCHES,
         },
         "visualbert-ucla": {**_BERT_ADAM, "parameter_groups": "visualbert-ucla"},
+        "visualbert-ucla-tasks": {
+            **_BERT_ADAM,
+            **_MICRO_BATCHES,
+            "parameter_groups": "visualbert-ucla",
+            "step_gradients": "last",
+        },
         "interbert-release": {**_BERT_ADAM, "parameter_groups": "interbert-release"},
         # As ViLBERT's; the falls come after epochs 12, 16, 20, 22 and 26.
-        "interbert-release-tasks": {**_BERT_ADAM, "parameter_groups": "interbert-release-tasks", "schedule": "steps"},
+        "interbert-release-tasks": {
+            **_BERT_ADAM,
+            **_MICRO_BATCHES,
+            "parameter_groups": "interbert-release-tasks",
+            "schedule": "steps",
+        },
     }
 )
 

@@ -8,7 +8,9 @@ from roibeam.pipelines.foundation.device_choice import check_device_name
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
 OPTIMIZERS = ("adamw", "sgd", "bert-adam", "adamw-transformers", "adamw-transformers-uncorrected")
-SCHEDULES = ("linear", "steps")
+SCHEDULES = ("linear", "steps", "plateau")
+LOSS_MEANS = ("step", "micro_batch")
+STEP_GRADIENTS = ("all", "last")
 CLIP_SCOPES = ("all", "each")
 PRECISIONS = ("fp32", "bf16", "fp16")
 BEST_IS = ("highest", "lowest")
@@ -22,13 +24,21 @@ class TrainConfig:
     Attributes:
         steps: optimizer steps; the schedule ends there.
         learning_rate: peak, for the whole global batch; never scaled by batch size or processes.
-        warmup_steps: linear rise, step k uses learning_rate * k / warmup_steps.
+        warmup_steps: linear rise, step k uses learning_rate * k / warmup_steps. Need not be whole: releases take a
+            share of all steps.
+        warmup_overwritten_every: an accident of the multi-task ViLBERT's default schedule: at the first step, and
+            behind every so many (an epoch), the rate is the full one although it still rises; 0 = never.
         schedule: after the rise: "linear" falls to 0 at `steps`; "steps" stays, times `decay_factor` behind each of
-            `decay_steps`, as detectors are trained.
+            `decay_steps`, as detectors are trained; "plateau" stays, times `decay_factor` whenever the evaluations'
+            `best_by` is no longer better.
         decay_steps: last step before each fall, ascending; () = none.
         decay_factor: of each fall.
         starts_at_zero: the schedule lags one step: the first has rate 0, as in releases that step their schedule after
             the optimizer.
+        updates_per_schedule_step: of the schedule, and of `warmup_steps`; above 1 where tasks with updates of their own
+            share a schedule, as in the multi-task ViLBERT.
+        plateau_patience, plateau_cooldown, plateau_threshold: of "plateau": evaluations without a better one before a
+            fall, those that do not count behind one, and the share of the best by which a better one beats it.
         optimizer: "adamw" (torch's), "sgd" with momentum, or one of a release: "bert-adam", "adamw-transformers",
             "adamw-transformers-uncorrected" (pipelines/training/optimizer/release_optimizers.py).
         weight_decay: on every parameter unless its group says otherwise; decoupled in all but SGD.
@@ -37,7 +47,11 @@ class TrainConfig:
         momentum: of SGD.
         clip_norm: largest gradient norm; 0 = no clipping.
         clip_scope: whether that is the norm of "all" gradients together, or of "each" tensor by itself.
-        accumulation: micro-batches per step and process. The loss is the mean over all of them together.
+        accumulation: micro-batches per step and process.
+        loss_mean: over what a loss is averaged: all elements of a "step"; or each "micro_batch" by itself, whose means
+            are then averaged, as all releases do.
+        step_gradients: of "all" micro-batches of a step; or only of the "last" one, as VisualBERT's release does, which
+            still divides by their number (pipelines/training/step_policies.py).
         precision: "fp32"; or "bf16" or "fp16" (autocast; weights stay fp32). fp16 needs an accelerator and scales the
             loss: a step whose gradients overflow is left out and the scale halved.
         activation_checkpointing: the model's layers compute their activations again in the backward pass instead of
@@ -60,11 +74,16 @@ class TrainConfig:
 
     steps: int
     learning_rate: float = 1e-4
-    warmup_steps: int = 0
+    warmup_steps: float = 0
+    warmup_overwritten_every: int = 0
     schedule: str = "linear"
     decay_steps: tuple[int, ...] = ()
     decay_factor: float = 0.1
     starts_at_zero: bool = False
+    updates_per_schedule_step: int = 1
+    plateau_patience: int = 1
+    plateau_cooldown: int = 1
+    plateau_threshold: float = 1e-3
     optimizer: str = "adamw"
     weight_decay: float = 1e-4
     parameter_groups: str = TASK_GROUPS
@@ -74,6 +93,8 @@ class TrainConfig:
     clip_norm: float = 10.0
     clip_scope: str = "all"
     accumulation: int = 1
+    loss_mean: str = "step"
+    step_gradients: str = "all"
     precision: str = "fp32"
     activation_checkpointing: bool = False
     average_rate: float = 0.0
@@ -87,9 +108,12 @@ class TrainConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("accumulation", 1), ("warmup_steps", 0), ("seed", 0)):
+        at_least_one = ("steps", "accumulation", "updates_per_schedule_step")
+        for name, least in (*((name, 1) for name in at_least_one), ("warmup_steps", 0), ("seed", 0)):
             _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("weight_decay", "clip_norm", "checkpoint_every", "keep", "evaluate_every"):
+        every = ("checkpoint_every", "evaluate_every", "warmup_overwritten_every")
+        plateau = ("plateau_patience", "plateau_cooldown", "plateau_threshold")
+        for name in ("weight_decay", "clip_norm", "keep", *every, *plateau):
             _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
         _require(
             len(self.betas) == 2 and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in self.betas),
@@ -100,6 +124,10 @@ class TrainConfig:
         _require(
             not self.best_by or self.evaluate_every > 0,
             f"best_by {self.best_by!r} needs evaluations; set evaluate_every",
+        )
+        _require(
+            self.schedule != "plateau" or bool(self.best_by),
+            "the schedule plateau goes by evaluations; set evaluate_every and best_by",
         )
         check_device_name(self.device)
         _require(
@@ -131,6 +159,8 @@ class TrainConfig:
             ("clip_scope", CLIP_SCOPES),
             ("precision", PRECISIONS),
             ("best_is", BEST_IS),
+            ("loss_mean", LOSS_MEANS),
+            ("step_gradients", STEP_GRADIENTS),
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.training.not_finite import blame
 from roibeam.pipelines.training.optimizer.build import clip_each
+from roibeam.pipelines.training.step_policies import reported, share_of_step
 from roibeam.pipelines.training.sums_over_processes import SumsOverProcesses
 from roibeam.pipelines.training.task import TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -78,6 +79,8 @@ class TrainStep:
         sums: dict[str, SumCount] = {}
         for index, batch in enumerate(micro_batches):
             last = index == len(micro_batches) - 1
+            if last and config.step_gradients == "last":
+                self._model.zero_grad()
             with nullcontext() if last else accelerator.no_sync(self._model):
                 with accelerator.autocast():
                     loss = self._loss(batch, counts[index], denominators, sums)
@@ -120,9 +123,14 @@ class TrainStep:
         output = self._task.losses(self._model, batch.to(device))
         if set(output.losses) != set(counts):
             raise ValueError(f"task gave losses {sorted(output.losses)} but counts for {sorted(counts)}")
-        for name, term in {**output.losses, **output.metrics}.items():
-            sums[name] = sums[name] + term.detach() if name in sums else term.detach()
-        shares = (term.over(denominators[name]) for name, term in output.losses.items())
+        config, processes = self._config, self._accelerator.num_processes
+        told = {name: reported(term, config) for name, term in output.losses.items()}
+        for name, term in {**told, **{name: term.detach() for name, term in output.metrics.items()}}.items():
+            sums[name] = sums[name] + term if name in sums else term
+        shares = (
+            share_of_step(term, denominators[name], config, num_processes=processes)
+            for name, term in output.losses.items()
+        )
         return sum(shares, start=torch.zeros((), device=device))
 
     def _means(self, sums: dict[str, SumCount]) -> tuple[dict[str, float | None], int]:

@@ -27,8 +27,8 @@ from roibeam.pipelines.conformance.model_case import ModelArrays
 from roibeam.pipelines.conformance.tolerances import VLBERT
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.vlbert import make_sample
-from roibeam.pipelines.training.optimizer.build import learning_rate_at
 from roibeam.pipelines.training.optimizer.release_optimizers import TransformersAdamW
+from roibeam.pipelines.training.optimizer.schedule import learning_rate_at
 from roibeam.pipelines.training.train_config import TrainConfig
 
 CLS, SEP = 101, 102  # of BERT's vocabulary

@@ -1,4 +1,4 @@
-"""The optimizer of a run and its learning rate at each step."""
+"""The optimizer of a run, over which parameters, and how their gradients are clipped."""
 
 from __future__ import annotations
 
@@ -65,18 +65,3 @@ def clip_each(parameters: Iterable[nn.Parameter], largest_norm: float) -> None:
     for parameter in parameters:
         if parameter.grad is not None:
             nn.utils.clip_grad_norm_([parameter], largest_norm)
-
-
-def learning_rate_at(step: int, config: TrainConfig) -> float:
-    """Rate of step 1, 2, ... `config.steps`.
-
-    "linear" is VL-BERT's "triangle" schedule; "steps" with a linear rise is detectron2's WarmupMultiStepLR. VL-BERT's
-    own WarmupMultiStepLR already falls in the step that a milestone names: its milestone is `decay_steps` + 1.
-    """
-    if config.starts_at_zero:
-        step -= 1
-    if step < config.warmup_steps:
-        return config.learning_rate * step / config.warmup_steps
-    if config.schedule == "steps":
-        return config.learning_rate * config.decay_factor ** sum(step > last for last in config.decay_steps)
-    return config.learning_rate * (config.steps - step) / max(config.steps - config.warmup_steps, 1)
