@@ -42,6 +42,7 @@ from roibeam.pipelines.sources.datasets.vcr_texts import NAMES, VcrAsked, VcrTok
 ANSWER, RATIONALE = "answer", "rationale"
 PROBLEMS = (ANSWER, RATIONALE)
 JOINING = ("", "and")
+LOSSES = ("softmax", "sigmoid")
 _NO_OBJECT = -1
 
 
@@ -65,6 +66,7 @@ class VcrOptions:
         object_loss: whether the classes of regions are learned beside: "none"; of the "masked" ones, as the paper of
             VL-BERT says; of all "shown", as its release does.
         object_loss_weight: of that loss beside the choice's.
+        loss: of the choice: "softmax" over the four (the papers), or "sigmoid" of each (VL-BERT's release).
     """
 
     problem: str = ANSWER
@@ -80,6 +82,7 @@ class VcrOptions:
     max_boxes: int = 0
     object_loss: str = "none"
     object_loss_weight: float = 1.0
+    loss: str = "softmax"
 
     def __post_init__(self) -> None:
         check_choice(self, "problem", PROBLEMS)
@@ -88,6 +91,7 @@ class VcrOptions:
         check_choice(self, "truncation", TRUNCATIONS)
         check_choice(self, "boxes", BOXES)
         check_choice(self, "object_loss", OBJECT_LOSSES)
+        check_choice(self, "loss", LOSSES)
         for name in ("seed", "max_pieces", "max_boxes", "object_loss_weight"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"VcrOptions: {name} must not be negative, got {getattr(self, name)}")
