@@ -37,8 +37,9 @@ FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
     {
         family.name: family
         for family in (
+            *FINETUNING_FAMILIES,  # first: their weights have the names of the models' families
             DETECTOR_FAMILY, INTERBERT_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY, VLBERT_FAMILY,
-            VQA_METRICS, CHOICE_METRICS, BOX_METRICS, *FINETUNING_FAMILIES,
+            VQA_METRICS, CHOICE_METRICS, BOX_METRICS,
         )
     }
 )  # fmt: skip

@@ -86,6 +86,7 @@ def as_double(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def without_dropout(model: nn.Module) -> None:
     """The official runs had every probability at 0, also those that no option of theirs sets."""
+    module: Any
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

@@ -5,13 +5,14 @@ The command line of a case says schedule, rate and accumulation; the type of its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from roibeam.model.common.checkpoint import KeyTable
 from roibeam.model.common.losses import SumCount, binary_cross_entropy
 from roibeam.model.imagebert.retrieval import binary_loss, multi_class_loss
 from roibeam.model.inputs import VLBatch
@@ -76,14 +77,14 @@ def two_stream_trajectory(arrays: ModelArrays) -> Trajectory:
     )
 
 
-def _model(options: Mapping[str, Any], official: dict[str, Tensor]) -> tuple[Any, Any, str]:
+def _model(options: Mapping[str, Any], official: dict[str, Tensor]) -> tuple[Any, Callable[[str], str | None], str]:
     """Model, our names of its parameters, and which release it is of."""
     if "InterBERT" in options["official"]:
         config = interbert.config_from_official(options["model"], num_answers=len(official["vil_prediction.bias"]))
         state = interbert.state_from_official(official, config.num_hidden_layers)
         table = interbert.key_table(config.num_hidden_layers, config.text_num_hidden_layers)
         model: Any = build_model(lambda: InterBertForTasks(config), as_double(state))
-        release, our_name = "interbert-release", table.ours
+        release, our_name = "interbert-release", _names(table)
     else:
         state = vilbert.state_from_official(official)
         kind = vilbert.release_of(official)
@@ -97,13 +98,14 @@ def _model(options: Mapping[str, Any], official: dict[str, Tensor]) -> tuple[Any
         configured = vilbert.config_from_official(options["model"], **overrides)
         make = {"release": ViLbertForTasks, "release-mt": ViLbertForMultiTask}[kind]
         model = build_model(lambda: make(configured), as_double(state))
-        release, table = f"vilbert-{kind}", vilbert.TABLES[kind]
-
-        def our_name(name: str) -> str | None:
-            return None if any(part in name for part in vilbert.INERT) else table.ours(name)
-
+        release, our_name = f"vilbert-{kind}", _names(vilbert.TABLES[kind])
     without_dropout(model)
     return model, our_name, release
+
+
+def _names(table: KeyTable) -> Callable[[str], str | None]:
+    """Our names of official parameters; None for those that nothing reads."""
+    return lambda name: None if any(part in name for part in vilbert.INERT) else table.ours(name)
 
 
 class _GivenAreas:
