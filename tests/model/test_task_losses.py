@@ -118,6 +118,8 @@ def test_which_regions_are_referred_to():
     mask, right = torch.tensor([[True, True, True, False]]), torch.tensor([[0.0, 0, 9, 9]])
     torch.testing.assert_close(referred_targets(boxes, mask, right, kind="iou"), torch.tensor([[1.0, 0.5, 0, 0]]))
     torch.testing.assert_close(referred_targets(boxes, mask, right, kind="binary"), torch.tensor([[1.0, 0, 0, 0]]))
+    every = referred_targets(boxes, mask, right, kind="overlap")  # below a half too, as ViLBERT is judged
+    torch.testing.assert_close(every, torch.tensor([[1.0, 0.5, 60 / 140, 0]]))
     plain = referred_targets(boxes, mask, right, kind="iou", inclusive_sides=False)
     torch.testing.assert_close(plain, torch.tensor([[1.0, 0, 0, 0]]))  # 36 / 81 is too little now
 

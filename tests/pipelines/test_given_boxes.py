@@ -261,6 +261,7 @@ def test_images_and_entries_without_each_other_are_counted(photos: Path, tmp_pat
         ("b.txt", "x", "expected boxes as COCO instances"),
         ("b.tsv", "x", "b.tsv"),
         ("b.json", "{}", "expected a COCO file"),
+        ("b.json", '[{"image_id": 5}]', "entry 0: expected box, of type list"),
     ],
 )
 def test_unusable_box_files_are_one_error(photos: Path, tmp_path: Path, name: str, text: str, words: str) -> None:
@@ -268,6 +269,18 @@ def test_unusable_box_files_are_one_error(photos: Path, tmp_path: Path, name: st
     with pytest.raises(ValueError, match=words) as error:
         give_boxes(open_source(str(photos)), str(tmp_path / name))
     assert "\n" not in str(error.value)
+
+
+def test_detections_of_mattnet_are_joined_by_the_number_of_coco(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for number in (5, 6):
+        (tmp_path / "images" / f"COCO_train2014_{number:012d}.jpg").touch()
+    rows = [(5, [1, 2, 3, 4]), (7, [0, 0, 1, 1]), (5, [0.5, 0, 10, 20])]
+    path = tmp_path / "dets.json"
+    path.write_text(json.dumps([{"image_id": number, "box": box, "score": 0.9} for number, box in rows]))
+    source, boxes = give_boxes(open_source(str(tmp_path / "images")), str(path))
+    (image,) = source.images
+    assert boxes.attach(image).boxes == ((1, 2, 4, 6), (0.5, 0, 10.5, 20))
 
 
 def test_a_repeated_entry_is_one_entry(photos: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from roibeam.model.inputs import IGNORE_INDEX
 
 ANNOTATORS = 10  # of a question of VQA
 DENOMINATORS = ("rows", "regions")
-REGION_TARGETS = ("binary", "iou")
+REGION_TARGETS = ("binary", "iou", "overlap")
 RIGHT_OVERLAP = 0.5
 
 
@@ -121,7 +121,7 @@ def referred_targets(
     Args:
         boxes_NE4: pixels; with the box of the whole image first where the head scores it too.
         kind: "binary": 1 where the IoU with the right box is above 0.5 (VL-BERT; both papers); "iou": the IoU itself
-            where it is at least 0.5 (ViLBERT's releases).
+            where it is at least 0.5 (ViLBERT's releases, in training); "overlap": the IoU of all (there, elsewhere).
         inclusive_sides: as both codes count.
     Returns:
         (N, E) float; 0 at padding.
@@ -133,7 +133,8 @@ def referred_targets(
             f"referred_targets: kind is {kind!r}; it must be one of {', '.join(map(repr, REGION_TARGETS))}"
         )
     overlap = overlaps(boxes_NE4, right_box_N4[:, None], inclusive_sides=inclusive_sides)[..., 0]
-    right = overlap > RIGHT_OVERLAP if kind == "binary" else overlap >= RIGHT_OVERLAP
+    least = 0.0 if kind == "overlap" else RIGHT_OVERLAP
+    right = overlap > RIGHT_OVERLAP if kind == "binary" else overlap >= least
     targets = right.to(overlap.dtype) if kind == "binary" else overlap
     return targets.masked_fill(~(right & mask_NE), 0.0)
 

@@ -6,6 +6,7 @@ are what a training set made of annotations needs: every annotated image is ther
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from roibeam.features.counted import counted
 from roibeam.features.exchange.butd_tsv import ButdTsv
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.pipelines.sources.datasets import box_lines, coco, vcr
+from roibeam.pipelines.sources.datasets import box_lines, coco, refer, vcr
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes
 from roibeam.pipelines.sources.image_finder import ImageFinder
 from roibeam.pipelines.sources.source_kinds import Source
@@ -73,7 +74,8 @@ class GivenBoxes:
 
 
 def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
-    """Reads the boxes for a source: COCO instances .json, box .jsonl, bottom-up-attention .tsv, or VCR's image folder.
+    """Reads the boxes for a source: COCO instances or MAttNet's detections .json, box .jsonl, bottom-up-attention
+    .tsv, or VCR's image folder.
 
     Which image an entry belongs to: `ImageFinder`.
 
@@ -123,7 +125,9 @@ def _entries(source: Source, location: str, notes: list[str]) -> Iterator[ImageB
         yield from _vcr_entries(source, location)
         return
     extension = os.path.splitext(location)[1].lower()
-    if extension == ".json":
+    if extension == ".json" and _is_list(location):
+        yield from refer.read_detected_boxes(location)
+    elif extension == ".json":
         found = coco.read_coco_boxes(location, id_rule=source.id_rule)
         if found.num_crowd:
             notes.append(f"{found.num_crowd:,} boxes of {location} are of crowds (iscrowd); they are in")
@@ -134,9 +138,15 @@ def _entries(source: Source, location: str, notes: list[str]) -> Iterator[ImageB
         yield from _tsv_entries(location, notes)
     else:
         raise ValueError(
-            f"{location!r}: expected boxes as COCO instances .json, json lines .jsonl, bottom-up-attention .tsv, or "
-            f"VCR's image folder"
+            f"{location!r}: expected boxes as COCO instances .json, MAttNet's detections .json, json lines .jsonl, "
+            f"bottom-up-attention .tsv, or VCR's image folder"
         )
+
+
+def _is_list(location: str) -> bool:
+    """Whether a json file begins as a list."""
+    with open(location, "rb") as file:
+        return file.read(1024).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
 def _tsv_entries(location: str, notes: list[str]) -> Iterator[ImageBoxes]:

@@ -6,13 +6,33 @@ What the official scripts (lil-lab/nlvr nlvr2/eval/) make of other lines is here
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.metrics.nlvr2 import JudgedStatement
 from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, check_row_ids
 from roibeam.pipelines.sources.datasets.nlvr2 import Nlvr2Statement
 
 _WORDS = ("true", "false")
+
+
+class JudgedLine(NamedTuple):
+    """What is said of one statement."""
+
+    identifier: str
+    is_true: bool
+
+
+def write_nlvr2_predictions(path: Path, lines: Iterable[Sequence[Any]]) -> None:
+    """A file of all lines, or none: parted by newlines, without one at the end, as uclanlp/visualbert writes.
+
+    Args:
+        lines: identifier and answer of each, as `JudgedLine` or as the list that json makes of one.
+    """
+    text = "\n".join(f"{identifier},{bool(is_true)}" for identifier, is_true in lines)
+    write_bytes_atomically(path, text.encode("utf-8"))
 
 
 def predictions_of(lines: Iterable[str], identifiers: Sequence[str], source: str, rules: str) -> dict[str, str]:
@@ -58,8 +78,14 @@ def read_nlvr2_predictions(path: str, identifiers: Sequence[str], rules: str) ->
 def judged_statements(
     statements: Iterable[Nlvr2Statement], predictions: Mapping[str, str]
 ) -> Iterator[JudgedStatement]:
-    """The rows of the metric, in the order of the statements."""
+    """The rows of the metric, in the order of the statements.
+
+    Raises:
+        ValueError: for a statement without a label, as those of a test file may be.
+    """
     for each in statements:
+        if each.is_true is None:
+            raise ValueError(f"{each.where}: no label; a file without labels can only be checked (--check)")
         yield JudgedStatement(each.identifier, predictions[each.identifier] == str(each.is_true).lower())
 
 

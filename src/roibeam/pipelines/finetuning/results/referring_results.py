@@ -3,17 +3,24 @@
 Two forms are read: {"sent_id": 7, "box": [x, y, width, height]}, and that of jackroos/VL-BERT refcoco/function/test.py:
 {"ref_id": 3, "box": [x1, y1, x2, y2]}, in which a reference comes once for each of its sentences. A box that is null
 stands for an image in which nothing was found: a miss, which stays in the denominator.
+
+A third form, that of ViLBERT's releases, is only written (`slot_entry`): it names slots and images, so nobody can score
+it.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.referring import BoxRule
+from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list
@@ -31,6 +38,40 @@ class PredictedBoxes(NamedTuple):
 
     key: str
     records: list[tuple[int, Box | None]]
+
+
+class ChosenBox(NamedTuple):
+    """The box x, y, width, height that is chosen for a sentence; None where there was nothing to choose."""
+
+    sent_id: int
+    ref_id: int
+    box: Box | None
+
+
+def result_entry(chosen: ChosenBox, key: str = BY_SENTENCE) -> dict[str, Any]:
+    """The record of a sentence, in the form that `key` names."""
+    box = chosen.box
+    if key == BY_SENTENCE:
+        return {BY_SENTENCE: chosen.sent_id, "box": None if box is None else list(box)}
+    return {
+        BY_REFERENCE: chosen.ref_id,
+        "box": None if box is None else [box[0], box[1], box[0] + box[2], box[1] + box[3]],
+    }
+
+
+def slot_entry(image_id: int, scores: Sequence[float], overlaps: Sequence[float]) -> dict[str, Any]:
+    """The record of a sentence as ViLBERT's releases write it (task_utils.py EvaluatingModel).
+
+    Args:
+        scores, overlaps: of the candidates, with the whole image first; overlaps are those with the right box.
+    """
+    slot = best_choice(scores)
+    return {"id": image_id, "target": slot, "IOU": overlaps[slot]}
+
+
+def write_referring_results(path: Path, entries: Iterable[dict[str, Any]]) -> None:
+    """A json list of the records, whole or not at all."""
+    write_bytes_atomically(path, json.dumps(list(entries), allow_nan=False).encode("utf-8"))
 
 
 def read_referring_results(path: str) -> PredictedBoxes:

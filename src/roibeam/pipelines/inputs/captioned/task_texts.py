@@ -147,6 +147,8 @@ class TaskTexts:
     def _nlvr2(self) -> Iterator[TaskText]:
         for each in read_nlvr2(self._parts[NLVR2]):
             _refuse_other_split(each.split, each.where)
+            if each.is_true is None:
+                raise ValueError(f'{each.where}: label must be "True" or "False", got none')
             images = tuple(image_id_of(image, id_rule=self._id_rule) for image in each.images)
             yield TaskText(" ".join(each.sentence.split()), images, each.is_true)
 

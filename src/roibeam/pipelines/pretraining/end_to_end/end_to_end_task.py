@@ -28,13 +28,13 @@ from roibeam.pipelines.detector.task import detector_groups
 from roibeam.pipelines.inputs.batches.image_batch import PhotoInput, collate_inputs, prepare_input
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.mirrored_words import swap_left_right
 from roibeam.pipelines.inputs.record_photos import PhotoError, PhotoPlace, RecordPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.pretraining.samples.mirrored_words import swap_left_right
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Asked, Evaluates, PretrainTask, evaluate
 from roibeam.pipelines.training.parameter_groups import ParameterGroup

@@ -1,6 +1,8 @@
 """NLVR2 (lil.nlp.cornell.edu/nlvr): {train,dev,test1,test2}.json, which hold one json object on each line.
 
-A statement is about two images, <identifier without its last number>-img0.png and -img1.png.
+A statement is about two images, <identifier without its last number>-img0.png and -img1.png. uclanlp/visualbert takes
+off the last character instead, which names no image where a pair has ten statements. The labels of a test file may be
+kept back: then its lines have no "label".
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from roibeam.pipelines.foundation.files.image_ids import is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 
-_LABELS = {"True": True, "False": False}
+_LABELS: dict[str | None, bool] = {"True": True, "False": False}
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Nlvr2Statement:
     split: first part of its identifier: train, dev, test1 or test2.
     images: file names of the left and the right one.
     sentence: as written.
-    is_true: of these images.
+    is_true: of these images; None where the file does not tell.
     """
 
     where: str
@@ -31,7 +33,7 @@ class Nlvr2Statement:
     split: str
     images: tuple[str, str]
     sentence: str
-    is_true: bool
+    is_true: bool | None
 
 
 def read_nlvr2(path: str) -> Iterator[Nlvr2Statement]:
@@ -48,10 +50,10 @@ def read_nlvr2(path: str) -> Iterator[Nlvr2Statement]:
             )
         if not isinstance(sentence, str) or not is_utf8(sentence):
             raise ValueError(f"{where}: sentence must be a text, got {shown(sentence)}")
-        if not isinstance(label, str) or label not in _LABELS:
+        if "label" in row and (not isinstance(label, str) or label not in _LABELS):
             raise ValueError(f'{where}: label must be "True" or "False", got {shown(label)}')
         split, *_ = identifier.split("-")
         pair = path_below(identifier.rpartition("-")[0])
         yield Nlvr2Statement(
-            where, identifier, split, (f"{pair}-img0.png", f"{pair}-img1.png"), sentence, _LABELS[label]
+            where, identifier, split, (f"{pair}-img0.png", f"{pair}-img1.png"), sentence, _LABELS.get(label)
         )

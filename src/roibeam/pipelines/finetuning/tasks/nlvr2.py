@@ -1,0 +1,126 @@
+"""NLVR2: whether a statement is true of two images, from its official files.
+
+One group for each statement, with one row that shows both images; a system puts them into one row of its own, or each
+beside the statement in a row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.metrics.nlvr2 import JudgedStatement, nlvr2_measures
+from roibeam.pipelines.finetuning.results.nlvr2_results import JudgedLine
+from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
+from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.scored_tasks import find_file
+from roibeam.pipelines.inputs.fit import check_choice
+from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
+
+SPLITS = ("train", "dev", "test1", "test2")
+LABELS = ("False", "True")  # by their numbers
+IMAGE_NAMES = ("no-extension", "with-extension")
+FILE_ORDER, BEST = "file", "best"
+ORDERS = (FILE_ORDER, BEST)
+LOSSES = ("class", "class_bce")
+
+
+@dataclass(frozen=True)
+class Nlvr2Options:
+    """
+    Attributes:
+        max_regions: of each image; 0 = all that are stored. VisualBERT's release takes 144 of the 150 in its files.
+        region_order: which of them: those that stand first in the "file" (the release), or the "best", by their scores.
+        image_names: whether images are called by the names of their files "with-extension", as in the release's
+            feature files, or with "no-extension", as extraction calls them.
+        loss: cross-entropy of the two labels ("class": VisualBERT), or binary cross-entropy of each of them by itself
+            ("class_bce": vilbert-multi-task).
+    """
+
+    max_regions: int = 0
+    region_order: str = FILE_ORDER
+    image_names: str = "no-extension"
+    loss: str = "class"
+
+    def __post_init__(self) -> None:
+        check_choice(self, "region_order", ORDERS)
+        check_choice(self, "image_names", IMAGE_NAMES)
+        check_choice(self, "loss", LOSSES)
+        if self.max_regions < 0:
+            raise ValueError(f"Nlvr2Options: max_regions must not be negative, got {self.max_regions}")
+
+
+class SaidOfLabels(Protocol):
+    """What a model says to one group: the (2,) scores of `LABELS`."""
+
+    @property
+    def scores(self) -> np.ndarray: ...
+
+
+def read_nlvr2_groups(folder: Path, split: str, options: Nlvr2Options) -> list[TaskGroup]:
+    """The statements of <split>.json in the folder or in one right below it; see `nlvr2_groups`."""
+    return nlvr2_groups(str(find_file(folder, f"{split}.json")), options)
+
+
+def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
+    """The statements of a file in its order. A target is 1 or 0, or None where the file does not tell.
+
+    Raises:
+        ValueError: for a line that is not as NLVR2 writes it, an identifier that comes twice, or no statement.
+    """
+    bare = options.image_names == "no-extension"
+    groups = [
+        TaskGroup(
+            id=each.identifier,
+            images=tuple(name.removesuffix(".png") if bare else name for name in each.images),
+            rows=(TaskRow((TaskText((each.sentence,)),), images=(0, 1)),),
+            target=None if each.is_true is None else int(each.is_true),
+        )
+        for each in read_nlvr2(path)
+    ]
+    if not groups:
+        raise ValueError(f"{path!r}: no statement in it")
+    ids = [group.id for group in groups]
+    check_row_ids(repr(path), ids, ids, unit="statement")
+    return groups
+
+
+def shown_regions(class_scores: np.ndarray, options: Nlvr2Options) -> np.ndarray:
+    """(n,) int64, the regions of an image that are shown, in the order of the file.
+
+    Args:
+        class_scores: (R,) of the regions; of equal ones the first is better.
+    """
+    count = len(class_scores)
+    if not options.max_regions or count <= options.max_regions:
+        return np.arange(count)
+    if options.region_order == FILE_ORDER:
+        return np.arange(options.max_regions)
+    return np.sort(np.argsort(-class_scores, kind="stable")[: options.max_regions])
+
+
+def judged_lines(groups: Sequence[TaskGroup], said: Sequence[SaidOfLabels]) -> Iterator[JudgedLine]:
+    """A line of the result file for each statement; "False" where both labels score alike, as the first of them."""
+    for group, each in zip(groups, said, strict=True):
+        yield JudgedLine(group.id, bool(each.scores.argmax()))
+
+
+def nlvr2_scores(groups: Sequence[TaskGroup], said: Sequence[SaidOfLabels]) -> dict[str, Measure]:
+    """ "accuracy" and "consistency".
+
+    Raises:
+        ValueError: for a statement whose label is not known.
+    """
+    unknown = [group.id for group in groups if group.target is None]
+    if unknown:
+        raise ValueError(f"{len(unknown)} statements without a label (first: {unknown[0]}); they cannot be scored")
+    lines = judged_lines(groups, said)
+    return nlvr2_measures(
+        JudgedStatement(line.identifier, line.is_true == bool(group.target))
+        for group, line in zip(groups, lines, strict=True)
+    )

@@ -1,0 +1,343 @@
+"""RefCOCO, RefCOCO+ and RefCOCOg: which box of a photo a sentence means, from REFER's own files.
+
+One group for each sentence: 10,758 sentences of RefCOCO+ val, not 3,805 references. Its target is the annotated box of
+the object. Candidates are the annotated boxes of the photo, MAttNet's detections or the regions of the store; which
+overlap counts in training, and which in the metric, is said by `ReferringOptions`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from roibeam.features.counted import counted
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
+from roibeam.pipelines.finetuning.metrics.vcr import best_choice
+from roibeam.pipelines.finetuning.results.referring_results import ChosenBox
+from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.scored_tasks import find_file
+from roibeam.pipelines.finetuning.tasks.candidate_boxes import (
+    DETECTED_GO,
+    NONE,
+    CandidateRules,
+    Candidates,
+    candidates_of,
+    corners,
+    sides,
+    whole_image_box,
+)
+from roibeam.pipelines.inputs.fit import check_choice
+from roibeam.pipelines.inputs.mirrored_words import swap_left_right
+from roibeam.pipelines.sources.datasets.refer import (
+    Box,
+    ReferInstances,
+    ReferringSentence,
+    read_refer_detections,
+    read_refer_instances,
+    refer_image_id,
+    sentences_of,
+)
+
+TEXTS = ("sentence", "raw", "tokens")
+ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES = "annotated", "detected", "stored"
+BOXES = (ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES)
+TARGETS = ("binary", "iou", "overlap")
+PLACES = ("photo", "input")
+LOSSES = ("regions", "rows")
+SHOWN_REGIONS, DETECTED_REGIONS = "shown", "detected"
+# The data set's own, which holds the images that it names, or all of COCO's.
+INSTANCES_NAMES = ("instances.json", "instances_train2014.json")
+DETECTIONS_NAME = "res101_coco_minus_refer_notime_dets.json"
+TRAIN = "train"
+REFS: Mapping[str, str] = MappingProxyType(
+    {"refcoco": "refs(unc).p", "refcoco+": "refs(unc).p", "refcocog": "refs(umd).p"}
+)
+SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "refcoco": ("train", "val", "testA", "testB"),
+        "refcoco+": ("train", "val", "testA", "testB"),
+        "refcocog": ("train", "val", "test"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class ReferringOptions:
+    """
+    Attributes:
+        text: of a sentence: "sentence", in lower case without punctuation; as typed ("raw": ViLBERT); its "tokens" with
+            a blank between them (VL-BERT).
+        boxes: the candidates: the "annotated" boxes of the photo; those that MAttNet "detected"; the regions that the
+            store has ("stored").
+        annotated_in_training: in training the annotated boxes stand behind the others (both releases).
+        crowds: annotated boxes of crowds are candidates too (VL-BERT).
+        whole_image, max_boxes, too_many: see `CandidateRules`.
+        target: of a candidate in training: "binary", 1 for an overlap above 0.5 (VL-BERT); "iou", the overlap where it
+            is at least 0.5 (ViLBERT); "overlap", as it is.
+        judged_target: the same of the loss on other splits; ViLBERT's is "overlap".
+        one_pixel_more: sides count x2 - x1 + 1 in the target, as both releases do; the metric has a rule of its own.
+        overlap_in: where the target's overlap is measured: in the "photo", or in the network's "input", after photo and
+            boxes are resized and clamped (VL-BERT).
+        loss: binary cross-entropy of each candidate: its mean over all candidates of a batch ("regions": VL-BERT), or
+            summed over those of a sentence ("rows": ViLBERT).
+        image_feature: the feature of the whole photo: the mean of all regions that are "shown", as a model takes it by
+            itself; or of the "detected" ones alone, those that are cut too (both ViLBERT releases, in training).
+        swap_sides: left and right change places in the text of a mirrored photo (VL-BERT).
+        box_rule: what hits in the metric, a name of `BOX_RULES`.
+    """
+
+    text: str = "sentence"
+    boxes: str = DETECTED_BOXES
+    annotated_in_training: bool = False
+    crowds: bool = False
+    whole_image: str = NONE
+    max_boxes: int = 0
+    too_many: str = DETECTED_GO
+    target: str = "binary"
+    judged_target: str = "binary"
+    one_pixel_more: bool = False
+    overlap_in: str = "photo"
+    loss: str = "regions"
+    image_feature: str = SHOWN_REGIONS
+    swap_sides: bool = True
+    box_rule: str = "refer"
+
+    def __post_init__(self) -> None:
+        check_choice(self, "text", TEXTS)
+        check_choice(self, "boxes", BOXES)
+        check_choice(self, "target", TARGETS)
+        check_choice(self, "judged_target", TARGETS)
+        check_choice(self, "overlap_in", PLACES)
+        check_choice(self, "loss", LOSSES)
+        check_choice(self, "image_feature", (SHOWN_REGIONS, DETECTED_REGIONS))
+        check_choice(self, "box_rule", BOX_RULES)
+        if self.annotated_in_training and self.boxes == ANNOTATED_BOXES:
+            raise ValueError("ReferringOptions: annotated_in_training adds annotated boxes, and the boxes are these")
+        _ = self.candidate_rules
+
+    @property
+    def candidate_rules(self) -> CandidateRules:
+        """Raises ValueError for a rule that is none."""
+        return CandidateRules(self.whole_image, self.max_boxes, self.too_many)
+
+    def target_of(self, split: str) -> str:
+        """The kind of target on a split."""
+        return self.target if split == TRAIN else self.judged_target
+
+
+class ReferringFiles(NamedTuple):
+    """One of the data sets, read.
+
+    Attributes:
+        sentences: of all splits.
+        instances: all objects and the sizes of photos.
+        detections: by the number of the photo, x, y, width, height; None where they are not asked for.
+    """
+
+    sentences: Sequence[ReferringSentence]
+    instances: ReferInstances
+    detections: Mapping[int, Sequence[Box]] | None = None
+
+
+class SaidOfRegions(Protocol):
+    """What a model says to one group: (n,) scores, and the (n, 4) boxes x1 y1 x2 y2 that they are of."""
+
+    @property
+    def scores(self) -> np.ndarray: ...
+
+    @property
+    def boxes(self) -> np.ndarray | None: ...
+
+
+def read_referring(folder: Path, name: str, options: ReferringOptions) -> ReferringFiles:
+    """The files of a data set, found by their names in the folder or in one right below it.
+
+    Args:
+        name: one of `REFS`.
+    Raises:
+        ValueError: for files that are missing or not as they should be.
+    """
+    refs, instances = find_file(folder, REFS[name]), find_file(folder, *INSTANCES_NAMES)
+    detections = find_file(folder, DETECTIONS_NAME) if options.boxes == DETECTED_BOXES else None
+    return referring_files(str(refs), str(instances), None if detections is None else str(detections))
+
+
+def referring_files(refs: str, instances: str, detections: str | None = None) -> ReferringFiles:
+    """As `read_referring`, of files by their paths."""
+    objects = read_refer_instances(instances)
+    sentences = list(sentences_of(refs, objects, instances))
+    if detections is None:
+        return ReferringFiles(sentences, objects)
+    found = defaultdict[int, list[Box]](list)
+    for number, box in read_refer_detections(detections):
+        found[number].append(box)
+    return ReferringFiles(sentences, objects, found)
+
+
+def referring_groups(files: ReferringFiles, split: str, options: ReferringOptions) -> list[TaskGroup]:
+    """The sentences of a split, in the order of the file.
+
+    A group's `boxes` are its candidates without the whole photo, which stands in `facts`, as (1, 4) or (0, 4). Of boxes
+    from the store they are only the annotated ones that stand behind those; `candidates_for` puts both together.
+
+    Raises:
+        ValueError: for a split without a sentence, or as `candidates_of`.
+    """
+    sentences = [each for each in files.sentences if each.split == split]
+    if not sentences:
+        raise ValueError(f"no sentence of the split {split!r}; there are {', '.join(_splits(files))}")
+    if options.boxes == DETECTED_BOXES and files.detections is None:
+        raise ValueError("ReferringOptions: boxes are detected ones, and no file of detections was given")
+    photos = _Photos(files, split, options)
+    return [_group(each, photos, options) for each in sentences]
+
+
+def candidates_for(group: TaskGroup, options: ReferringOptions, stored_boxes: np.ndarray | None = None) -> Candidates:
+    """All candidates of a group in their order, the whole photo among them if it is one.
+
+    Args:
+        stored_boxes: (R, 4) x1 y1 x2 y2 in pixels, of the record of its photo, where candidates come from the store.
+    """
+    if options.boxes != STORED_BOXES:
+        return group.facts["candidates"]
+    if stored_boxes is None:
+        raise ValueError(f"{group.id}: its candidates come from the store, and no boxes of the store were given")
+    image_hw = group.facts["image_hw"]
+    return candidates_of(group.images[0], stored_boxes, group.boxes[0], image_hw, options.candidate_rules)
+
+
+def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
+    """The group beside its mirrored photo. Boxes stay as they are: whoever mirrors the photo mirrors them."""
+    if not options.swap_sides:
+        return group
+    rows = tuple(
+        replace(row, parts=tuple(replace(part, words=tuple(map(swap_left_right, part.words))) for part in row.parts))
+        for row in group.rows
+    )
+    return replace(group, rows=rows)
+
+
+def chosen_boxes(groups: Sequence[TaskGroup], said: Sequence[SaidOfRegions]) -> Iterator[ChosenBox]:
+    """The candidate of the highest score for each sentence, the first of equal ones; no box where there is none."""
+    for group, each in zip(groups, said, strict=True):
+        boxes = each.boxes if each.boxes is not None else np.zeros((0, 4), np.float32)
+        box = sides(boxes[best_choice(each.scores.tolist())]) if len(boxes) else None
+        yield ChosenBox(group.facts["sent_id"], group.facts["ref_id"], box)
+
+
+def referring_scores(
+    groups: Sequence[TaskGroup], said: Sequence[SaidOfRegions], options: ReferringOptions
+) -> dict[str, Measure]:
+    """ "accuracy" over sentences, the main measure, and "upper bound", the share of them that any candidate hits; among
+    annotated boxes "same object" too, the share whose very box was chosen, as MAttNet counts."""
+    rule, images = BOX_RULES[options.box_rule], [group.images[0] for group in groups]
+    chosen = [each.box for each in chosen_boxes(groups, said)]
+    right = [group.facts["right"] for group in groups]
+    hits = [float(box is not None and rule.hits(box, own)) for box, own in zip(chosen, right, strict=True)]
+    bounds = [
+        float(any(rule.hits(sides(box), own) for box in ([] if each.boxes is None else each.boxes)))
+        for each, own in zip(said, right, strict=True)
+    ]
+    found = {"accuracy": Measure("accuracy", hits, images), "upper bound": Measure("upper bound", bounds, images)}
+    if options.boxes == ANNOTATED_BOXES:
+        same = [
+            float(box is not None and np.allclose(box, sides(group.target), rtol=0, atol=1e-3))
+            for box, group in zip(chosen, groups, strict=True)
+        ]
+        found["same object"] = Measure("same object", same, images)
+    return found
+
+
+def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> str:
+    """A note for people: how many sentences no given candidate hits; "" where boxes come from the store."""
+    if options.boxes == STORED_BOXES:
+        return ""
+    rule = BOX_RULES[options.box_rule]
+    missed = sum(not any(rule.hits(sides(box), each.facts["right"]) for box in each.boxes[0]) for each in groups)
+    return f"no candidate hits the object of {counted(missed, 'sentence')} of {len(groups):,} ({rule.words})"
+
+
+def _splits(files: ReferringFiles) -> list[str]:
+    return list(dict.fromkeys(each.split for each in files.sentences))
+
+
+class _Photo(NamedTuple):
+    """What all sentences of a photo share: boxes (R, 4), its candidates where they do not come from the store, and
+    (height, width) where it is known; `whole` is (1, 4) or (0, 4)."""
+
+    boxes: np.ndarray
+    whole: np.ndarray
+    candidates: Candidates | None
+    image_hw: tuple[int, int] | None
+
+
+class _Photos:
+    """Photos by their numbers, each made once."""
+
+    def __init__(self, files: ReferringFiles, split: str, options: ReferringOptions) -> None:
+        self._files, self._options = files, options
+        self._adds_annotated = options.boxes == ANNOTATED_BOXES or (options.annotated_in_training and split == TRAIN)
+        self._annotated = defaultdict[int, list[Box]](list)
+        for each in files.instances.objects.values() if self._adds_annotated else ():
+            if options.crowds or not each.is_crowd:
+                self._annotated[each.image_id].append(each.box)
+        self._made: dict[int, _Photo] = {}
+
+    def of(self, sentence: ReferringSentence) -> _Photo:
+        number = sentence.image_id
+        if number not in self._made:
+            self._made[number] = self._make(sentence)
+        return self._made[number]
+
+    def _make(self, sentence: ReferringSentence) -> _Photo:
+        number, options = sentence.image_id, self._options
+        annotated = corners(self._annotated.get(number, ()))
+        image_hw = self._files.instances.image_hw.get(number)
+        whole = whole_image_box(sentence.where, image_hw, options.candidate_rules)
+        if options.boxes == STORED_BOXES:
+            return _Photo(annotated, whole, None, image_hw)
+        detected = corners((self._files.detections or {}).get(number, ()) if options.boxes == DETECTED_BOXES else ())
+        found = candidates_of(sentence.where, detected, annotated, image_hw, options.candidate_rules)
+        return _Photo(found.regions, whole, found, image_hw)
+
+
+def _group(sentence: ReferringSentence, photos: _Photos, options: ReferringOptions) -> TaskGroup:
+    photo = photos.of(sentence)
+    facts: dict[str, Any] = {
+        "sent_id": sentence.sent_id,
+        "ref_id": sentence.ref_id,
+        "split": sentence.split,
+        "right": sentence.box,
+        "image_hw": photo.image_hw,
+        "candidates": photo.candidates,
+        "whole_image": photo.whole,
+        "target_kind": options.target_of(sentence.split),
+        "one_pixel_more": options.one_pixel_more,
+    }
+    return TaskGroup(
+        id=str(sentence.sent_id),
+        images=(refer_image_id(sentence.image_id),),
+        rows=(TaskRow((TaskText((_text(sentence, options.text),)),)),),
+        target=corners([sentence.box])[0],
+        boxes=(photo.boxes,),
+        facts=facts,
+    )
+
+
+def _text(sentence: ReferringSentence, form: str) -> str:
+    if form == "raw":
+        text = sentence.raw
+    elif form == "tokens":
+        text = " ".join(sentence.tokens)
+    else:
+        return sentence.sentence
+    if not text and sentence.sentence:
+        raise ValueError(f"{sentence.where}, sentence {sentence.sent_id}: the file has no {form} of it")
+    return text

@@ -1,0 +1,99 @@
+"""NLVR2 as groups: images, labels known or not, which regions, what is written and scored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roibeam.pipelines.finetuning.results.nlvr2_results import read_nlvr2_predictions, write_nlvr2_predictions
+from roibeam.pipelines.finetuning.results.row_ids import STRICT
+from roibeam.pipelines.finetuning.tasks.nlvr2 import (
+    Nlvr2Options,
+    judged_lines,
+    nlvr2_scores,
+    read_nlvr2_groups,
+    shown_regions,
+)
+
+# Two pairs of one statement, which are consistent when both are right; the tenth statement of a pair; one of its own.
+LINES = [
+    {"identifier": "dev-3-0-1", "sentence": "Two dogs.", "label": "True"},
+    {"identifier": "dev-3-1-1", "sentence": "Two dogs.", "label": "False"},
+    {"identifier": "dev-3-1-10", "sentence": "A cat.", "label": "True"},
+]
+
+
+class Said:
+    """What a model says to a group."""
+
+    def __init__(self, *scores: float) -> None:
+        self.scores = np.array(scores, np.float32)
+
+
+def write(folder: Path, split: str, lines: list[dict[str, Any]]) -> None:
+    (folder / f"{split}.json").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+
+
+def test_a_statement_is_a_row_with_two_images(tmp_path: Path) -> None:
+    write(tmp_path, "dev", LINES)
+    groups = read_nlvr2_groups(tmp_path, "dev", Nlvr2Options())
+    assert [group.target for group in groups] == [1, 0, 1]
+    assert groups[2].images == ("dev-3-1-img0", "dev-3-1-img1")
+    assert (groups[0].rows[0].parts[0].text, groups[0].rows[0].images) == ("Two dogs.", (0, 1))
+    named = read_nlvr2_groups(tmp_path, "dev", Nlvr2Options(image_names="with-extension"))
+    assert named[2].images == ("dev-3-1-img0.png", "dev-3-1-img1.png")
+
+
+def test_a_test_file_may_keep_its_labels_back(tmp_path: Path, roibeam: Any) -> None:
+    write(tmp_path, "test2", [{name: line[name] for name in ("identifier", "sentence")} for line in LINES])
+    groups = read_nlvr2_groups(tmp_path, "test2", Nlvr2Options())
+    assert [group.target for group in groups] == [None] * 3
+    said = [Said(0, 1)] * 3
+    with pytest.raises(ValueError, match=r"3 statements without a label \(first: dev-3-0-1\)"):
+        nlvr2_scores(groups, said)
+    path = tmp_path / "predictions.csv"
+    write_nlvr2_predictions(path, judged_lines(groups, said))
+    asked = ("score", "nlvr2", path, "--data", tmp_path, "--split", "test2")
+    assert roibeam(*asked, "--check").code == 0
+    assert "a file without labels can only be checked" in roibeam(*asked).err
+
+
+def test_scores_and_the_written_file(tmp_path: Path) -> None:
+    write(tmp_path, "dev", LINES)
+    groups = read_nlvr2_groups(tmp_path, "dev", Nlvr2Options())
+    said = [Said(0, 1), Said(0.5, 0.5), Said(1, 0)]
+    found = nlvr2_scores(groups, said)
+    assert found["accuracy"].mean == pytest.approx(2 / 3)
+    assert found["consistency"].mean == 0.5
+    path = tmp_path / "predictions.csv"
+    write_nlvr2_predictions(path, judged_lines(groups, said))
+    assert path.read_bytes() == b"dev-3-0-1,True\ndev-3-1-1,False\ndev-3-1-10,False"
+    ids = [group.id for group in groups]
+    assert list(read_nlvr2_predictions(str(path), ids, STRICT).values()) == ["true", "false", "false"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [({}, [0, 1, 2, 3]), ({"max_regions": 2}, [0, 1]), ({"max_regions": 2, "region_order": "best"}, [1, 3])],
+)
+def test_which_regions_are_shown(fields: dict[str, Any], expected: list[int]) -> None:
+    scores = np.array([0.2, 0.9, 0.2, 0.5], np.float32)
+    assert shown_regions(scores, Nlvr2Options(**fields)).tolist() == expected
+
+
+def test_wrong_files_and_options(tmp_path: Path) -> None:
+    write(tmp_path, "dev", [LINES[0], LINES[0]])
+    with pytest.raises(ValueError, match="1 statement with several rows"):
+        read_nlvr2_groups(tmp_path, "dev", Nlvr2Options())
+    write(tmp_path, "train", [])
+    with pytest.raises(ValueError, match="no statement in it"):
+        read_nlvr2_groups(tmp_path, "train", Nlvr2Options())
+    write(tmp_path, "test1", [LINES[0] | {"label": "yes"}])
+    with pytest.raises(ValueError, match='label must be "True" or "False"'):
+        read_nlvr2_groups(tmp_path, "test1", Nlvr2Options())
+    with pytest.raises(ValueError, match="region_order must be one of file, best"):
+        Nlvr2Options(region_order="area")
