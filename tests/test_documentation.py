@@ -25,7 +25,7 @@ from doc_pages import REASONS, Page
 from doc_runs import made_folder, run_page
 from soak_share import SHARE
 
-MOST_PAGES, MOST_README_LINES, MOST_WORDS = 15, 120, 40
+MOST_PAGES, MOST_README_LINES, MOST_WORDS = 16, 120, 40
 GENERATED = "docs/evidence.md"
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))]
 LINKED = [*PAGES, *(name for name in ("CHANGELOG.md", "SECURITY.md", "BENCHMARKS.md") if (REPOSITORY / name).is_file())]

@@ -13,7 +13,10 @@ from evidence.worlds import DETECTOR
 
 SEEDS = (0, 1, 2)
 STEPS, BATCH, RATE = 9000, 64, 2e-3
-RATES = {"vilbert": RATE / 2, "interbert": RATE / 2}  # of single systems: at RATE ViLBERT learns no more in 9,000 steps than here in 2,250
+RATES = {
+    "vilbert": RATE / 2,
+    "interbert": RATE / 2,
+}  # of single systems: at RATE ViLBERT learns no more in 9,000 steps than here in 2,250
 HALF = STEPS // 2  # of the arms that are compared with each other alone
 EVALUATIONS = 8  # of a run, at even distances
 HIDDEN_WORDS = 0.4

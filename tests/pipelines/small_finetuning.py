@@ -53,7 +53,7 @@ def make_task(
     made = batches(network, system, kind)
     data = FinetuneData(batch_size=batch_size, workers=workers)
     return SmallGroupTask(
-        network.module, network.described, made, task, ASKED[kind], loss_named(form, LOSS[kind]), groups(kind),
+        network, made, task, ASKED[kind], loss_named(form, LOSS[kind]), groups(kind),
         [] if double else groups(kind), data, seed=3,
     )  # fmt: skip
 
@@ -72,9 +72,7 @@ class SmallFinetuning:
     stop_at_step: int | None = None
 
     def __call__(self) -> TrainResult:
-        task = make_task(
-            self.system, self.kind, batch_size=self.batch_size, double=self.double, dropout=self.dropout
-        )
+        task = make_task(self.system, self.kind, batch_size=self.batch_size, double=self.double, dropout=self.dropout)
         torch.manual_seed(0)
         description: dict[str, Any] = {"kind": "small", "data": {"batch_size": self.batch_size}}
         return train(

@@ -1,5 +1,5 @@
-"""`roibeam finetune` and `roibeam predict` by their commands: a table of one's own, VQA's files over a drawn world, runs
-that go on, and what is refused."""
+"""`roibeam finetune` and `roibeam predict` by their commands: a table of one's own, VQA's files over a drawn world,
+runs that go on, and what is refused."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def words_of(out: Path, start: object, store: Path, data: Path, *more: object, t
 
 
 @pytest.fixture(scope="module")
-def finetuned(pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finetuned(
+    pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     out = tmp_path_factory.mktemp("finetuned") / "run"
     command(*words_of(out, pretrained, store[0], table, "--steps", 30, "--learning-rate", 0.003))
     return out
@@ -101,14 +103,18 @@ def test_labels_that_were_changed_are_refused(
     run = tmp_path / "run"
     shutil.copytree(finetuned, run)
     config = sorted((run / "checkpoints").iterdir())[-1] / "config.json"
-    config.write_text(config.read_text().replace('"labels": [\n      "b",\n      "r"', '"labels": [\n      "r",\n      "b"'))
+    config.write_text(
+        config.read_text().replace('"labels": [\n      "b",\n      "r"', '"labels": [\n      "r",\n      "b"')
+    )
     done = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--device", "cpu")
     assert done.code == 1 and "its labels are not those that the model learned" in one_line(done)
     other = tmp_path / "other"
     shutil.copytree(table, other)
     (other / "train.csv").write_text((table / "train.csv").read_text().replace(",b", ",c"))
     words = words_of(finetuned, finetuned.parents[1], store[0], other, "--steps", 30)
-    done = roibeam(*words[:5], json.loads(config.read_text())["recorded"]["start"], *words[6:], "--learning-rate", 0.003)
+    done = roibeam(
+        *words[:5], json.loads(config.read_text())["recorded"]["start"], *words[6:], "--learning-rate", 0.003
+    )
     assert done.code == 1 and "belongs to another configuration" in one_line(done)
 
 

@@ -145,7 +145,9 @@ def test_a_blind_model_sees_nothing_of_an_image(system: str, kind: str) -> None:
 def test_most_regions_are_those_of_the_best_scores() -> None:
     network = small_network("vilbert", REGION)
     options = LayoutOptions(max_regions=3)
-    (said,) = predicted(network.module, batches(network, "vilbert", REGION, options=options), groups(REGION)[:1], REGION, 1)
+    (said,) = predicted(
+        network.module, batches(network, "vilbert", REGION, options=options), groups(REGION)[:1], REGION, 1
+    )
     assert said.scores.shape == (3,) and said.boxes is not None and said.boxes.shape == (3, 4)
 
 

@@ -1,4 +1,4 @@
-"""VQA v2's official files over a drawn world: questions of colour, kind and number, answered by ten people who agree."""
+"""VQA v2's official files over a drawn world: questions of colour, kind and number, answered by ten who agree."""
 
 from __future__ import annotations
 

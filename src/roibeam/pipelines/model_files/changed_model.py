@@ -46,9 +46,7 @@ def changed_model(
     return changed
 
 
-def built_config(
-    build: Callable[..., BertSizes], fields: Mapping[str, Any], overrides: Mapping[str, Any]
-) -> BertSizes:
+def built_config(build: Callable[..., BertSizes], fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> BertSizes:
     """A model's configuration from all of its fields; errors name those that a user set.
 
     Raises:

@@ -26,7 +26,7 @@ OTHER_WORDS = {
 OTHER_COMMANDS = {
     "inspect-batch": "pretrain RUN --inspect-batch 8", "inspect": "pretrain RUN --inspect-batch 8",
     "train": "pretrain", "fit": "pretrain", "eval": "evaluate", "test": "evaluate", "detect": "look",
-    "predict": "look", "draw": "look", "visualize": "look", "features": "extract", "run": "extract",
+    "draw": "look", "visualize": "look", "features": "extract", "run": "extract",
     "status": "progress", "help": "--help", "merge": "store copy", "split": "store copy", "attention": "probe",
 }  # fmt: skip
 

@@ -1,6 +1,6 @@
 """A fine-tuning run: a pre-trained model, a store and a task's files in, a run folder out.
 
-task's files -> groups -> joined with the store -> a system's rows -> TaskBatch -> network -> loss of the task -> the loop
+task's files -> groups -> joined with the store -> a system's rows -> TaskBatch -> network -> loss -> the loop
 
 The folder is that of any training. Its config.json, and that of every checkpoint, has all that predicting needs: task,
 labels, system, head and layout.
@@ -29,6 +29,7 @@ from roibeam.pipelines.finetuning.frame.group_task import GroupTask
 from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, shared_images
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import started_network
+from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
@@ -125,7 +126,12 @@ def _joined(task: DownstreamTask, store: FeatureStore, min_match: float) -> _Tas
     for split in (task.train, *([task.validation] if task.validation else [])):
         with waiting(f"joining {split} with the store"):
             read = task.read(split)
-            found[split] = images.join(read.groups, f"{task.name}, {split}", min_match=min_match)
+            found[split] = images.join(
+                read.groups,
+                f"{task.name}, {split}",
+                min_match=min_match,
+                hint=", or leave them out with a lower --min-match",
+            )
         notes += [*read.notes, *found[split].notes(f"{task.name}, {split}")]
     return _TaskData(found[task.train], found.get(task.validation or ""), tuple(notes))
 
@@ -143,8 +149,8 @@ def _leaks(data: _TaskData, start: TaskStart, *, allowed: bool) -> list[str]:
     told = f"{len(shared):,} of {counted(len(asked), 'validation image')}" if shared else ""
     if shared and not allowed:
         raise ValueError(
-            f"{told} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them is not "
-            f"held out; take them out of one of the splits, or say --set data.shared_images=true"
+            f"{told} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them is "
+            f"not held out; take them out of one split, or say --set data.shared_images=true"
         )
     notes = [f"{told} are trained on: what is measured is not held out"] if shared else []
     earlier = None if start.run is None else trained_among(start.run, asked)
@@ -175,12 +181,10 @@ def _trained(
     with waiting("building the model"):
         model = start.model(vocab_size=tokenizer.vocab_size, width=store.feature_dim)
         network = started_network(start.system, model, asked, sections["head"].kind, source=start.source)
-    batches = GroupBatches(
-        start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss
-    )
+    batches = GroupBatches(start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss)
     batches.check(data.train.groups[0])
     trained = GroupTask(
-        network.module, network.described, batches, task, asked, loss, data.train.groups, data.asked, sections["data"],
+        network, batches, task, asked, loss, data.train.groups, data.asked, sections["data"],
         seed=config.seed,
     )  # fmt: skip
     described = _described(request.task, task, sections, start, tokenizer, store, data)
@@ -227,7 +231,7 @@ def _described(
     """What a resumed run must have alike, and predicting asks for."""
     kept = {each: value for each, value in asdict(sections["data"]).items() if each != "validation_groups"}
     return {
-        "kind": "finetuning",
+        "kind": FINETUNING,
         "task": name,
         "task_options": asdict(sections[name]),
         "form": task.form,

@@ -56,7 +56,6 @@ class FinetuneData:
                 raise ValueError(f"FinetuneData: {name} must not be negative, got {getattr(self, name)}")
 
 
-
 def sections_of(
     request: FinetuneRequest, options: type, recipe: TaskRecipe | None, *, steps: int | None = None
 ) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from roibeam.model.common.losses import SumCount, accuracy
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
@@ -38,8 +39,7 @@ class GroupTask:
     """A `TrainTask`. A group is never split, neither over micro-batches nor over processes.
 
     Args:
-        model: network of a system with its head; called with a `VLBatch` it gives scores.
-        config: what is needed to build it again.
+        network: of a system, with its head.
         train: groups that are trained on, all with a target.
         validation: that it is judged on, of the validation split; none for no evaluations.
         seed: of the order.
@@ -47,8 +47,7 @@ class GroupTask:
 
     def __init__(
         self,
-        model: nn.Module,
-        config: Mapping[str, Any],
+        network: TaskNetwork,
         batches: GroupBatches,
         task: DownstreamTask,
         asked: AskedForm,
@@ -59,7 +58,8 @@ class GroupTask:
         *,
         seed: int,
     ) -> None:
-        self._model, self._config, self._batches, self._task = model, config, batches, task
+        self._model, self._config = network.module, network.described
+        self._batches, self._task = batches, task
         self._asked, self._loss, self._train, self._data = asked, loss, train, data
         self._validation = validation[: data.validation_groups or None]
         self._order = SampleOrder(len(train), (_ORDER, seed))

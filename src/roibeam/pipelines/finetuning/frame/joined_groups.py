@@ -53,11 +53,12 @@ class StoreImages:
         self._finder: ImageFinder | None = None
         self._found: dict[str, str | None] = {}
 
-    def join(self, groups: Sequence[TaskGroup], what: str, *, min_match: float) -> JoinedGroups:
+    def join(self, groups: Sequence[TaskGroup], what: str, *, min_match: float, hint: str = "") -> JoinedGroups:
         """
         Args:
             what: the groups are, for people.
             min_match: least share of the images that the store must have, 0..1.
+            hint: what else could be done, for the end of an error.
         Raises:
             ValueError: when it has fewer, or not one of them.
         """
@@ -73,8 +74,8 @@ class StoreImages:
         if not kept or found < min_match * len(names):
             shown = ", ".join(printable(name, 60) for name in missing[:_SHOWN])
             raise ValueError(
-                f"{what}: store {self._store.path} has {found:,} of {counted(len(names), 'image')}; missing are {shown}; "
-                f"extract them, or train on what is there with a lower --min-match"
+                f"{what}: store {self._store.path} has {found:,} of {counted(len(names), 'image')}; missing are "
+                f"{shown}; extract them too{hint}"
             )
         return joined
 

@@ -60,7 +60,9 @@ def release_head(system: TaskSystem, asked: AskedForm) -> ReleaseHead:
     """Raises ValueError where the release has none, or it is not here."""
     found = system.release_heads.get(asked.form) if asked.num_images == 1 else None
     if found is None:
-        raise ValueError(f"{system.name} has no head of its release for the form {asked.form} here; leave out --set head.kind")
+        raise ValueError(
+            f"{system.name} has no head of its release for the form {asked.form} here; leave out --set head.kind"
+        )
     return found
 
 

@@ -9,10 +9,13 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.seeds import best_of_seeds
 from roibeam.pipelines.finetuning.rows import REGION
 from roibeam.pipelines.foundation.device_choice import check_device
+from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.model_folder import FoundModel, model_folder
 from roibeam.pipelines.training.run_folder.folder import saved_config
+
+FINETUNING = "finetuning"  # kind of a run, in its configuration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,8 @@ class PredictRequest:
         """
         found = model_folder(best_of_seeds(self.run))[0]
         config = found.parent / "config.json"
-        if not config.is_file() or saved_config(found.parent)["task"].get("kind") != "finetuning":
+        task = read_json_object(config).get("task") if config.is_file() else None
+        if not isinstance(task, dict) or task.get("kind") != FINETUNING:
             raise ValueError(f"{self.run} is no run of roibeam finetune")
         return FoundModel(found)
 

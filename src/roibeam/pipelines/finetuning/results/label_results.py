@@ -26,7 +26,9 @@ def read_label_results(path: str, ids: Sequence[str], rules: str) -> dict[str, s
             fields = (entry.get("id"), entry.get("label")) if isinstance(entry, dict) else (None, None)
             if not all(isinstance(field, str) for field in fields):
                 shown = printable(line.decode("utf-8", "replace"), 60)
-                raise ValueError(f"{path!r}, line {number}: expected an object with the texts id and label, got {shown}")
+                raise ValueError(
+                    f"{path!r}, line {number}: expected an object with the texts id and label, got {shown}"
+                )
             rows.append(fields)
     check_row_ids(repr(path), [row[0] for row in rows], ids, unit="row", allow_doubled=rules == OFFICIAL)
     return dict(rows)

@@ -1,6 +1,6 @@
 """ImageBERT on tasks, which its paper (arXiv:2001.07966) does not have: rows as in pre-training, its pooled [CLS] read.
 
-    [CLS] text [SEP] regions      several parts of a text have a [SEP] each; regions: their own states
+[CLS] text [SEP] regions      several parts of a text have a [SEP] each; regions: their own states
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from roibeam.pipelines.finetuning.rows import TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import LAST, LONGEST, RELEASE
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
+
 class Span(NamedTuple):
     """Pieces that stand together.
 

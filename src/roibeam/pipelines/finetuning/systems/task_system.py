@@ -81,9 +81,7 @@ class TaskSystem:
     sizes: Mapping[str, Callable[..., BertSizes]]
     text: TextRules
     positions: Callable[[Any], int]
-    reads: Mapping[str, str] = field(
-        default_factory=lambda: MappingProxyType({LABEL: "pooled", CHOICE: "pooled"})
-    )
+    reads: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({LABEL: "pooled", CHOICE: "pooled"}))
     pair_reads: str = "pooled"
     joins_images: bool = False
     grounds_words: bool = False

@@ -1,9 +1,9 @@
 """VisualBERT on tasks (arXiv:1908.03557, section 4; uclanlp/visualbert modeling.py).
 
-    [CLS] question ? [MASK] [SEP] regions         labels: the state of [MASK]; all in one text
-    [CLS] question [SEP] choice [SEP] regions     choices: pooled
-    [CLS] statement [SEP] regions regions         labels for two images, in one row: pooled
-    [CLS] expression [SEP] regions                regions: their own states
+[CLS] question ? [MASK] [SEP] regions         labels: the state of [MASK]; all in one text
+[CLS] question [SEP] choice [SEP] regions     choices: pooled
+[CLS] statement [SEP] regions regions         labels for two images, in one row: pooled
+[CLS] expression [SEP] regions                regions: their own states
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """VL-BERT on tasks (arXiv:1908.08530, figure 2 and section 4.2).
 
-    [CLS] question [SEP] [MASK] [SEP] regions [END]     labels: the state of [MASK], which stands in the answer's segment
+    [CLS] question [SEP] [MASK] [SEP] regions [END]     labels: the state of [MASK], in the answer's segment
     [CLS] question [SEP] choice [SEP] regions [END]     choices: pooled; words that name a region carry its feature
     [CLS] expression [SEP] regions [END]                regions: their own states
 

@@ -1,7 +1,7 @@
 """VQA v2 from its official files: questions with soft targets, VQA accuracy, the result file of the test server.
 
-Answers come from a list of labels: the majority answers of the training questions, or a given file. The list is kept
-with the model. Sources: Antol et al. (arXiv:1505.00468); hengyuan-hu/bottom-up-attention-vqa tools/compute_softscore.py.
+Answers come from a list of labels: the majority answers of the training questions, or a file. The list is kept with
+the model. Sources: Antol et al. (arXiv:1505.00468); hengyuan-hu/bottom-up-attention-vqa tools/compute_softscore.py.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class VqaOptions:
         min_occurrence: questions that a majority answer needs; 9 in the releases.
         targets: whether people's answers are compared with the labels as they were written ("raw", as all releases do)
             or without articles, signs and number words ("normalised", as the metric does).
-        loss: "bce" of each answer, summed (ViLBERT, VL-BERT); "kl" (VisualBERT); "ce", cross-entropy of the targets made
-            a distribution (VL-BERT's paper).
+        loss: "bce" of each answer, summed (ViLBERT, VL-BERT); "kl" (VisualBERT); "ce", cross-entropy of the targets
+            made a distribution (VL-BERT's paper).
         train: "train", or "train+val", as the releases do; then nothing is left to be judged on.
     """
 
@@ -131,7 +131,9 @@ def _labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
             raise ValueError(f"{options.answers!r}: the label {doubled!r} stands in it twice")
         return tuple(lines)
     files = [_annotations(folder, split) for split in _PARTS[options.train]]
-    majority = ((each.question_id, each.multiple_choice_answer) for path in files for each in read_vqa_labels(str(path)))
+    majority = (
+        (each.question_id, each.multiple_choice_answer) for path in files for each in read_vqa_labels(str(path))
+    )
     found = tuple(answer_labels(majority, options.min_occurrence))
     if len(found) < 2:
         raise ValueError(
