@@ -54,6 +54,8 @@ class DownstreamTask:
         write: entries -> the result file.
         labels: what the numbers of a LABEL task mean; kept with the model.
         num_images: that a row shows.
+        mirrored: a group -> the same beside its mirrored images, which every other group of training is by chance; None
+            for a run that mirrors nothing.
         splits: their names, in the order to be shown.
     """
 
@@ -68,6 +70,7 @@ class DownstreamTask:
     write: Callable[[Path, Sequence[Any]], None]
     labels: tuple[str, ...] = ()
     num_images: int = 1
+    mirrored: Callable[[TaskGroup], TaskGroup] | None = None
     splits: tuple[str, ...] = ("train", "val", "test")
 
     def __post_init__(self) -> None:

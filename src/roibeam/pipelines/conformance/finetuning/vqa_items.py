@@ -10,7 +10,7 @@ import io
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -57,6 +57,7 @@ _READER = re.compile(r"out/reader\.(\d+)\.([a-z_]+)")
 _SCALES = re.compile(r"SCALES (\d+)/(\d+)")
 MAX_SIZE = 1 << 12  # pieces and regions that a case may ask for
 _LABELS, _IMDB, _TARGETS = "answers_vqa.txt", ".npy.as.json", "_target.pkl.as.json"
+_SENTENCES = ("one_sentence", _TWO := "two_sentences")
 _PADDED_REGION = -2.0  # of VL-BERT's collation
 _MOST_CONTEXT = 32  # pieces of a first sentence that VisualBERT's release never cuts
 _TOP = 8  # answers of the list beside ViLBERT's answers, in the first release
@@ -234,9 +235,9 @@ def _vlbert_checks(case: _Case) -> Iterator[Check]:
         yield from guarded(f"out/{mode}", partial(_vlbert_mode, arrays, mode, made))
     # The file's own name is that of the release's configuration: noted, not compared.
     name = "out/test_vqa_json"
-    file_name = json_of(arrays, name)["file_name"]
-    content = _submission(arrays, groups, labels, _VLBERT)
-    yield same_json(arrays, name, {"file_name": file_name, "content": content})
+    written, content = json_of(arrays, name), _submission(arrays, groups, labels, _VLBERT)
+    own_name = written.get("file_name") if isinstance(written, dict) else None
+    yield same_json(arrays, name, {"file_name": own_name, "content": content})
 
 
 def _vlbert_mode(arrays: Arrays, mode: str, make: Callable[[], list[Item]]) -> Iterator[Check]:
@@ -256,7 +257,8 @@ def _vlbert_items(
     batches = case.batches("vlbert", groups, LayoutOptions(whole_image="stored"), num_labels)
     items = []
     for group in groups:
-        inputs = batches.batch([group]).inputs
+        # The release mirrors after it has resized.
+        inputs = batches.batch([replace(group, mirrored=False)]).inputs
         elements, (height, width) = image_elements(inputs), (int(each) for each in inputs.image_hw[0])
         # A photo without pixels: its boxes alone are looked at.
         photo = prepare_photo(
@@ -366,11 +368,11 @@ def _visualbert_checks(case: _Case) -> Iterator[Check]:
     groups = vqa_groups(VqaFiles(str(path)), labels, _VISUALBERT)
     batches = case.batches("visualbert", groups, LayoutOptions(max_pieces=most, cut=BEFORE_SEP), len(labels))
     for name in arrays.names:
-        if match := _ITEM.fullmatch(name):
+        if (match := _ITEM.fullmatch(name)) and match[1] in _SENTENCES:
             group = _at(groups, int(match[2]) if match[2].isdigit() else len(groups))
             inputs = batches.batch([group]).inputs
             ids, segments = inputs.text_ids[0].numpy(), inputs.text_segments[0].numpy()
-            if match[1] == "two_sentences":
+            if match[1] == _TWO:
                 ids, segments = _two_sentences(case.tokenizer, group, most)
             own = {
                 "image_feat_variable": inputs.region_features[0],

@@ -21,6 +21,7 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSyst
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
+from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
@@ -93,11 +94,13 @@ class GroupBatches:
     def _group(self, group: TaskGroup) -> list[PretrainSample]:
         if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
             raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
-        images = [self._shown(image) for image in group.images]
+        images = [self._shown(image, mirrored=group.mirrored) for image in group.images]
         return [sample for row in group.rows for sample in self._row(group.id, row, images)]
 
-    def _shown(self, image: str) -> ShownImage:
+    def _shown(self, image: str, *, mirrored: bool) -> ShownImage:
         record = self._store[image]
+        if mirrored:  # stored features are those of the photo as it is
+            record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
         if self._blind and self._asked.form != REGION:
             return ShownImage(record, np.arange(0))
         most = self._options.max_regions

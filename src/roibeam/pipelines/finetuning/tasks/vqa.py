@@ -72,6 +72,8 @@ class VqaOptions:
             made a distribution (VL-BERT's paper).
         train: "train"; "train+val", as VL-BERT and VisualBERT do, when nothing is left to be judged on; or
             "train+val-minival" (ViLBERT), which is judged on the minival questions.
+        mirror: whether every other question of training is asked beside the mirrored photo (VL-BERT): boxes are
+            mirrored, left and right change places in question and answers, stored features stay as they are.
         minival_questions: validation questions of the highest ids that are the minival.
     """
 
@@ -84,6 +86,7 @@ class VqaOptions:
     says_unknown: bool = False
     loss: str = "bce"
     train: str = "train"
+    mirror: bool = False
     minival_questions: int = MINIVAL_QUESTIONS
 
     def __post_init__(self) -> None:
@@ -158,6 +161,7 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         answers=answers,
         write=_write,
         labels=chosen,
+        mirrored=(lambda group: mirrored_group(group, chosen, options)) if options.mirror else None,
         splits=tuple(PARTS),
     )
 
@@ -193,7 +197,7 @@ def vqa_groups(files: VqaFiles, labels: Sequence[str], options: VqaOptions) -> l
 
 def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions) -> TaskGroup:
     """The group beside its mirrored photo, as VL-BERT trains on half of the questions: left and right change places in
-    the question and in people's answers. Whoever mirrors the photo mirrors its boxes; stored features stay.
+    the question and in people's answers.
 
     Raises:
         ValueError: when it has a target and nobody's answers, as with stored targets alone.
@@ -203,11 +207,12 @@ def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions)
         for row in group.rows
     )
     if group.target is None:
-        return replace(group, rows=rows)
+        return replace(group, rows=rows, mirrored=True)
     if "answers" not in group.facts:
         raise ValueError(f"question {group.id}: its answers are not known, and left and right cannot change places")
     told = [mirrored(each.answer) for each in group.facts["answers"]]
-    return replace(group, rows=rows, target=scores_of(told, labels, text=options.targets, rule=options.score_rule))
+    target = scores_of(told, labels, text=options.targets, rule=options.score_rule)
+    return replace(group, rows=rows, target=target, mirrored=True)
 
 
 def _write(path: Path, entries: Sequence[Any]) -> None:
