@@ -255,7 +255,7 @@ def _vlbert_items(
     case: _Case, groups: Sequence[TaskGroup], num_labels: int, edges: DetectorConfig, flip: bool
 ) -> list[Item]:
     batches = case.batches("vlbert", groups, LayoutOptions(whole_image="stored"), num_labels)
-    items = []
+    items: list[Item] = []
     for group in groups:
         # The release mirrors after it has resized.
         inputs = batches.batch([replace(group, mirrored=False)]).inputs

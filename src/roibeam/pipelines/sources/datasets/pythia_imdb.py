@@ -62,7 +62,7 @@ def _question(entry: Any, where: str) -> ImdbQuestion:
         raise ValueError(f"{where}: expected Pythia's question_id, image_name and question_tokens, got {entry!r:.80}")
     if answers is not None and not _are_texts(answers):
         raise ValueError(f"{where}: expected a list of texts as valid_answers, got {answers!r:.80}")
-    return ImdbQuestion(where, int(number), image, tuple(tokens), None if answers is None else tuple(answers))
+    return ImdbQuestion(where, int(number), image, tuple(tokens or ()), None if answers is None else tuple(answers))
 
 
 def _are_texts(value: Any) -> bool:

@@ -38,9 +38,11 @@ def judged_split(train: str) -> str | None:
 
 
 def overlap_note(split: str, train: str) -> str | None:
-    """What must be said of a split that is judged by a model that was trained on another."""
+    """What must be said of a split that is read for a model that is trained on the other."""
     if split == MINIVAL and train == "train+val":
         return "minival lies inside train+val, on which the model is trained: its figure is no validation figure"
+    if split == "train+val":
+        return "train+val holds minival too: no figure of val or of minival is a validation figure of this model"
     if split == MINIVAL and train == "train+val-minival":
         return "minival: other questions about its images are trained on, so that its figure is high"
     return None
