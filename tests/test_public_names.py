@@ -39,10 +39,10 @@ NAMES = {
         vlbert_config vlbert_small vlbert_task_config
     """,
     "roibeam.pipelines": """
-        EvaluateRequest EvaluationConfig ExtractRequest PretrainRequest ProbeRequest RequestedData RequestedDetector
-        RequestedEncoder RequestedImages RequestedModel RequestedRecords RequestedStage RequestedTraining RunOptions
-        evaluate load_joint load_model photo_inputs read_bert run_extract run_pretraining run_stages save_joint
-        start_from_bert write_probe write_world
+        EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest PredictRequest PretrainRequest ProbeRequest
+        RequestedData RequestedDetector RequestedEncoder RequestedImages RequestedModel RequestedRecords RequestedStage
+        RequestedTraining RunOptions evaluate load_joint load_model photo_inputs read_bert run_extract run_finetuning
+        run_prediction run_pretraining run_stages save_joint start_from_bert write_probe write_world
     """,
 }
 

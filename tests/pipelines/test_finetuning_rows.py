@@ -11,7 +11,7 @@ import pytest
 import torch
 from house import PACKAGE
 from small_pretraining import in_floats_of
-from task_groups import ASKED, batches, groups, small_network, tokenizer
+from task_groups import ASKED, batches, groups, small_network, store, tokenizer
 
 from roibeam.pipelines.finetuning.frame.group_task import predicted, scores_of
 from roibeam.pipelines.finetuning.frame.losses import real_scores
@@ -21,7 +21,15 @@ from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, lay_out
 
 KINDS = (LABEL, CHOICE, REGION, "pair")
-ALL = [(system, kind) for system in SYSTEMS for kind in KINDS]
+# One form of each system, all forms of VL-BERT; the others are slow.
+FEW = {("vlbert", kind) for kind in KINDS} | set(
+    zip(SYSTEMS, (LABEL, REGION, LABEL, "pair", REGION, CHOICE), strict=True)
+)
+ALL = [
+    pytest.param(system, kind, marks=[] if (system, kind) in FEW else pytest.mark.slow)
+    for system in SYSTEMS
+    for kind in KINDS
+]
 
 
 def shown_text(system: str, form: str, parts: list[str], *, num_images: int = 1) -> tuple[str, list[int]]:
@@ -123,8 +131,21 @@ def test_a_word_that_names_a_box_carries_its_region() -> None:
 def test_a_word_that_names_a_box_that_is_not_there_is_an_error() -> None:
     network, group = small_network("vlbert", CHOICE), groups(CHOICE)[0]
     row = TaskRow((TaskText(("dog",), (99,)), TaskText(("sand",))))
-    with pytest.raises(ValueError, match="group-0: a word names box 99, the record 'image-0' has"):
+    with pytest.raises(ValueError, match="group-0: a word names box 99, the image 'image-0' has"):
         batches(network, "vlbert", CHOICE).batch([replace(group, rows=(row,))])
+
+
+def test_boxes_that_a_task_gives_are_shown_in_its_order() -> None:
+    """Of a store that was extracted with them; words name them by their place there."""
+    network, group = small_network("vlbert", CHOICE), groups(CHOICE)[0]
+    record = store()["image-0"]
+    given = replace(group, boxes=(record.boxes[[3, 1]] + 0.25,))
+    batch = batches(network, "vlbert", CHOICE).batch([given]).inputs
+    np.testing.assert_array_equal(batch.region_boxes[0], record.boxes[[3, 1]])
+    np.testing.assert_array_equal(batch.region_features[0], record.features[[3, 1]])
+    assert batch.aligned_words is not None and batch.aligned_words[0, 0, 0] == 1
+    with pytest.raises(ValueError, match="record 'image-0': no region of the box"):
+        batches(network, "vlbert", CHOICE).batch([replace(group, boxes=(record.boxes[[0]] + 2,))])
 
 
 @pytest.mark.parametrize(("system", "kind"), [(system, LABEL) for system in SYSTEMS] + [("vlbert", REGION)])

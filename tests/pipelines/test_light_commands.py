@@ -17,6 +17,7 @@ from typer.main import get_command
 from wrong_calls import WrongCall, calls_with_wrong_files, calls_with_wrong_names, make_wrong_files
 
 from roibeam.pipelines.cli.main import app
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
 Words = tuple[object, ...]
@@ -148,8 +149,8 @@ def ran(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     calls: dict[str, list[Words]] = {
         "help": [("--version",), *((*path, "--help") for path in LEAVES)],
         "right": right_calls(pictures, folder),
-        "recipe": [("recipes", name, "--json") for name in RECIPES],
-        "shown": [("recipes", "vlbert-paper"), ("recipes",)],
+        "recipe": [("recipes", name, "--json") for name in (*RECIPES, *TASK_RECIPES)],
+        "shown": [("recipes", "vlbert-paper"), ("recipes", "vlbert-vqa"), ("recipes",)],
         "wrong": [(*words, *["--json"] * _has_json(words)) for words, _ in wrong_calls(pictures, folder)],
         "wronger": [call.words for call in more_wrong_calls(pictures, folder)],
     }
@@ -181,7 +182,9 @@ def test_right_calls_are_right(ran: dict[str, list[Ran]]) -> None:
     for call in (*ran["right"], *ran["recipe"]):
         assert all(line["event"] != "error" for line in json_lines(call.out)) and call.out, call
     everything = json.loads(ran["right"][-1].out)
-    one_by_one = {name: json.loads(call.out)[name] for name, call in zip(RECIPES, ran["recipe"], strict=True)}
+    one_by_one = {
+        name: json.loads(call.out)[name] for name, call in zip((*RECIPES, *TASK_RECIPES), ran["recipe"], strict=True)
+    }
     assert everything == {"event": "recipes", **one_by_one}
 
 

@@ -12,6 +12,7 @@ import pytest
 from disturbed_runs import NETWORK, Command, Run
 from tiny_commands import Pictures
 
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named, stages_before
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -87,7 +88,7 @@ def test_ablations_of_visualbert(end: str) -> None:
 
 def test_the_list_and_one_of_them(roibeam: Cli) -> None:
     listed = roibeam("recipes")
-    assert listed.code == 0 and [line.split()[0] for line in listed.out.splitlines()] == list(RECIPES)
+    assert listed.code == 0 and [line.split()[0] for line in listed.out.splitlines()] == [*RECIPES, *TASK_RECIPES]
     one = roibeam("recipes", "vlbert-paper")
     assert "VQA, accuracy, test-dev: 70.5 (Table 3)" in one.out and "left open" in one.out
     assert json.loads(roibeam("recipes", "vlbert-large", "--json").out)["vlbert-large"]["model"]["hidden_size"] == 1024

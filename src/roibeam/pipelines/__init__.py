@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from roibeam.pipelines.extract.request import RequestedImages as RequestedImages
     from roibeam.pipelines.extract.request import RequestedRecords as RequestedRecords
     from roibeam.pipelines.extract.request import RunOptions as RunOptions
+    from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest as FinetuneRequest
+    from roibeam.pipelines.finetuning.frame.finetune_run import run_finetuning as run_finetuning
+    from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest as PredictRequest
+    from roibeam.pipelines.finetuning.frame.predict_run import run_prediction as run_prediction
     from roibeam.pipelines.inputs.batches.image_batch import photo_inputs as photo_inputs
     from roibeam.pipelines.model_files.bert_start import read_bert as read_bert
     from roibeam.pipelines.model_files.bert_start import start_from_bert as start_from_bert
@@ -51,6 +55,10 @@ _FILES = {
     "RequestedImages": "roibeam.pipelines.extract.request",
     "RequestedRecords": "roibeam.pipelines.extract.request",
     "RunOptions": "roibeam.pipelines.extract.request",
+    "FinetuneRequest": "roibeam.pipelines.finetuning.frame.finetune_request",
+    "run_finetuning": "roibeam.pipelines.finetuning.frame.finetune_run",
+    "PredictRequest": "roibeam.pipelines.finetuning.frame.predict_request",
+    "run_prediction": "roibeam.pipelines.finetuning.frame.predict_run",
     "photo_inputs": "roibeam.pipelines.inputs.batches.image_batch",
     "read_bert": "roibeam.pipelines.model_files.bert_start",
     "start_from_bert": "roibeam.pipelines.model_files.bert_start",

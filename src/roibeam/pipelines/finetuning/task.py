@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ class DownstreamTask:
     Attributes:
         name: as the command line has it.
         form: one of `FORMS`.
-        loss: a name of `LOSSES` of frame/losses.py for this form.
+        loss: a name that `loss_named` of frame/losses.py takes for this form.
         read: the groups of a split.
         train, validation: splits that a run trains on, and is judged on; None for none.
         judge: groups and what was said to them -> measures by name, the first of them the main one.
@@ -56,6 +56,7 @@ class DownstreamTask:
         num_images: that a row shows.
         mirrored: a group -> the same beside its mirrored images, which every other group of training is by chance; None
             for a run that mirrors nothing.
+        region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
         splits: their names, in the order to be shown.
     """
 
@@ -71,6 +72,7 @@ class DownstreamTask:
     labels: tuple[str, ...] = ()
     num_images: int = 1
     mirrored: Callable[[TaskGroup], TaskGroup] | None = None
+    region_targets: Mapping[str, Any] = field(default_factory=dict)
     splits: tuple[str, ...] = ("train", "val", "test")
 
     def __post_init__(self) -> None:

@@ -105,8 +105,7 @@ def _tell(result: FinetuneResult, *, as_json: bool) -> None:
     if result.evaluation:
         typer.echo(f"asked about {result.asked:,} of the validation split:")
         for name, value in result.evaluation.items():
-            if not name.startswith("question_type"):
-                typer.echo(f"  {name:<28} {'nothing to ask' if value is None else f'{100 * value:.2f} %'}")
+            typer.echo(f"  {name:<28} {'nothing to ask' if value is None else f'{100 * value:.2f} %'}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join([*run_folder_lines(out, result.training), "  tokenizer/"]))
 
@@ -117,7 +116,6 @@ def _tell_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> Non
         return
     typer.echo(f"\n{len(summary['runs'])} seeds, the best is {summary['best']}:")
     for name, found in summary["measures"].items():
-        if not name.startswith("question_type"):
-            sd = "" if found["sd"] is None else f", sd {100 * found['sd']:.2f}"
-            typer.echo(f"  {name:<28} mean {100 * found['mean']:.2f} %{sd}, best {100 * max(found['values']):.2f} %")
+        sd = "" if found["sd"] is None else f", sd {100 * found['sd']:.2f}"
+        typer.echo(f"  {name:<28} mean {100 * found['mean']:.2f} %{sd}, best {100 * max(found['values']):.2f} %")
     typer.echo(f"{path}   all of it")

@@ -1,4 +1,4 @@
-"""`roibeam recipes`: the published pre-training runs, what they set and what came of them."""
+"""`roibeam recipes`: the published runs of pre-training and of tasks, what they set and what came of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument
+from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 
 if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -22,15 +23,18 @@ def recipes_command(
 ) -> None:
     """Lists the published training runs that can be repeated.
 
-    `roibeam pretrain --recipe NAME` repeats one.
+    `roibeam pretrain --recipe NAME` repeats one; those of a task, at the end, are for `roibeam finetune`.
 
     Examples:
         roibeam recipes
         roibeam recipes vlbert-paper
     """
+    from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
     from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named
 
-    chosen = dict(RECIPES) if name is None else {name: recipe_named(name)}
+    chosen: dict[str, Recipe | TaskRecipe] = {**RECIPES, **TASK_RECIPES}
+    if name is not None:
+        chosen = {name: TASK_RECIPES.get(name) or recipe_named(name)}
     if as_json:
         typer.echo(json_line({each: _plain(recipe) for each, recipe in chosen.items()}, event="recipes"))
     elif name is None:
@@ -38,7 +42,8 @@ def recipes_command(
         for each, recipe in chosen.items():
             typer.echo(f"{each:<{width}}  {recipe.summary}")
     else:
-        typer.echo("\n".join(_lines(name, chosen[name])))
+        found = TASK_RECIPES.get(name)
+        typer.echo("\n".join(_lines(name, recipe_named(name)) if found is None else _task_lines(name, found)))
 
 
 def _lines(name: str, recipe: Recipe) -> list[str]:
@@ -72,6 +77,25 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
     return lines
 
 
+def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
+    warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
+    falls = f", falls after {' and '.join(f'{share:.0%}' for share in recipe.decays_at)}" if recipe.decays_at else ""
+    return [
+        f"{name}: {recipe.summary}",
+        f"  source     {recipe.source}",
+        f"  task       {recipe.task}, with the {recipe.head} head of {recipe.system}",
+        f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} questions, rate {recipe.learning_rate:g}, "
+        f"warm-up {warmup}{falls}",
+        *_wrapped("  optimiser", _settings(recipe.settings)),
+        *_wrapped("  task", _settings(dataclasses.asdict(recipe.options))),
+        *_wrapped("  layout", _settings(dataclasses.asdict(recipe.layout))),
+        "  printed",
+        *(f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures),
+        "  left open",
+        *(f"    {each}" for each in recipe.left_open),
+    ]
+
+
 def _wrapped(head: str, text: str) -> list[str]:
     return textwrap.wrap(text, 110, initial_indent=f"{head:<12} ", subsequent_indent=" " * 13)
 
@@ -80,7 +104,9 @@ def _settings(settings: Any) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
-def _plain(recipe: Recipe) -> dict[str, Any]:
+def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
+    if isinstance(recipe, TaskRecipe):
+        return {**dataclasses.asdict(dataclasses.replace(recipe, settings={})), "settings": dict(recipe.settings)}
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):
         del fields[name]

@@ -176,7 +176,10 @@ def _trained(
     if is_main_process():
         write_trained_images(request.out, data.train.image_ids(), before=start.run)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
-    asked, loss = AskedForm(task.form, len(task.labels) or 1, task.num_images), loss_named(task.form, task.loss)
+    asked, loss = (
+        AskedForm(task.form, len(task.labels) or 1, task.num_images),
+        loss_named(task.form, task.loss, task.region_targets),
+    )
     torch.manual_seed(config.seed)
     with waiting("building the model"):
         model = start.model(vocab_size=tokenizer.vocab_size, width=store.feature_dim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,13 +26,24 @@ from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
+_SAME_BOX = 0.5  # pixels
+
 
 @dataclass(frozen=True, eq=False)
 class ShownImage:
-    """An image of a group: its record and the (R,) int64 numbers of the regions that are shown."""
+    """An image of a group.
+
+    Attributes:
+        record: of the image.
+        regions: (R,) int64, numbers of the record's regions that are shown, in their order.
+        named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
+        num_boxes: that words may name.
+    """
 
     record: RegionRecord
     regions: np.ndarray
+    named: Mapping[int, int]
+    num_boxes: int
 
 
 class GroupBatches:
@@ -94,19 +105,30 @@ class GroupBatches:
     def _group(self, group: TaskGroup) -> list[PretrainSample]:
         if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
             raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
-        images = [self._shown(image, mirrored=group.mirrored) for image in group.images]
+        images = [self._shown(group, number) for number in range(len(group.images))]
         return [sample for row in group.rows for sample in self._row(group.id, row, images)]
 
-    def _shown(self, image: str, *, mirrored: bool) -> ShownImage:
-        record = self._store[image]
-        if mirrored:  # stored features are those of the photo as it is
+    def _shown(self, group: TaskGroup, number: int) -> ShownImage:
+        """The regions of the boxes that the task gives, else those of the record that the options choose."""
+        record = self._store[group.images[number]]
+        given = group.boxes[number] if len(group.boxes) else None
+        if given is not None:
+            regions = regions_of_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
+            named, num_boxes = {place: place for place in range(len(regions))}, len(regions)
+        else:
+            regions, num_boxes = self._chosen(record), record.num_regions
+            named = {int(region): place for place, region in enumerate(regions)}
+        if group.mirrored:  # stored features are those of the photo as it is
             record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
         if self._blind and self._asked.form != REGION:
-            return ShownImage(record, np.arange(0))
+            return ShownImage(record, np.arange(0), {}, num_boxes)
+        return ShownImage(record, regions, named, num_boxes)
+
+    def _chosen(self, record: RegionRecord) -> np.ndarray:
         most = self._options.max_regions
         if self._options.region_order == IN_FILE:
-            return ShownImage(record, np.arange(min(record.num_regions, most or record.num_regions)))
-        return ShownImage(record, strongest_regions(record, most))
+            return np.arange(min(record.num_regions, most or record.num_regions))
+        return strongest_regions(record, most)
 
     def _row(self, name: str, row: TaskRow, images: Sequence[ShownImage]) -> list[PretrainSample]:
         if len(row.images) != self._asked.num_images:
@@ -144,25 +166,25 @@ class GroupBatches:
         )
 
     def _aligned(self, name: str, text: RowText, shown: ShownImage) -> np.ndarray | None:
-        """See `PretrainSample.aligned_words`; a word names a region by its number in the record.
+        """See `PretrainSample.aligned_words`; a word names a box by its number: of those that the task gives, else of
+        the record's regions.
 
         Raises:
-            ValueError: for a word that names a region that the record has not.
+            ValueError: for a word that names a box that is not there.
         """
         named = np.flatnonzero(text.tags >= 0)
         if not len(named) and not self._tells_words:
             return None
-        places = {int(region): place for place, region in enumerate(shown.regions)}
         words: list[list[int]] = [[] for _ in shown.regions]
         for piece in named:
             region = int(text.tags[piece])
-            if region >= shown.record.num_regions:
+            if region >= shown.num_boxes:
                 raise ValueError(
-                    f"{name}: a word names box {region}, the record {shown.record.image_id!r} has "
-                    f"{shown.record.num_regions} regions; extract with --boxes of the task"
+                    f"{name}: a word names box {region}, the image {shown.record.image_id!r} has {shown.num_boxes}; "
+                    f"extract with --boxes of the task"
                 )
-            if region in places:
-                words[places[region]].append(int(piece))
+            if region in shown.named:
+                words[shown.named[region]].append(int(piece))
         most = max([1, *map(len, words)])
         rows = [each + [-1] * (most - len(each)) for each in words]
         return np.array(rows, np.int64).reshape(len(words), most)
@@ -186,3 +208,23 @@ class GroupBatches:
                 f"that it was trained with"
             )
         return torch.zeros(width) if self._blind else as_float32(feature)
+
+
+def regions_of_boxes(record: RegionRecord, boxes: np.ndarray) -> np.ndarray:
+    """(n,) int64, the record's region of each box (n, 4), which was extracted with these boxes.
+
+    Raises:
+        ValueError: for a box that no region has, to half a pixel.
+    """
+    if not len(boxes):
+        return np.zeros(0, np.int64)
+    known = record.boxes if record.num_regions else np.full((1, 4), np.inf, np.float32)
+    apart = np.abs(known[None] - boxes[:, None]).max(axis=2)
+    nearest = apart.argmin(axis=1)
+    far = np.flatnonzero(apart[np.arange(len(boxes)), nearest] > _SAME_BOX)
+    if len(far):
+        raise ValueError(
+            f"record {record.image_id!r}: no region of the box {boxes[far[0]].tolist()} that the task shows; extract "
+            f"with --boxes of the task"
+        )
+    return nearest.astype(np.int64)

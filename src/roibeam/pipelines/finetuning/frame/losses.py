@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from roibeam.model.common.losses import SumCount, binary_cross_entropy, cross_entropy, soft_cross_entropy
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.task_losses import answer_bce, answer_kl, referred_targets, region_bce
+from roibeam.model.task_losses import DENOMINATORS, answer_bce, answer_kl, class_bce, referred_targets, region_bce
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup
 
 # Groups, their inputs, N -> targets.
@@ -50,17 +51,14 @@ def _number(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
     return torch.tensor([int(group.target) for group in groups])
 
 
-def _right_boxes(kind: str) -> Targets:
+def _right_boxes(rules: Mapping[str, Any]) -> Targets:
     def targets(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
-        """(G, R): a group's target is a box x1 y1 x2 y2 in pixels, or one number for each region that is shown."""
+        """(G, R): a group's target is the right box, x1 y1 x2 y2 in pixels."""
         found = torch.zeros(len(groups), num)
         for row, group in enumerate(groups):
-            given = torch.as_tensor(group.target, dtype=torch.float32)
-            if group.facts.get("target") == "regions":
-                found[row, : len(given)] = given
-            else:
-                boxes, mask = inputs.region_boxes[row : row + 1], inputs.region_mask[row : row + 1]
-                found[row] = referred_targets(boxes, mask, given[None].to(boxes.dtype), kind=kind)[0]
+            boxes, mask = inputs.region_boxes[row : row + 1], inputs.region_mask[row : row + 1]
+            right = torch.as_tensor(group.target, dtype=boxes.dtype)
+            found[row] = referred_targets(boxes, mask, right[None], **rules)[0]
         return found
 
     return targets
@@ -87,11 +85,11 @@ def _choice_bce(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
     return binary_cross_entropy(scores, F.one_hot(targets, scores.shape[1]), real)
 
 
-def _regions(per: str, kind: str) -> TaskLoss:
+def _regions(per: str, rules: Mapping[str, Any]) -> TaskLoss:
     def term(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
         return region_bce(scores, targets, real, per=per)
 
-    return TaskLoss(_right_boxes(kind), term, _all if per == "rows" else lambda targets, real: int(real.sum()))
+    return TaskLoss(_right_boxes(rules), term, _all if per == "rows" else lambda targets, real: int(real.sum()))
 
 
 LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
@@ -101,24 +99,31 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
             "kl": TaskLoss(_soft, lambda scores, targets, real: answer_kl(scores, targets), _all),
             "ce": TaskLoss(_soft, _soft_ce, _with_any),
             "class": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
+            "class_bce": TaskLoss(
+                _number, lambda scores, targets, real: class_bce(scores, targets), lambda targets, real: int(real.sum())
+            ),
         },
         CHOICE: {
             "softmax": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
             "sigmoid": TaskLoss(_number, _choice_bce, lambda targets, real: int(real.sum())),
         },
-        REGION: {
-            "rows": _regions("rows", "iou"),  # ViLBERT
-            "regions": _regions("regions", "binary"),  # VL-BERT
-        },
     }
 )
 
 
-def loss_named(form: str, name: str) -> TaskLoss:
-    """Raises ValueError for an unknown one."""
-    if name not in LOSSES[form]:
-        raise ValueError(f"no loss {name!r} of the form {form}; there are {', '.join(LOSSES[form])}")
-    return LOSSES[form][name]
+def loss_named(form: str, name: str, region_targets: Mapping[str, Any] = MappingProxyType({})) -> TaskLoss:
+    """
+    Args:
+        name: of REGION one of `DENOMINATORS` of task_losses.py: summed over a row's regions (ViLBERT), or a mean over
+            all "regions" (VL-BERT).
+        region_targets: how `referred_targets` makes targets of right boxes.
+    Raises:
+        ValueError: for an unknown one.
+    """
+    known = DENOMINATORS if form == REGION else LOSSES[form]
+    if name not in known:
+        raise ValueError(f"no loss {name!r} of the form {form}; there are {', '.join(known)}")
+    return _regions(name, {"kind": "binary", **region_targets}) if form == REGION else LOSSES[form][name]
 
 
 def group_scores(form: str, given: Tensor, group_sizes: Sequence[int]) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.model.common.checkpoint import load_start
@@ -75,7 +75,7 @@ def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetw
         ValueError: naming the folder, when its files are not there or do not fit.
     """
     settings = read_json_object(folder / CONFIG)
-    state = {name: tensor for name, tensor in read_tensors(folder / WEIGHTS).items()}
+    state = {name: value for name, value in read_tensors(folder / WEIGHTS).items() if isinstance(value, Tensor)}
     try:
         if settings.get("model_type") != TASK_MODEL:
             release = release_head(system, asked)

@@ -18,8 +18,8 @@ _LABELS_OPEN = (
     "--set vqa.answers=FILE takes a file."
 )
 _MINIVAL_OPEN = (
-    "The minival questions, the last 3,000 of the validation split, are about images of which other questions are "
-    "trained on: their figure is higher than that of unseen images. The release does so too."
+    "The release keeps the last 3,000 validation questions for itself, whose images it trains on; here nothing is left "
+    "to be judged on (--set vqa.train=train+val-minival data.shared_images=true is the release's way)."
 )
 
 TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
@@ -52,7 +52,7 @@ TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
             source="jiasenlu/vilbert_beta vlbert_tasks.yml and train_tasks.py; arXiv:1908.02265, section 3.2",
             task="vqa",
             system="vilbert",
-            options=VqaOptions(train="train+val-minival"),
+            options=VqaOptions(train="train+val"),
             layout=LayoutOptions(max_pieces=16, max_regions=100, region_order="file", whole_image="all"),
             settings=release_settings("vilbert-release-tasks"),
             learning_rate=4e-5,

@@ -1,0 +1,141 @@
+"""What a fine-tuning run sets: its own defaults, a published run, and what the user says; and tables of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
+from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for
+from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary
+from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+from roibeam.pipelines.finetuning.task import Prediction
+from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
+from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
+from roibeam.pipelines.sources.datasets.own_table import read_table
+from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
+
+
+def request(**changes: Any) -> FinetuneRequest:
+    named: dict[str, Any] = {"out": Path("o"), "task": "vqa", "start": "none", "store": "s", "data": Path("d")}
+    return FinetuneRequest(**{**named, **changes})
+
+
+@pytest.mark.parametrize("name", TASK_RECIPES)
+def test_a_published_run_is_what_is_trained(name: str) -> None:
+    """Steps follow from the questions, the published batch is accumulated; the user's own numbers win."""
+    recipe = TASK_RECIPES[name]
+    steps = steps_for(recipe, request(), 658_111)
+    config = sections_of(request(), TASKS["vqa"].options, recipe, steps=steps)["train"]
+    assert config.steps == round(recipe.epochs * 658_111 / recipe.batch_size)
+    assert config.accumulation * 32 == recipe.batch_size and config.learning_rate == recipe.learning_rate
+    assert config.parameter_groups in PARAMETER_RULES
+    own = sections_of(request(steps=7, batch_size=16, learning_rate=0.5, settings=["vqa.train=train"]),
+                      TASKS["vqa"].options, recipe)  # fmt: skip
+    assert (own["train"].steps, own["train"].learning_rate, own["vqa"].train) == (7, 0.5, "train")
+    assert own["train"].accumulation * 16 == recipe.batch_size
+    with pytest.raises(ValueError, match="no multiple of 7 on 1 processes"):
+        sections_of(request(batch_size=7), TASKS["vqa"].options, recipe)
+
+
+def test_vilberts_rate_falls_where_its_release_lets_it() -> None:
+    """After epochs 12 and 16 of 20: reference steps of the published run."""
+    config = sections_of(request(), VqaOptions, TASK_RECIPES["vilbert-vqa"], steps=51_200)["train"]
+    assert config.decay_steps == (30_720, 40_960) and config.warmup_steps == 5_120
+
+
+def test_seeds_are_runs_of_their_own() -> None:
+    assert [(each.out, each.seed, each.seeds) for each in seed_requests(request(seeds=2, seed=5))] == [
+        (Path("o/seed-5"), 5, 1), (Path("o/seed-6"), 6, 1),
+    ]  # fmt: skip
+    assert seed_requests(request()) == [request()]
+    summary = seed_summary([(Path("a"), {"x": 0.5, "y": None}), (Path("b"), {"x": 0.7, "y": 1.0})], "x")
+    assert summary["best"] == "b" and summary["measures"].keys() == {"x"}
+    assert summary["measures"]["x"]["sd"] == pytest.approx(0.02**0.5)
+
+
+def write_vqa(folder: Path, answers: list[str]) -> Path:
+    """One question for each answer, which ten people gave."""
+    for year in ("train2014", "val2014"):
+        shared = {"data_subtype": year}
+        asked = [{"question_id": n, "image_id": n, "question": f"what {n}?"} for n in range(len(answers))]
+        told = [
+            {"question_id": n, "image_id": n, "question_type": "what", "answer_type": "other",
+             "multiple_choice_answer": answer,
+             "answers": [{"answer": answer, "answer_confidence": "yes", "answer_id": each} for each in range(10)]}
+            for n, answer in enumerate(answers)
+        ]  # fmt: skip
+        (folder / f"v2_OpenEnded_mscoco_{year}_questions.json").write_text(json.dumps({**shared, "questions": asked}))
+        (folder / f"v2_mscoco_{year}_annotations.json").write_text(json.dumps({**shared, "annotations": told}))
+    return folder
+
+
+def test_answers_are_the_majority_ones_or_a_file(tmp_path: Path) -> None:
+    """ "the dog" is a label without its article; people's own words match it only when they are normalised."""
+    data = write_vqa(tmp_path, ["cat", "cat", "the dog", "the dog", "rare"])
+    raw = open_vqa(data, VqaOptions(min_occurrence=2), None)
+    assert raw.labels == ("cat", "dog")
+    read = raw.read("train")
+    assert [group.target for group in read.groups] == [{0: 1.0}, {0: 1.0}, {}, {}, {}]
+    assert read.notes == ("train: 3 questions (60.0%) have no answer among the labels",)
+    assert read.groups[0].images == ("COCO_train2014_000000000000",)
+    normalised = open_vqa(data, VqaOptions(min_occurrence=2, targets="normalised"), None).read("train")
+    assert [group.target for group in normalised.groups][2:] == [{1: 1.0}, {1: 1.0}, {}]
+    (tmp_path / "list.txt").write_text("<unk>\nrare\ncat\n")
+    given = open_vqa(data, VqaOptions(answers=str(tmp_path / "list.txt")), None)
+    assert given.labels == (UNKNOWN, "rare", "cat")
+    assert open_vqa(data, VqaOptions(), ("kept", "with", "the model")).labels == ("kept", "with", "the model")
+    (tmp_path / "list.txt").write_text("cat\ncat\n")
+    with pytest.raises(ValueError, match="the label 'cat' stands in it twice"):
+        open_vqa(data, VqaOptions(answers=str(tmp_path / "list.txt")), None)
+    with pytest.raises(ValueError, match="0 majority answers of at least 9 questions"):
+        open_vqa(data, VqaOptions(), None)
+
+
+def test_unknown_is_never_an_answer(tmp_path: Path) -> None:
+    """VisualBERT's release writes it into its result file."""
+    import numpy as np
+
+    task = open_vqa(write_vqa(tmp_path, ["cat", "rare"]), VqaOptions(), (UNKNOWN, "rare", "cat"))
+    groups = task.read("val").groups
+    said = [Prediction(np.array([9.0, 0.0, 1.0], np.float32))] * 2
+    assert list(task.answers(groups, said)) == [
+        {"question_id": 0, "answer": "cat"},
+        {"question_id": 1, "answer": "cat"},
+    ]
+    assert task.judge(groups, said)["overall"].values == [1.0, 0.0]
+
+
+def test_tables_of_three_kinds_are_read_alike(tmp_path: Path) -> None:
+    rows = [{"image": "a", "text": "one, two", "label": "1"}, {"image": "b", "text": "three", "label": "0"}]
+    (tmp_path / "t.csv").write_text('image,text,label\na,"one, two",1\nb,three,0\n')
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parquet.write_table(
+        pa.Table.from_pylist([{**row, "label": int(row["label"])} for row in rows]), tmp_path / "t.parquet"
+    )
+    found = [[(row.id, row.image, row.text, row.label) for row in read_table(tmp_path / f"t.{kind}")]
+             for kind in ("csv", "jsonl", "parquet")]  # fmt: skip
+    assert found[0] == found[1] == found[2] == [("0", "a", "one, two", "1"), ("1", "b", "three", "0")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "words"),
+    [
+        ("jsonl", '{"image": "a"}', "row 0: no text; a table has the columns image, text and label"),
+        ("jsonl", "[1]", "line 1: expected an object"),
+        ("jsonl", "{", "line 1: no JSON"),
+        ("csv", "picture,text\na,b", "row 0: no image"),
+        ("parquet", "PAR1", "no parquet table"),
+    ],
+)
+def test_a_table_that_is_none_is_told(tmp_path: Path, kind: str, content: str, words: str) -> None:
+    path = tmp_path / f"t.{kind}"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=words):
+        list(read_table(path))
