@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from task_groups import batches, small_network, tokenizer
 
+from roibeam.pipelines.finetuning.frame.finetune_settings import HeadOptions
+from roibeam.pipelines.finetuning.frame.network import start_from_words
 from roibeam.pipelines.finetuning.rows import LABEL, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
@@ -185,6 +187,20 @@ def test_boxes_are_mirrored_and_features_are_not(folder: Path) -> None:
     width = float(plain.image_hw[0, 1])
     assert np.array_equal(mirrored.region_boxes[0], mirrored_boxes(plain.region_boxes[0].numpy(), width))
     assert mirrored.region_features.equal(plain.region_features)
+
+
+def test_answers_start_as_the_mean_of_their_words() -> None:
+    network, labels = small_network("vlbert", LABEL, head="release"), ("two dogs", "a", "kitchen")
+    start_from_words(network, labels, tokenizer())
+    state = network.module.state_dict()
+    words, rows = state["vlbert.embeddings.words.weight"], state["answer_head.decoder.weight"]
+    assert rows[0].equal(words[tokenizer().encode("two dogs").ids[1:-1]].mean(dim=0))
+    with pytest.raises(ValueError, match="the label '' has no word piece"):
+        start_from_words(network, ("yes", "", "no"), tokenizer())
+    with pytest.raises(ValueError, match="only the head of VL-BERT's release"):
+        start_from_words(small_network("vilbert", LABEL), labels, tokenizer())
+    with pytest.raises(ValueError, match="start 'words' is of a release's head"):
+        HeadOptions(start="words")
 
 
 def test_which_regions_and_whole_image_are_shown(folder: Path) -> None:

@@ -31,6 +31,7 @@ TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
             system="vlbert",
             options=VqaOptions(train="train+val", mirror=True, label_form="without_signs", score_rule="left_out"),
             layout=LayoutOptions(whole_image="stored"),
+            head_start="words",
             settings={**release_settings("vl-bert"), "clip_norm": 1.0},
             learning_rate=1.6e-4,
             batch_size=256,
@@ -43,7 +44,6 @@ TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
             left_open=(
                 "The paper prints rate 1e-4, 20 epochs and a softmax over answers; the release has 1.6e-4, 5 epochs, "
                 "one binary loss an answer, which this does.",
-                "The release starts the last layer at the mean word embedding of each answer; here the layer is drawn.",
                 _LABELS_OPEN,
             ),
         ),
