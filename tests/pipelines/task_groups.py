@@ -76,7 +76,8 @@ def small_network(
     """Of new weights, in evaluation mode."""
     torch.manual_seed(0)
     named = SYSTEMS[system]
-    dropouts = {name: dropout for name in ("hidden_dropout", "attention_dropout")}
+    own: Any = named.model_class.config_class
+    dropouts = {name: dropout for name in own.own_fields() if name.endswith("dropout")}
     fields = {**TINY, **SIZES.get(system, {}), **dropouts}
     config = named.sizes["small"](
         vocab_size=tokenizer().vocab_size, region_feature_size=WIDTH, max_position_embeddings=64, **fields
