@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from small_finetuning import make_task
 from task_groups import batches, small_network, tokenizer
 
 from roibeam.pipelines.finetuning.frame.finetune_settings import HeadOptions
@@ -201,6 +203,17 @@ def test_answers_start_as_the_mean_of_their_words() -> None:
         start_from_words(small_network("vilbert", LABEL), labels, tokenizer())
     with pytest.raises(ValueError, match="start 'words' is of a release's head"):
         HeadOptions(start="words")
+
+
+def test_which_groups_are_mirrored_depends_on_seed_epoch_and_group() -> None:
+    """A run that goes on sees what the undisturbed one sees."""
+    task = make_task("vlbert", LABEL, batch_size=4, mirrored=lambda group: replace(group, mirrored=True))
+    seen = list(islice(task.batches(0, rank=0, num_ranks=1), 8))
+    (again,) = islice(task.batches(20, rank=0, num_ranks=1), 1)
+    assert again.ids == seen[5].ids and again.inputs.region_boxes.equal(seen[5].inputs.region_boxes)
+    boxes = [inputs.region_boxes[ids.index("group-0"), 0].tolist() for ids, inputs in ((b.ids, b.inputs) for b in seen)]
+    kinds = {tuple(each) for each in boxes}
+    assert len(kinds) == 2 and all(1 < boxes.count(list(each)) < 7 for each in kinds)
 
 
 def test_which_regions_and_whole_image_are_shown(folder: Path) -> None:
