@@ -13,10 +13,8 @@ from evidence.worlds import DETECTOR
 
 SEEDS = (0, 1, 2)
 STEPS, BATCH, RATE = 9000, 64, 2e-3
-RATES = {
-    "vilbert": RATE / 2,
-    "interbert": RATE / 2,
-}  # of single systems: at RATE ViLBERT learns no more in 9,000 steps than here in 2,250
+# Of single systems: at RATE ViLBERT learns no more in 9,000 steps than so in 2,250.
+RATES = {"vilbert": RATE / 2, "interbert": RATE / 2}
 HALF = STEPS // 2  # of the arms that are compared with each other alone
 EVALUATIONS = 8  # of a run, at even distances
 HIDDEN_WORDS = 0.4
@@ -237,6 +235,8 @@ def _compared() -> Iterator[Arm]:
         "sampling.region_probability": HIDDEN_REGIONS,
     }
     yield _half("interbert-plain", "InterBERT, words and regions masked one by one", "interbert", _ALL, single)
+    no_mismatch = {"sampling.mismatched_probability": 0}
+    yield _half("interbert-true-pairs", "InterBERT, true pairs alone", "interbert", two, no_mismatch)
     yield _half("interbert-from-text", "InterBERT, which starts from words alone", "interbert", _ALL, bert="text-only")
 
 

@@ -244,6 +244,81 @@ def test_pixel_limit_is_checked_on_the_header() -> None:
         assert error.value.reason == "too many pixels"
 
 
+def progressive(scans: int, mode: str = "RGB") -> bytes:
+    """A small progressive JPEG whose last scan is there so often that it has `scans` in all."""
+    stream = io.BytesIO()
+    Image.new(mode, (16, 16), 90).save(stream, "JPEG", progressive=True)
+    data = stream.getvalue()
+    last, end = data.rindex(b"\xff\xda"), data.rindex(b"\xff\xd9")
+    return data[:last] + data[last:end] * (scans - data.count(b"\xff\xda") + 1) + data[end:]
+
+
+def test_a_jpeg_of_very_many_scans_is_refused_before_it_is_decoded() -> None:
+    assert decode_image(progressive(100)).shape == (16, 16, 3)
+    for bomb in (progressive(101), progressive(3000)):
+        with pytest.raises(DecodeError, match="over 100 scans") as error:
+            decode_image(bomb)
+        assert error.value.reason == "too many scans"
+
+
+def test_pictures_behind_the_first_one_hide_no_scans_and_add_none() -> None:
+    stream = io.BytesIO()
+    one = Image.new("RGB", (16, 16), 90)
+    one.save(stream, "MPO", save_all=True, append_images=[one], progressive=True)
+    assert decode_image(stream.getvalue()).shape == (16, 16, 3)
+    data = stream.getvalue()
+    with pytest.raises(DecodeError, match="over 100 scans"):  # the first picture of an MPO is decoded twice
+        bomb = progressive(200)
+        decode_image(data[: data.index(b"\xff\xda")] + bomb[bomb.index(b"\xff\xda") :])
+    # What a camera puts behind the end, and what stands in a segment between two scans, is no scan.
+    assert decode_image(progressive(20) + b"\xff\xda" * 500).shape == (16, 16, 3)
+    comment = b"\xff\xfe" + struct.pack(">H", 2 + 400) + b"\xff\xda" * 200
+    last = progressive(20).rindex(b"\xff\xda")
+    assert decode_image(progressive(20)[:last] + comment + progressive(20)[last:]).shape == (16, 16, 3)
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_is_no_fault_of_the_image() -> None:
+    child = """
+import io, resource
+import numpy as np
+from PIL import Image
+from roibeam.extraction.photos.decode import DecodeError, decode_image
+files, picture = {}, Image.new("RGB", (4000, 4000), 90)
+for name, options in (("JPEG", {}), ("JPEG", {"progressive": True}), ("PNG", {}), ("BMP", {})):
+    stream = io.BytesIO()
+    picture.save(stream, name, **options)
+    files[name, *options] = stream.getvalue()
+del picture
+decode_image(files["JPEG",])
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 20 * 2**20, -1))
+for name, data in files.items():
+    try:
+        decode_image(data)
+    except MemoryError:
+        print("memory")
+"""
+    run = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    assert run.stdout.split() == ["memory"] * 4, run.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"root:x:0:0:root:/root:/bin/sh\n", "no known image format"),
+        (b" \n<!DOCTYPE html><title>404</title>", "no known image format; it looks like an HTML page"),
+        (b"PK\x03\x04secret", "no known image format; it looks like a zip archive"),
+        (b"\0\0\0\x18ftypheic", "no known image format; it looks like a film or a HEIC photo"),
+    ],
+)
+def test_what_is_no_image_is_told_without_its_bytes(data: bytes, words: str) -> None:
+    """A link among the photos may lead to any file of the machine, and dead letters are passed on."""
+    with pytest.raises(DecodeError) as error:
+        decode_image(data)
+    assert str(error.value) == words
+
+
 def test_postscript_is_not_handed_to_an_interpreter() -> None:
     with pytest.raises(DecodeError) as error:
         decode_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")

@@ -268,6 +268,18 @@ def test_too_many_open_files_or_a_file_system_that_went_stop_the_run(tmp_path: P
     assert features(done) == [0, 1, 2]
 
 
+def test_memory_that_runs_out_in_the_decoder_stops_the_run_and_names_the_photo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any) -> np.ndarray:
+        raise cv2.error("OpenCV(5.0.0) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 108 bytes")
+
+    images = photos(tmp_path, 2)
+    monkeypatch.setattr(cv2, "imdecode", fails)
+    with pytest.raises(MemoryError, match=f"{images[0].location}: decoding this image"):
+        list(extract_regions(images, GreyDetector()))
+
+
 def test_a_key_that_cannot_be_computed_stops_the_run(tmp_path: Path) -> None:
     class NoKeys(GreyDetector):
         def batch_key(self, image_hw: tuple[int, int]) -> int:
@@ -347,6 +359,19 @@ class TestWatchdog:
                 done.append(outcome)
                 assert threading.active_count() <= before + 1 + 8 + MAX_LEFT_BEHIND
         assert set(features(done)) == {"timeout"}
+
+    def test_threads_that_earlier_shards_left_behind_count(self, tmp_path: Path, gate: threading.Event) -> None:
+        images = photos(tmp_path, MAX_LEFT_BEHIND)
+        options = ExtractOptions(decode_threads=16, load_timeout=0.3)
+        stuck = blocking_read(gate, *(image.image_id for image in images))
+        assert set(features(list(extract_regions(images, GreyDetector(), options=options, read_bytes=stuck)))) == {
+            "timeout"
+        }
+        with pytest.raises(RuntimeError, match="16 images before this one hang as well in this process"):
+            list(extract_regions(images[:1], GreyDetector(), options=options, read_bytes=stuck))
+        gate.set()  # they come back
+        assert wait_for_threads(20)
+        assert features(list(extract_regions(images[:1], GreyDetector()))) == [0]
 
     def test_a_detector_that_hangs_stops_the_run(self, tmp_path: Path, gate: threading.Event) -> None:
         class Hanging(GreyDetector):

@@ -83,6 +83,17 @@ def test_without_a_version_from_the_server_nothing_is_reused(server, cache):
     assert fetch_weights(f"{server.url}/vg.pth", cache_dir=cache).read_bytes() == DATA[::-1]
 
 
+def test_a_file_without_a_sum_is_warned_of_with_the_words_that_pin_it(server, cache, caplog):
+    server.files["/vg.pth"] = (200, {"ETag": '"1"'}, DATA)
+    fetch_weights(f"{server.url}/vg.pth", cache_dir=cache)
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    pinned = record.getMessage().rpartition("write ")[2]
+    assert pinned == f"{server.url}/vg.pth#sha256={CHECKSUM}"
+    caplog.clear()
+    assert fetch_weights(pinned, cache_dir=cache).read_bytes() == DATA
+    assert "WARNING" not in [record.levelname for record in caplog.records]
+
+
 def test_a_pinned_file_needs_no_network_the_second_time(server, cache):
     server.files["/vg.pth"] = (200, {}, DATA)
     spec = f"{server.url}/vg.pth#sha256={CHECKSUM.upper()}"

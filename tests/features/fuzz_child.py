@@ -67,9 +67,9 @@ def _tell(writing: int, mark: str) -> None:
 
 
 @contextmanager
-def limited_time() -> Any:
-    """The process is killed by SIGALRM when one mutation takes `SECONDS_PER_MUTATION`."""
-    signal.alarm(SECONDS_PER_MUTATION)
+def limited_time(seconds: int = SECONDS_PER_MUTATION) -> Any:
+    """The process is killed by SIGALRM when one mutation takes so long."""
+    signal.alarm(seconds)
     yield
     signal.alarm(0)
 

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import pickle
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -236,3 +237,25 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "part.json")
     with pytest.raises(ValueError, match="not a regular file"):
         LocalFolder(tmp_path).read_bytes("part.json")
+
+
+def test_a_file_that_the_disk_refuses_is_named(tmp_path: Path) -> None:
+    """Python's write names none."""
+    folder, limits = LocalFolder(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def aside() -> None:
+        with folder.written_aside("c.bin") as path:
+            path.write_bytes(bytes(5000))
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        for name, put in (
+            ("a.bin", lambda: folder.put_bytes("a.bin", bytes(5000))),
+            ("plan/b.bin", lambda: folder.put_many([("plan/b.bin", bytes(5000))])),
+            ("c.bin", aside),
+        ):
+            with pytest.raises(OSError, match="File too large") as error:
+                put()
+            assert error.value.filename == str(tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import random
+import re
 import struct
 import sys
 import tracemalloc
@@ -289,6 +290,9 @@ BY_HAND = {
     "dict in itself": (b"}q\x00Nh\x00s.", "contains itself"),
     "tuple in its list": (b"]q\x00(h\x00ta.", "contains itself"),
     "nested lists": (b"]" * 20_000 + b"a" * 19_999 + b".", "nests more than 100"),
+    "nested lists of a long file": (b"]K\x01aK\x01a" * 10**6 + b"a" * (10**6 - 1) + b".", "nests more than 100"),
+    "nested by the memo": (b"]q\x000" + b"]h\x00aq\x000" * 10**5 + b"h\x00.", "nests more than 100"),
+    "nested marks": (b"(" * 10**6 + b"t" * 10**6 + b".", "nests more than 100"),
     "nested tuples": (b")" + b"\x85" * 20_000 + b".", "nests more than 100"),
     "bool bytes": (
         array_state(b"K\x01\x85", b"C\x01\x02", F4.replace(b"f4", b"b1")),
@@ -306,6 +310,19 @@ def test_pickles_by_hand_are_refused(name: str) -> None:
     data, words = BY_HAND[name]
     message = refused(data)
     assert any(part in message for part in words.split("|")), message
+
+
+def test_a_deep_nest_is_refused_when_it_begins() -> None:
+    """Three million in one another were built whole before: seconds and hundreds of megabytes."""
+    for name in ("nested lists of a long file", "nested by the memo", "nested marks", "nested tuples"):
+        position = re.search(r"\(byte (\d+)\)", refused(BY_HAND[name][0]))
+        assert position is not None and int(position[1]) < 6_000, name
+
+
+def test_many_containers_side_by_side_are_no_nest() -> None:
+    for value in (tuple([] for _ in range(2000)), [((),) * 3 for _ in range(2000)], {i: [[i]] for i in range(2000)}):
+        for protocol in PROTOCOLS:
+            assert read(pickle.dumps(value, protocol)) == value
 
 
 def test_the_parts_of_the_pickles_by_hand_are_right() -> None:
@@ -352,10 +369,10 @@ def test_small_pickles_make_little_memory(name: str) -> None:
 def test_containers_are_counted() -> None:
     """An empty set takes a byte of the file and 216 of memory. Every kind counts: one less is not too many."""
     kinds = b"](l)}(d(tN\x85NN\x86NNN\x87\x8f(\x91" + op(b"c", "builtins", "set", b")R")
-    num_others = next(n for n in range(1_100_000, 2_000_000) if n + 13 > 1_000_000 + (n + len(kinds)) // 8)
-    message = refused(b")" * num_others + kinds)
+    num_others = next(n for n in range(1_100_000, 2_000_000) if n + 13 > 1_000_000 + (n + 1 + len(kinds)) // 8)
+    message = refused(b"(" + b")" * num_others + kinds)
     assert f"makes more than {num_others + 12:,} lists, tuples, dicts and sets, too many for " in message
-    assert "not a complete pickle" in refused(b")" * (num_others - 1) + kinds)
+    assert "not a complete pickle" in refused(b"(" + b")" * (num_others - 1) + kinds)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

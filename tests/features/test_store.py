@@ -2,6 +2,8 @@
 
 import multiprocessing
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -68,6 +70,20 @@ def test_few_open_shards_at_once(store: FeatureStore) -> None:
     assert kept.equals(record(0))  # its shard was let go, its memory was not
     with pytest.raises(ValueError, match="at least 1, got 0"):
         FeatureStore(store.path, max_open_shards=0)
+
+
+def test_open_shards_respect_the_limit_of_open_files(tmp_path: Path) -> None:
+    """A reader of many shards failed under a small `ulimit -n`, whatever `max_open_shards` was."""
+    write_store(tmp_path / "s", [[record(number)] for number in range(40)])
+    child = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+from roibeam.features.store import FeatureStore
+store = FeatureStore(sys.argv[1])
+print(sum(store[image_id].num_regions >= 0 for image_id in store.ids()))
+"""
+    run = subprocess.run([sys.executable, "-c", child, tmp_path / "s"], capture_output=True, text=True)
+    assert run.stdout == "40\n", run.stderr
 
 
 def test_close(store: FeatureStore) -> None:

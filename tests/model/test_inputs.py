@@ -64,3 +64,16 @@ def test_targets_of_predicted_regions_alone_are_those_of_all():
     for row in (0, 1):
         of_row = compact.row(row)
         assert torch.equal(of_row.targets_of(of_row.region_target_mask), targets[row][predicted[row]])
+
+
+def test_rows_share_texts_and_images_that_are_there():
+    rows = {"row_images": torch.tensor([0, 1, 1]), "row_texts": torch.tensor([1, 1, 0])}
+    batch = make_batch(**rows, sample_ids=("a", "b", "c"))
+    assert batch.batch_size == 3 and batch.rows_region_mask.shape == (3, 3) and batch.rows_text_mask.shape == (3, 5)
+    assert batch.row(2).text_ids.shape == (1, 5) and batch.row(2).row_images is None
+    with pytest.raises(ValueError, match="row_images must be from 0 to 1, got"):
+        make_batch(**rows | {"row_images": torch.tensor([0, 1, 2])})
+    with pytest.raises(ValueError, match="row_texts and text_only do not go together"):
+        make_batch(**rows, text_only=torch.zeros(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"row_images must be \(2\), got shape \(3,\)"):
+        make_batch(row_images=torch.tensor([0, 1, 1]))

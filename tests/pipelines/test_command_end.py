@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import typer
+from PIL import Image
 from safetensors import safe_open
 
 from roibeam.features.store import FeatureStore
@@ -78,7 +79,7 @@ def test_what_a_user_can_cause_is_a_line_with_the_cure(
 
 def test_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(lambda: Path("/dev/full").write_text(TEXT), monkeypatch=monkeypatch) == FAILED
-    assert capsys.readouterr().err.startswith("roibeam: No space left on device; free some space there")
+    assert capsys.readouterr().err.startswith("roibeam: No space left on device; the disk is full: free some space")
 
 
 def test_a_packed_file_that_ends_early_is_no_ctrl_c(
@@ -132,10 +133,14 @@ def test_ctrl_c_says_what_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
             True,
         ),
         ("worker 1: Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left on device: '/s/a'",
-         "No space left on device: '/s/a'", True),
+         "No space left on device: '/s/a'; the disk is full: free some space", True),
         ("Traceback (most recent call last):\n  File x\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
          "2.00 GiB. GPU 0 has a total capacity of 79 GiB", "not enough memory on the GPU: tried to allocate 2.00 GiB; "
          "use a smaller --batch-size", True),
+        ("Traceback (most recent call last):\n  File x\nImportError: libtorch.so: failed to map segment from shared "
+         "object", "not enough memory: libtorch.so: failed to map segment from shared object; raise the limit", True),
+        ("Traceback (most recent call last):\n  File x\ncv2.error: OpenCV(5.0.0) alloc.cpp:73: error: (-4:Insufficient "
+         "memory) Failed to allocate 9 bytes", "not enough memory: OpenCV got less than it asked for; use", True),
         ("Traceback (most recent call last):\n  File x\nTypeError: f() takes 1 argument [while running 'Extract']",
          "unexpected error: TypeError: f() takes 1 argument (in a worker)", False),
         ("Traceback (most recent call last):\n  File x\nlmdb.MapFullError: mdb_put: MDB_MAP_FULL",
@@ -158,3 +163,16 @@ def test_nobody_who_reads_is_no_error() -> None:
     )  # fmt: skip
     os.close(writing)
     assert done.returncode == NOBODY_READS and done.stderr == "", done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kilobytes", [1_500_000, 3_500_000])
+def test_a_limit_on_the_address_space_is_one_line(tmp_path: Path, kilobytes: int) -> None:
+    """Libraries that cannot be loaded were called a fault of roibeam."""
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (80, 60)).save(tmp_path / "photos" / "a.png")
+    command = f"ulimit -v {kilobytes}; exec {sys.executable} -m roibeam extract photos store --detector toy"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == FAILED and last.startswith("roibeam: not enough memory: ") and "ulimit -v" in last, done
+    assert "Traceback" not in done.stderr

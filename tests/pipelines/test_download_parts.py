@@ -36,6 +36,7 @@ from roibeam.pipelines.sources.download.url_list import UrlList
         "100.64.0.1", "224.0.0.251", "239.255.255.250", "240.0.0.1", "255.255.255.255", "192.0.2.1", "::1", "::",
         "fe80::1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "2001:db8::1", "::ffff:127.0.0.1",
         "::ffff:10.0.0.1", "2002:7f00:1::1", "64:ff9b::a9fe:a9fe", "2001:0:4136:e378:8000:63bf:80ff:fffe",
+        "168.63.129.16", "192.0.0.192", "192.88.99.1", "3fff::1", "3fff:fff::1", "::ffff:168.63.129.16",
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_public(address: str) -> None:
@@ -45,8 +46,17 @@ def test_addresses_that_are_not_public(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["8.8.8.8", "151.101.1.69", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
-)
+    "address",
+    [
+        "8.8.8.8",
+        "168.63.129.17",
+        "192.88.100.1",
+        "151.101.1.69",
+        "2606:4700::1111",
+        "::ffff:8.8.8.8",
+        "64:ff9b::808:808",
+    ],
+)  # fmt: skip
 def test_addresses_that_are_public(address: str) -> None:
     assert is_public(ip_address(address))
 

@@ -221,15 +221,15 @@ def trained_on_questions(world: Path, system: str) -> Path:
     command("pretrain", out / "pre", "--store", world / "store", "--captions", captions, "--system", system,
             "--steps", 200, "--batch-size", 16, "--learning-rate", 0.0005, *small)  # fmt: skip
     command("finetune", out / "run", "--task", "vqa", "--from", out / "pre", "--store", world / "store",
-            "--data", world / "vqa", "--steps", 800, "--learning-rate", 0.0005, "--set",
+            "--data", world / "vqa", "--steps", 600, "--learning-rate", 0.0005, "--set",
             "data.validation_groups=300", *small)  # fmt: skip
     return out / "run"
 
 
 @pytest.mark.slow
 def test_a_fine_tuned_model_beats_itself_without_images(roibeam: Roibeam, world: Path) -> None:
-    """200 steps of pre-training, 800 of fine-tuning: the interval over images excludes 0."""
-    run = trained_on_questions(world, "visualbert")
+    """200 steps of pre-training, 600 of fine-tuning: the interval over images excludes 0."""
+    run = trained_on_questions(world, "vilbert")
     asked = ("predict", run, "--store", world / "store", "--data", world / "vqa", "--device", "cpu", "--threads", 1)
     for name, more in (("seen", ()), ("blind", ("--blind",)), ("permuted", ("--permute-images",))):
         assert roibeam(*asked, "--out", run / name, *more).code == 0

@@ -76,7 +76,7 @@ def test_flink_writes_what_the_local_runner_writes(
 ) -> None:
     out = tmp_path / "store"
     # Parallelism 2 on 2 x 2 slots: a task on each TaskManager, and slots left for when one dies.
-    flags = ["--", *cluster.options, "--parallelism=2"]
+    flags = ["--pool-token-file", str(cluster.token_file), "--", *cluster.options, "--parallelism=2"]
     command = [*ROIBEAM, "extract", str(photos), str(out), *options, "--runner", "flink", *flags]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS)
     assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def test_a_task_manager_killed_in_mid_run_costs_its_shard_only(
     cluster: FlinkCluster, photos: Path, options: tuple[str, ...], local_digest: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
-    flags = ["--", *cluster.options, "--parallelism=2"]
+    flags = ["--pool-token-file", str(cluster.token_file), "--", *cluster.options, "--parallelism=2"]
     command = [*ROIBEAM, "extract", str(photos), str(out), *options, "--runner", "flink", *flags]
     attempts: dict[int, set[str]] = {}
     killed_with = None

@@ -102,6 +102,18 @@ def test_vqa_and_lists_of_ones_own(made_data: Path, tmp_path: Path) -> None:
     assert scan([f"list={tmp_path}/ids.txt"], ids).leaked == ("a/x", "000000000042", "7")
 
 
+def test_questions_of_vcr_and_statements_of_nlvr2(tmp_path: Path) -> None:
+    (tmp_path / "val.jsonl").write_text(json.dumps({"img_fn": "movie/a@1.jpg", "objects": ["person"]}) + "\n")
+    row = {"identifier": "test1-7-0-1", "sentence": "Both are red.", "label": "True"}
+    (tmp_path / "test1.json").write_text(json.dumps(row) + "\n")
+    report = scan(
+        [f"vcr={tmp_path}/val.jsonl", f"nlvr2={tmp_path}/test1.json"],
+        ["movie/a@1", "a@1", "test1-7-0-img0", "test1-7-0-img1", "test1-7-1-img0"],
+    )
+    assert report.leaked == ("movie/a@1", "test1-7-0-img0", "test1-7-0-img1")
+    assert [rule.held_out for rule in report.rules] == [1, 2]
+
+
 def test_one_image_of_two_rules_leaks_once(made_data: Path) -> None:
     formats = made_data / "formats"
     specs = [f"karpathy={formats}/karpathy/dataset_coco.json", f"refcoco={formats}/refcoco+/refs(unc).p"]
@@ -126,6 +138,8 @@ class Bomb:
         ("karpathy", b"[]", "expected a Karpathy split"),
         ("vqa", b'{"questions": [{"image_id": "1"}]}', r"questions\[0\]: image_id must be a whole number"),
         ("vqa", b'{"annotations": []}', "holds out no image"),
+        ("vcr", b'{"objects": []}', "expected a VCR row with img_fn"),
+        ("nlvr2", b'{"identifier": "dev-1"}', "expected NLVR2's identifier"),
         ("visual-genome", b"{}", "expected Visual Genome's image_data.json"),
         ("visual-genome", b"[3]", "entry 0: expected"),
         ("visual-genome", b'[{"image_id": 1, "coco_id": "2"}]', "entry 0: expected"),

@@ -225,10 +225,12 @@ def test_a_damaged_checkpoint_is_one_clear_line(roibeam: Cli, store: tuple[Path,
     for name in ("optimizer.safetensors", "state.json"):
         kept = (checkpoint / name).read_bytes()
         (checkpoint / name).write_bytes(kept[: len(kept) // 2])
-        assert "is damaged or incomplete" in one_line(roibeam("pretrain", tmp_path / "run", *options, "--resume"))
+        assert f"{checkpoint / name}: is damaged: its SHA-256" in one_line(
+            roibeam("pretrain", tmp_path / "run", *options, "--resume")
+        )
         (checkpoint / name).write_bytes(kept)
     for folder, remedy in (
-        (checkpoint, f"remove {checkpoint} to resume"),
+        (checkpoint, "go on from another checkpoint: --resume-from step-0000000"),
         (tmp_path / "run", f"put that of {checkpoint} in its"),
     ):
         kept = (folder / "config.json").read_bytes()

@@ -48,7 +48,8 @@ from roibeam.pipelines.extract.runners import option_sets
 from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
 from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
 from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster
-from roibeam.pipelines.extract.runners.worker_pool import WorkerPool
+from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, read_token
+from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, serve_worker_pool
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard_plan import PlannedShard
 from roibeam.pipelines.extract.store_manifest import StoreText
@@ -290,6 +291,74 @@ def test_workers_import_the_pipeline_that_their_pool_names(capfd: pytest.Capture
         )
         assert told.wait(60) and died[0].startswith("worker process ")
     assert "No module named 'roibeam.no_such_pipeline'" in capfd.readouterr().err
+
+
+TOKEN = "a-token-of-more-than-16-letters"
+
+
+def test_a_pool_with_a_token_starts_no_worker_without_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def note(command: list[str], **options: Any) -> Any:
+        started.append(command)
+        raise OSError("noted")
+
+    monkeypatch.setattr(subprocess, "Popen", note)
+    nowhere = endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
+    with WorkerPool(PIPELINE, token=TOKEN) as pool, grpc.insecure_channel(pool.address) as channel:
+        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
+
+        def ask(params: dict[str, str]) -> str:
+            request = beam_fn_api_pb2.StartWorkerRequest(
+                worker_id="1", control_endpoint=nowhere, provision_endpoint=nowhere, params=params
+            )
+            return str(stub.StartWorker(request).error)
+
+        for params in (
+            {},
+            {TOKEN_PARAM: ""},
+            {TOKEN_PARAM: TOKEN[:-1]},
+            {TOKEN_PARAM: "\u00e9" * 20},
+            {"token": TOKEN},
+        ):
+            assert "this worker pool wants another token: start the run with --pool-token-file" in ask(params)
+        assert not started
+        assert "noted" in ask(pool.params) and len(started) == 1
+    assert not any(TOKEN in word for word in started[0]) and TOKEN not in caplog.text
+    assert len(caplog.records) == 5
+
+
+def test_beam_hands_the_token_of_a_file_to_the_pool_and_nothing_shows_it(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    for given, url in (((), WORKER_POOL), (("--environment_config=other:1",), "other:1")):
+        beam_args = [*CLUSTERS["flink"], *given]
+        options = pipeline_options("flink", beam_args, pool_token_file=str(file))
+        environment = environments.Environment.from_options(options.view_as(PortableOptions))
+        assert isinstance(environment, environments.ExternalEnvironment)
+        assert (environment.url, environment.params) == (url, {TOKEN_PARAM: TOKEN})
+        assert TOKEN not in " ".join(runner_flags("flink", beam_args))  # what a dry run shows
+    with pytest.raises(ValueError, match="is for a cluster's worker pools; --runner local here asks none"):
+        pipeline_options("local", [], pool_token_file=str(file))
+    secret = json.dumps({"url": "x:1", "params": {TOKEN_PARAM: TOKEN}})
+    with pytest.raises(ValueError, match="seen by all users of this machine: give --pool-token-file") as error:
+        runner_flags("flink", [*CLUSTERS["flink"], f"--environment_config={secret}"])
+    assert TOKEN not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "short", "a b" * 20, "x" * 5000, "\u00e9" * 20])
+def test_a_file_that_holds_no_token_is_refused_without_a_word_of_it(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(ValueError, match="expected a token: one line of 16 to 1024 letters") as error:
+        read_token(tmp_path / "token")
+    assert not content or content not in str(error.value)
+
+
+def test_a_pool_that_other_machines_reach_needs_a_token() -> None:
+    with pytest.raises(ValueError, match=r"--host 0\.0\.0\.0 without --pool-token-file"):
+        serve_worker_pool(PIPELINE, "0.0.0.0", 0)
 
 
 def test_runners_that_share_a_pool_end_their_own_workers_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard.job import shared_fingerprint
 from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard
+from roibeam.pipelines.extract.shard.store_folder import check_output_folder
 from roibeam.pipelines.extract.shard_plan import PlannedShard, extend_plan
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
+from roibeam.pipelines.foundation.files.unusable_names import with_usable_name
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)
@@ -54,6 +57,17 @@ def test_a_finished_shard_is_not_done_again(planned: tuple[ExtractJob, PlannedSh
     assert extract_shard(job, shard, meter) == replace(first, seconds=None)
     assert not meter.failures and not meter.num_bytes  # nothing was looked at, not even the image that failed
     assert {path: path.stat().st_mtime_ns for path in Path(job.store).iterdir()} == before
+
+
+def test_images_without_a_usable_name_are_dead_letters(planned: tuple[ExtractJob, PlannedShard]) -> None:
+    job, _ = planned
+    names = [(os.fsdecode(b"\xff"), os.fsdecode(b"/x/\xff.jpg")), ("y" * 512, "/x/y.jpg")]
+    images = [with_usable_name(ImageRef(*name)) for name in names]
+    plan = extend_plan(Path(job.store), None, source=SOURCE, settings={}, images=images, shard_size=2)
+    extract_shard(job, plan.shards[0])
+    dead = ShardManifest.read(Path(job.store) / "part-00000.json").dead_letters
+    assert [(one.stage, one.reason) for one in dead] == [("read", "name not UTF-8"), ("read", "id too long")]
+    assert [one.location for one in dead] == ["name-not-utf8:/x/\\xff.jpg", "id-too-long:/x/y.jpg"]
 
 
 def test_a_shard_of_other_images_is_done_again(planned: tuple[ExtractJob, PlannedShard]) -> None:
@@ -111,3 +125,12 @@ def test_a_store_with_an_open_shard_is_not_published(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="1 shard unfinished; run the same command again"):
         publish_run(tmp_path, StoreText({}, Vocabulary(None, None), fingerprint))
     assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_summary_alone_in_a_folder_does_not_keep_a_store_out(tmp_path: Path) -> None:
+    """The output folder went away in mid-run, and the run wrote its summary into the one that stood in its place."""
+    (tmp_path / "run_summary.json").write_text("{}")
+    check_output_folder(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match=r"is not empty and no store of ours \('notes.txt' is in it\)"):
+        check_output_folder(tmp_path)

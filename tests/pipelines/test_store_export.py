@@ -18,7 +18,8 @@ from store_examples import FINGERPRINT, make_record, write_shard
 
 from roibeam.features.exchange.butd_tsv_format import FORMAT as TSV
 from roibeam.features.exchange.formats import FORMATS, format_named
-from roibeam.features.shard.manifest import StoreManifest
+from roibeam.features.shard.layout import checksum
+from roibeam.features.shard.manifest import ShardManifest, StoreManifest
 from roibeam.features.shard.publish import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
@@ -148,3 +149,38 @@ def test_an_export_killed_at_any_step_leaves_no_file_or_a_whole_one(store: Path,
         with found.open(folder / "f") as file:
             assert file.num_entries == 5
     assert StoreManifest.read(store / "manifest.json").num_records == 5
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_damaged_record_is_not_exported(roibeam: Roibeam, store: Path, tmp_path: Path, name: str) -> None:
+    """One bit in the middle of a feature, which only its checksum knows of."""
+    with FeatureStore(store) as opened:
+        features = opened.get("image3").features.tobytes()
+    path = store / str(StoreManifest.read(store / "manifest.json").shards[1].data_file)
+    data = bytearray(path.read_bytes())
+    data[data.index(features) + len(features) // 2] ^= 4
+    path.write_bytes(data)
+    out = target(tmp_path, name)
+    done = roibeam("store", "export", store, out, "--format", name)
+    assert done.code == 1 and "'image3'" in done.err and "checksum" in done.err and not out.exists()
+
+
+def test_a_record_that_no_lookup_finds_is_not_exported(roibeam: Roibeam, store: Path, tmp_path: Path) -> None:
+    """A manifest that ends before it; an index whose hashes lead to other rows, with the right checksum."""
+    path = store / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["shards"][1]["last_id"] = "image3"
+    path.write_text(json.dumps(manifest))
+    done = roibeam("store", "export", store, target(tmp_path, TSV.name), "--format", TSV.name)
+    assert done.code == 1 and "does not lead to it" in done.err
+    manifest["shards"][1]["last_id"] = "image4"
+    path.write_text(json.dumps(manifest))
+    shard = ShardManifest.read(store / "part-00001.json")
+    data = bytearray((store / str(shard.data_file)).read_bytes())
+    index = data[shard.index_offset : shard.index_offset + shard.index_bytes]
+    index[48 + 64 : 48 + 72] = index[48 + 64 : 48 + 72][::-1]  # rows by hash
+    index[40:48] = checksum([index[:40], index[48:]]).to_bytes(8, "little")
+    data[shard.index_offset : shard.index_offset + shard.index_bytes] = index
+    (store / str(shard.data_file)).write_bytes(data)
+    done = roibeam("store", "export", store, target(tmp_path, TSV.name), "--format", TSV.name)
+    assert done.code == 1 and "offset index" in done.err and "fault of roibeam" not in done.err

@@ -30,7 +30,8 @@ def test_a_run_folder_says_everything(tmp_path):
     assert resolved["train"]["steps"] == 12 and resolved["task"] == {"kind": "toy"}
     assert json.loads((result.checkpoint / "config.json").read_text()) == resolved
     assert sorted(path.name for path in result.checkpoint.rglob("*") if path.is_file()) == [
-        "config.json", "config.json", "model.safetensors", "optimizer.safetensors", "rng-0.safetensors", "state.json",
+        "SHA256SUMS", "config.json", "config.json", "model.safetensors", "optimizer.safetensors",
+        "rng-0.safetensors", "state.json",
     ]  # fmt: skip
     log = log_of(tmp_path / "run")
     assert [line["step"] for line in log] == list(range(1, 13))
@@ -380,6 +381,7 @@ def test_a_run_from_before_a_setting_existed_goes_on(tmp_path):
     saved = json.loads(path.read_text())
     del saved["train"]["average_rate"], saved["train"]["tensorboard"]
     path.write_text(json.dumps(saved))
+    (path.parent / "SHA256SUMS").unlink()
     assert run(tmp_path / "run", resume=True).step == 12
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, AnnotationsEntry
 
 
@@ -14,11 +15,11 @@ def checked_annotations(folder: str | os.PathLike[str], entry: AnnotationsEntry)
     """The file's path; reads all of it.
 
     Raises:
-        ValueError: when it is missing, or not the one that the manifest names, in size or content.
+        ValueError: when it is missing, no regular file, or not the one that the manifest names, in size or content.
     """
     path = Path(folder) / entry.file
     try:
-        with open(path, "rb") as file:
+        with open_regular_file(path) as file:
             num_bytes = os.fstat(file.fileno()).st_size
             is_it = num_bytes == entry.bytes and hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
     except OSError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
+import sys
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -43,6 +45,7 @@ class FeatureStore:
     Args:
         path: folder with `manifest.json`.
         max_open_shards: shards open at once, each one file descriptor; the least recently used is let go beyond that.
+            Never more than a quarter of the files that the process may have open (`ulimit -n`).
     Raises:
         FileNotFoundError: when there is no manifest, saying whether a run is unfinished.
         ValueError: when the manifest is damaged or of another version.
@@ -102,9 +105,16 @@ class FeatureStore:
         return self.scan()
 
     def scan(self, *, copy: bool = True, check: bool = False) -> Iterator[RegionRecord]:
-        """Every record in the order of `__iter__`, without a lookup for each; arguments and errors as `get`."""
+        """Every record in the order of `__iter__`; arguments and errors as `get`. Checked ones must be found by
+        their ids too, else no lookup is made."""
         for entry in self._filled_shards():
-            yield from self._reader(entry).scan(copy=copy, check=check)
+            for record in self._reader(entry).scan(copy=copy, check=check):
+                if check and record.image_id not in self:
+                    raise ValueError(
+                        f"{self.path / entry.manifest}: holds record {record.image_id!r}, {STORE_MANIFEST_NAME} does "
+                        f"not lead to it; verify the store"
+                    )
+                yield record
 
     def get(self, image_id: str, *, copy: bool = True, check: bool = False) -> RegionRecord:
         """One record.
@@ -320,7 +330,7 @@ class FeatureStore:
             if reader is None:
                 reader = self._open_shard(entry)
                 shards.readers[entry.shard] = reader
-                if len(shards.readers) > self._max_open_shards:
+                while len(shards.readers) > min(self._max_open_shards, shards.most):
                     # Dropped, not closed: another thread may be reading it, and views may live. The last
                     # user unmaps it.
                     shards.readers.popitem(last=False)
@@ -362,11 +372,16 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+_SHARE_OF_FILES = 4  # other stores of the process, its workers' pipes and its libraries need some too
+
+
 class _OpenShards:
-    """The open shards of one process, least recently used first."""
+    """The open shards of one process, least recently used first; `most` is how many its limit of open files allows."""
 
     def __init__(self) -> None:
         self.forks = _forks
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.most = sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit // _SHARE_OF_FILES)
         self.lock = threading.Lock()
         self.readers: OrderedDict[int, ShardReader] = OrderedDict()
 

@@ -220,5 +220,7 @@ class EndToEndModel(nn.Module):
         if bool(wrong.any()):
             image, region = wrong.nonzero()[0].tolist()
             row = int(torch.arange(batch.batch_size, device=real.device)[with_image][image])
+            if batch.row_images is not None:
+                row = int((batch.row_images == image).nonzero()[0])
             sample = f" of sample {batch.sample_ids[row]!r}" if batch.sample_ids else ""
             raise ValueError(f"row {row}{sample}: region {region} is {told}")

@@ -1,7 +1,7 @@
 """One batch type in, one output type out, for every model and every task.
 
-Shapes: B rows, T text pieces, R regions, D feature width, G global feature width, C region labels (background
-included), N predicted regions of all rows, H hidden width.
+Shapes: B rows, Q texts and I images (of as many as rows, unless rows share some), T text pieces, R regions, D feature
+width, G global feature width, C region labels (background included), N predicted regions of all rows, H hidden width.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from roibeam.short_repr import short_repr
 IGNORE_INDEX = -100
 
 _SHAPES = {
-    "text_ids": "BT",
-    "text_mask": "BT",
-    "text_segments": "BT",
-    "region_features": "BRD",
-    "region_boxes": "BR4",
-    "region_mask": "BR",
-    "image_hw": "B2",
-    "masked_regions": "BR",
-    "whole_image_features": "BD",
-    "global_features": "BG",
+    "text_ids": "QT",
+    "text_mask": "QT",
+    "text_segments": "QT",
+    "region_features": "IRD",
+    "region_boxes": "IR4",
+    "region_mask": "IR",
+    "image_hw": "I2",
+    "masked_regions": "IR",
+    "whole_image_features": "ID",
+    "global_features": "IG",
     "text_labels": "BT",
     "region_targets": "BRC",
     "region_target_mask": "BR",
     "region_feature_targets": "BRD",
     "match_labels": "B",
-    "task_ids": "B",
-    "region_images": "BR",
+    "task_ids": "Q",
+    "region_images": "IR",
     "aligned_words": "BRA",
     "phrase_positions": "BP",
     "text_only": "B",
+    "row_texts": "B",
+    "row_images": "B",
 }
 _LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
-_LONG |= {"phrase_positions"}
+_LONG |= {"phrase_positions", "row_texts", "row_images"}
 _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
 
 
@@ -49,18 +51,21 @@ _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "te
 class VLBatch:
     """Captions with the regions of their images, padded at the end of each row.
 
+    Rows may share a text or an image: a question has four answers and one image, a caption is asked of a thousand
+    images. Then texts (Q) and images (I) are fewer than rows, and `row_texts` and `row_images` say whose each row is.
+
     Attributes:
-        text_ids: (B, T) long, word pieces with the tokenizer's own first and last token.
-        text_mask: (B, T) bool, True at real pieces; these come first in every row.
-        text_segments: (B, T) long.
-        region_features: (B, R, D) float, as measured, also where the region is masked.
-        region_boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of the original image.
-        region_mask: (B, R) bool, True at real regions; R may be 0. Models add the whole image themselves.
-        image_hw: (B, 2) float, height then width of the original image in pixels.
-        masked_regions: (B, R) bool, True where the model must not see what is in the region.
-        whole_image_features: (B, D) float, one feature for the whole image, masked regions already left out of it; None
+        text_ids: (Q, T) long, word pieces with the tokenizer's own first and last token.
+        text_mask: (Q, T) bool, True at real pieces; these come first in every row.
+        text_segments: (Q, T) long.
+        region_features: (I, R, D) float, as measured, also where the region is masked.
+        region_boxes: (I, R, 4) float, x1 y1 x2 y2 in pixels of the original image.
+        region_mask: (I, R) bool, True at real regions; R may be 0. Models add the whole image themselves.
+        image_hw: (I, 2) float, height then width of the original image in pixels.
+        masked_regions: (I, R) bool, True where the model must not see what is in the region.
+        whole_image_features: (I, D) float, one feature for the whole image, masked regions already left out of it; None
             lets the model take the mean of the regions at hand.
-        global_features: (B, G) float, the whole image as another network sees it, for a model that reads such a feature
+        global_features: (I, G) float, the whole image as another network sees it, for a model that reads such a feature
             beside its regions.
         text_labels: (B, T) long, piece to predict or `IGNORE_INDEX`.
         region_targets: (B, R, C) float, class distribution to predict, or the feature (then C = D) for a model that
@@ -71,12 +76,14 @@ class VLBatch:
         region_feature_targets: (B, R, D) float, the stored features, for a model that predicts them beside classes;
             None where `region_features` are those.
         match_labels: (B,) long, 1 = the caption belongs to the image, 0 = it does not.
-        task_ids: (B,) long, which task the row belongs to, for models with task tokens.
-        region_images: (B, R) long, which image of the row a region is from, where a row has several; 0 is the first.
+        task_ids: (Q,) long, which task the row belongs to, for models with task tokens.
+        region_images: (I, R) long, which image of the row a region is from, where a row has several; 0 is the first.
         aligned_words: (B, R, A) long, positions of the text pieces that name a region, -1 where there are no more.
         phrase_positions: (B, P) long, the text piece that stands for each phrase of the row, -1 where there are no
             more; read by the grounding head alone.
         text_only: (B,) bool, True where the row has no image: no region, and `image_hw` means nothing.
+        row_texts: (B,) long, the text of each row; None where row and text number are the same (Q = B).
+        row_images: (B,) long, the image of each row; None where row and image number are the same (I = B).
         sample_ids: what to call the rows in an error message; empty or B names.
         draw_seeds: one for each row, of what a model draws itself to make a loss (ViLBERT's contrastive negatives), so
             that a row draws the same in any batch; empty where the caller hands in a generator, or nothing is drawn.
@@ -105,6 +112,8 @@ class VLBatch:
     aligned_words: Tensor | None = None
     phrase_positions: Tensor | None = None
     text_only: Tensor | None = None
+    row_texts: Tensor | None = None
+    row_images: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
     draw_seeds: tuple[int, ...] = ()
 
@@ -117,7 +126,8 @@ class VLBatch:
             tensor = getattr(self, name)
             if tensor is not None:
                 compact = name == "region_targets" and tensor.ndim == 2
-                _check_tensor(name, tensor, "NC" if compact else axes, sizes)
+                _check_tensor(name, tensor, "NC" if compact else self._axes(axes), sizes)
+        self._check_sharing()
         if (self.region_targets is None) != (self.region_target_mask is None):
             raise ValueError("VLBatch: region_targets and region_target_mask come together or not at all")
         for name in ("sample_ids", "draw_seeds"):
@@ -125,9 +135,57 @@ class VLBatch:
             if given not in (0, self.batch_size):
                 raise ValueError(f"VLBatch: {given} {name} for {self.batch_size} rows")
 
+    def _axes(self, axes: str) -> str:
+        """Texts and images are as many as rows, unless rows share them."""
+        axes = axes if self.row_texts is not None else axes.replace("Q", "B")
+        return axes if self.row_images is not None else axes.replace("I", "B")
+
+    def _check_sharing(self) -> None:
+        for name, shared, count in (
+            ("row_texts", self.row_texts, len(self.text_ids)),
+            ("row_images", self.row_images, len(self.region_mask)),
+        ):
+            if shared is None:
+                continue
+            if self.text_only is not None:
+                raise ValueError(f"VLBatch: {name} and text_only do not go together")
+            if len(shared) and not 0 <= int(shared.min()) <= int(shared.max()) < count:
+                raise ValueError(f"VLBatch: {name} must be from 0 to {count - 1}, got {shared.tolist()}")
+
     @property
     def batch_size(self) -> int:
-        return int(self.text_ids.shape[0])
+        """Number of rows."""
+        rows = self.row_images if self.row_texts is None else self.row_texts
+        return len(self.text_ids) if rows is None else len(rows)
+
+    @property
+    def rows_text_mask(self) -> Tensor:
+        """(B, T), `text_mask` of each row's text."""
+        return self.text_mask if self.row_texts is None else self.text_mask[self.row_texts]
+
+    @property
+    def rows_region_mask(self) -> Tensor:
+        """(B, R), `region_mask` of each row's image."""
+        return self.images_to_rows(self.region_mask)
+
+    def images_to_rows(self, of_images: Tensor) -> Tensor:
+        """(B, ...) of (I, ...): what was made of each image, once for every row that shows it."""
+        return of_images if self.row_images is None else of_images[self.row_images]
+
+    def with_texts_of_rows(self) -> VLBatch:
+        """The same rows without a shared text: each brings its own."""
+        return self if self.row_texts is None else replace(self, row_texts=None, **self._of_rows("Q", self.row_texts))
+
+    def without_sharing(self) -> VLBatch:
+        """The same rows, each with its own text and image."""
+        batch = self.with_texts_of_rows()
+        rows = self.row_images
+        return batch if rows is None else replace(batch, row_images=None, **self._of_rows("I", rows))
+
+    def _of_rows(self, axis: str, rows: Tensor) -> dict[str, Any]:
+        """The fields of texts (Q) or images (I), one for each row."""
+        found = {name: getattr(self, name) for name, axes in _SHAPES.items() if axes[0] == axis}
+        return {name: tensor[rows] for name, tensor in found.items() if tensor is not None}
 
     @property
     def compact_targets(self) -> bool:
@@ -144,6 +202,8 @@ class VLBatch:
 
     def row(self, index: int) -> VLBatch:
         """A batch of one row, with the padding it has here."""
+        if self.row_texts is not None or self.row_images is not None:
+            return self.without_sharing().row(index)
         parts = {f.name: getattr(self, f.name) for f in fields(self)}
         chosen: dict[str, Any] = {
             name: value[index : index + 1] for name, value in parts.items() if isinstance(value, Tensor | tuple)
@@ -231,7 +291,7 @@ class VLOutput:
 
 def image_elements_of(batch: VLBatch, output: VLOutput) -> tuple[Tensor, Tensor]:
     """States (B, E, I) of the image's elements and which are real (B, E): the whole image, where it is one, first."""
-    states, mask = output.region_states, batch.region_mask
+    states, mask = output.region_states, batch.rows_region_mask
     if output.whole_image_state is not None:
         states = torch.cat([output.whole_image_state[:, None], states], dim=1)
         mask = torch.cat([mask.new_ones(len(mask), 1), mask], dim=1)

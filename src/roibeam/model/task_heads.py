@@ -44,7 +44,7 @@ def read_summary(batch: VLBatch, output: VLOutput, reads: str) -> Tensor:
     if reads == "cls":
         return output.text_states[:, 0]
     if reads == "mask_piece":
-        place = (batch.text_mask.sum(dim=1) - 2).clamp(min=0)
+        place = (batch.rows_text_mask.sum(dim=1) - 2).clamp(min=0)
         return output.text_states[torch.arange(len(place), device=place.device), place]
     pooled = output.pooled
     if reads == "pooled_text" and output.pooled_text is not None:
@@ -273,9 +273,8 @@ class RegionHead(TaskHead):
 
     def scored(self, batch: VLBatch) -> Tensor:
         """Bool, of the shape of the scores: what is no padding."""
-        if not self.config.with_whole_image:
-            return batch.region_mask
-        return torch.cat([batch.region_mask.new_ones(batch.batch_size, 1), batch.region_mask], dim=1)
+        mask = batch.rows_region_mask
+        return torch.cat([mask.new_ones(len(mask), 1), mask], dim=1) if self.config.with_whole_image else mask
 
 
 class GroundingHead(TaskHead):
@@ -299,7 +298,7 @@ class GroundingHead(TaskHead):
         if batch.phrase_positions is None:
             raise ValueError("GroundingHead: the batch has no phrase_positions")
         phrases = phrase_states(output, batch.phrase_positions)
-        return self.phrases(self.dropout(phrases), self.dropout(output.region_states), batch.region_mask)
+        return self.phrases(self.dropout(phrases), self.dropout(output.region_states), batch.rows_region_mask)
 
 
 HEADS: Mapping[str, type[TaskHead]] = MappingProxyType(

@@ -1,7 +1,8 @@
 """The threads that read and decode, and the watchdog over them.
 
 Python cannot end a thread. One that does not come back in time is left behind and another takes its seat, so a read of
-a dead network file system or a decoder's endless loop costs one image and one thread. Their number is bounded.
+a dead network file system or a decoder's endless loop costs one image and one thread. Their number is bounded, for all
+shards of a process together: each holds a core or the memory of its photo until it comes back.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from roibeam.extraction.engine.photo_window import PhotoWindow, Place
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 
 MAX_LEFT_BEHIND = 16
+_left_behind: set[Place] = set()  # of this process; a thread that comes back takes its place out
 _DOING = {"read": "being read", "decode": "being decoded"}
 
 
@@ -36,7 +38,6 @@ class LoaderThreads:
         timeout: float,
     ) -> None:
         self._window, self._load, self._timeout = window, load, timeout
-        self._left_behind: set[Place] = set()
         for _ in range(num_threads):
             self._start()
 
@@ -54,14 +55,15 @@ class LoaderThreads:
             place.loading_seconds += seconds
             if place.loading_seconds < self._timeout:
                 continue
-            if len(self._left_behind) >= MAX_LEFT_BEHIND:
+            if len(_left_behind) >= MAX_LEFT_BEHIND:
                 raise RuntimeError(
-                    f"{place.image.location}: {MAX_LEFT_BEHIND} images before this one hang as well, each for more "
-                    f"than {self._timeout:g} s: does the file system they are on still answer? (--load-timeout)"
+                    f"{place.image.location}: {MAX_LEFT_BEHIND} images before this one hang as well in this process, "
+                    f"each for more than {self._timeout:g} s: does the file system they are on still answer? "
+                    "(--load-timeout)"
                 )
             detail = f"still {_DOING[place.stage]} after {self._timeout:g} s (--load-timeout)"
             failure = Failure(place.image.image_id, place.image.location, place.stage, "timeout", detail)
-            self._left_behind.add(place)
+            _left_behind.add(place)
             self._window.give_up_loading(place, failure)
             self._start()
 
@@ -74,7 +76,7 @@ class LoaderThreads:
             result = self._loaded(place)
             place.load_seconds = time.monotonic() - start
             if not self._window.loaded(place, result):
-                self._left_behind.discard(place)
+                _left_behind.discard(place)
                 return  # another thread has this one's seat
 
     def _loaded(self, place: Place) -> Photo | Failure | BaseException:

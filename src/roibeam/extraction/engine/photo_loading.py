@@ -72,7 +72,7 @@ class PhotoLoad:
         self._keep_pixels = keep_pixels or self._prepare is None
 
     def __call__(self, image: ImageRef, begin_stage: Callable[[str], None]) -> Photo | Failure:
-        """Raises what is not about this one file: too many open files, a file system that went away, a bug.
+        """Raises what is not about this one file: too many open files, no memory, a file system that went away, a bug.
 
         Args:
             begin_stage: told "read", then "decode", as they begin.
@@ -93,6 +93,8 @@ class PhotoLoad:
             pixels = self._decode(data)
         except DecodeError as error:
             return Failure(image.image_id, image.location, "decode", error.reason, str(error))
+        except MemoryError as error:  # as ENOMEM above: the photo may be a good one
+            raise MemoryError(f"{image.location}: {error}") from None
         image_hw = (pixels.shape[0], pixels.shape[1])
         boxes = None
         if image.boxes is not None:

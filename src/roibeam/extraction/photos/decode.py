@@ -3,7 +3,8 @@
 The published extractors decode with `cv2.imread`, so its rules are the convention: alpha dropped, grey and palette
 expanded, CMYK converted, 16 bits cut to 8, first frame of an animation. EXIF orientation is applied, or ignored (its
 flag `IMREAD_IGNORE_ORIENTATION`) for the extractors that used Pillow. What `cv2` does not do is refuse: it paints the
-missing part of a truncated JPEG grey and allocates whatever a header asks for. Both are checked here before it decodes.
+missing part of a truncated JPEG grey, allocates whatever a header asks for, and goes over the whole picture once for
+each scan of a JPEG, however many there are. All three are checked here before it decodes.
 
 Not detected, because libjpeg only warns of it and both cv2 and Pillow hand out the picture: damage inside a JPEG's scan
 data. Flipped bits, or a scan that was cut and had an end marker appended, give pixels that are partly wrong or grey.
@@ -14,6 +15,7 @@ included.
 from __future__ import annotations
 
 import io
+import re
 import struct
 import warnings
 import zlib
@@ -28,6 +30,10 @@ _PILLOW_FORMATS = ("JPEG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG200
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 DEFAULT_MAX_PIXELS = 120_000_000
 LARGEST_MAX_PIXELS = 178_956_970  # beyond this Pillow refuses on its own account: 2 x 1 GiB / 4 / 3
+# Photos have 1 scan, progressive ones about 10. Each costs a pass over all pixels: thousands fit into a megabyte.
+MAX_JPEG_SCANS = 100
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")  # those that end a scan, or have a length
+_MEMORY_PER_PIXEL = 12  # bytes that decoders take, at most: coefficients of a progressive JPEG, pixels, a turned copy
 _IMREAD_FLAGS = {
     "applied": cv2.IMREAD_COLOR,
     "ignored": cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION,
@@ -57,8 +63,9 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
         (height, width, 3) uint8, channel order B, G, R; equal to `cv2.imread` of the file with the flag that belongs to
         `exif_orientation`.
     Raises:
-        DecodeError: with reason "empty file", "not an image", "too many pixels", "truncated", "corrupt" or
-            "undecodable".
+        DecodeError: with reason "empty file", "not an image", "too many pixels", "too many scans",
+            "truncated", "corrupt" or "undecodable".
+        MemoryError: if memory runs out, which is no fault of the image.
         ValueError: if `exif_orientation` is another word.
     """
     if exif_orientation not in _IMREAD_FLAGS:
@@ -67,8 +74,11 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
     try:
         image = cv2.imdecode(np.frombuffer(_without_profile(data), np.uint8), _IMREAD_FLAGS[exif_orientation])
     except cv2.error as error:
+        if "Insufficient memory" in str(error):
+            raise MemoryError("decoding this image takes more than there is") from None
         raise DecodeError("undecodable", f"OpenCV: {str(error).strip().splitlines()[-1]}") from None
     if image is None:
+        _check_memory(_header_pixels(data, max_pixels))  # cv2 says no more than None where its libraries got too little
         raise DecodeError("undecodable", "OpenCV could not decode it although its header looks right")
     return np.asarray(image)
 
@@ -81,6 +91,7 @@ def check_encoded(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> str:
         "AVIF", "BMP", "TIFF", "PPM" or "JPEG2000".
     Raises:
         DecodeError: as `decode_image`, but for "undecodable".
+        MemoryError: as `decode_image`.
     """
     if not data:
         raise DecodeError("empty file", "the file holds 0 bytes")
@@ -91,28 +102,64 @@ def check_encoded(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> str:
 
 
 def _check_with_pillow(data: bytes, max_pixels: int) -> str:
+    num_pixels = 0
     try:
         header = Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS)
         _check_num_pixels(*header.size, max_pixels)
-        if header.format == "JPEG":
-            _check_jpeg_end(data)
-        else:
+        num_pixels = header.width * header.height
+        if header.format in ("JPEG", "MPO"):
+            _check_jpeg_scans(data)
+        if header.format != "JPEG":
             header.load()
         return str(header.format)
-    except DecodeError:
+    except (DecodeError, MemoryError):
         raise
     except UnidentifiedImageError:
-        starts_with = data[:16].decode("latin-1").encode("unicode_escape").decode("ascii")
-        raise DecodeError("not an image", f"no known image format; it starts with '{starts_with}'") from None
+        raise DecodeError("not an image", f"no known image format{_likeness(data)}") from None
     except Image.DecompressionBombError:
         raise DecodeError("too many pixels", f"over {LARGEST_MAX_PIXELS} pixels: a decompression bomb?") from None
     except Exception as error:  # Pillow raises whatever its parsers meet: OSError, SyntaxError, struct.error, ...
+        _check_memory(num_pixels)
         raise DecodeError("truncated", f"broken or incomplete file: {error}") from None
+
+
+# What files that are no photos begin with, in small letters. None of their own bytes is told: a link among the photos
+# may lead to any file of this machine.
+_OTHER_KINDS = (
+    (b"<!doctype html", "an HTML page"), (b"<html", "an HTML page"), (b"<svg", "an SVG drawing"),
+    (b"<?xml", "an XML file"), (b"%!ps", "PostScript"), (b"%pdf", "a PDF"), (b"pk\x03\x04", "a zip archive"),
+    (b"\x1f\x8b", "a gzip file"), (b"version https://git-lfs", "a pointer of Git LFS"),
+)  # fmt: skip
+
+
+def _likeness(data: bytes) -> str:
+    start = data[:64].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    found = next((kind for prefix, kind in _OTHER_KINDS if start.startswith(prefix)), None)
+    if found is None and data[4:8] == b"ftyp":
+        found = "a film or a HEIC photo"
+    return "" if found is None else f"; it looks like {found}"
 
 
 def _check_num_pixels(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise DecodeError("too many pixels", f"{width}x{height} is over the limit of {max_pixels} (--max-pixels)")
+
+
+def _header_pixels(data: bytes, max_pixels: int) -> int:
+    """The number of pixels by the header of a file that was checked; `max_pixels` where Pillow reads no header."""
+    try:
+        width, height = Image.open(io.BytesIO(data)).size
+    except Exception:  # a PNG with an odd chunk, which the own check takes
+        return max_pixels
+    return int(width * height)
+
+
+def _check_memory(num_pixels: int) -> None:
+    """Raises MemoryError where so many pixels cannot be decoded for want of memory. It asks for it and touches none."""
+    try:
+        np.empty(_MEMORY_PER_PIXEL * num_pixels, np.uint8)
+    except MemoryError:
+        raise MemoryError(f"decoding this image of {num_pixels} pixels takes more than there is") from None
 
 
 def _check_png(data: bytes, max_pixels: int) -> None:
@@ -162,11 +209,34 @@ def _without_profile(data: bytes) -> bytes:
     return b"".join([*kept, data[position:]])
 
 
-def _check_jpeg_end(data: bytes) -> None:
-    """A complete JPEG has an end marker after its first scan; inside a scan FF D9 cannot occur (ISO 10918-1, B.1.1.5).
+def _check_jpeg_scans(data: bytes) -> None:
+    """A complete JPEG has an end marker after its first scan; inside one FF D9 cannot occur (ISO 10918-1, B.1.1.5)."""
+    first = _first_jpeg_scan(data)
+    if data.find(b"\xff\xd9", first) < 0:
+        raise DecodeError("truncated", f"JPEG without an end marker after {len(data)} bytes")
+    # Few scans for sure, or bytes to be looked at one by one: films and pictures behind the end have FF DA too.
+    if data.count(b"\xff\xda", first) > MAX_JPEG_SCANS and _has_too_many_scans(data, first):
+        raise DecodeError("too many scans", f"a JPEG of over {MAX_JPEG_SCANS} scans; photos have about 10 at most")
 
-    Thumbnails inside EXIF have end markers of their own, so the search starts behind the headers. Stray bytes between
-    header segments are skipped as libjpeg skips them ("extraneous bytes before marker", jdmarker.c::next_marker).
+
+def _has_too_many_scans(data: bytes, first: int) -> bool:
+    """Goes from marker to marker as libjpeg does, up to the end marker."""
+    position = first
+    for _ in range(MAX_JPEG_SCANS):
+        position += 2 + _big_endian(data, position + 2, 2)
+        while (found := _JPEG_MARKER.search(data, position)) and found[0] not in (b"\xff\xd9", b"\xff\xda"):
+            position = found.start() + 2 + max(_big_endian(data, found.start() + 2, 2), 2)
+        if found is None or found[0] == b"\xff\xd9":
+            return False
+        position = found.start()
+    return True
+
+
+def _first_jpeg_scan(data: bytes) -> int:
+    """Where the first scan's marker stands.
+
+    Thumbnails inside EXIF have markers of their own, so the search walks over the headers. Stray bytes between header
+    segments are skipped as libjpeg skips them ("extraneous bytes before marker", jdmarker.c::next_marker).
     """
     position = 2
     while (position := data.find(b"\xff", position)) >= 0 and position + 4 <= len(data):
@@ -178,9 +248,7 @@ def _check_jpeg_end(data: bytes) -> None:
         elif marker == 0xD9:  # the end, before any scan
             break
         elif marker == 0xDA:  # start of scan
-            if data.find(b"\xff\xd9", position) < 0:
-                raise DecodeError("truncated", f"JPEG without an end marker after {len(data)} bytes")
-            return
+            return position
         else:
             position += 2 + _big_endian(data, position + 2, 2)
     raise DecodeError("truncated", f"JPEG ends within its headers after {len(data)} bytes")

@@ -2,7 +2,7 @@
 
     /models/vg.pth                        a local file, used in place; file:///models/vg.pth is the same
     hf:unc-nlp/frcnn-vg-finetuned@main    a Hugging Face repository, through huggingface_hub and its own cache
-    https://host/vg.pth#sha256=<hex>      downloaded to the cache, checked
+    https://host/vg.pth#sha256=<hex>      downloaded to the cache, checked; without the sum a warning tells it
     gs://, s3://, hdfs://, ...            copied to the cache through Apache Beam's filesystems
 
 Cached files are named by where they came from and by what the far side says of them (ETag, size, time), so a file that
@@ -129,7 +129,7 @@ def _from_web(url: str, checksum: str, cache_dir: Path) -> Path:
             target = _cache_path(cache_dir, url, f"{version} {length}" if version else "", checksum)
             if not checksum and version and target.exists():
                 return target
-            return _store(response, target, url, length=length, checksum=checksum)
+            return _store(response, target, url, length=length, checksum=checksum, warn=not checksum)
     except urllib.error.HTTPError as error:
         raise ValueError(f"weights {url}: the server says {error.code} {error.reason}") from None
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
@@ -221,8 +221,12 @@ def _base_name(url: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:] or "weights"
 
 
-def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, checksum: str) -> Path:
-    """Copies a stream to `target`, which appears when it is complete and checked, or not at all."""
+def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, checksum: str, warn: bool = False) -> Path:
+    """Copies a stream to `target`, which appears when it is complete and checked, or not at all.
+
+    Args:
+        warn: that nothing said which file it must be, and how to say it.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     _log.info("fetching %s to %s", url, target)
     digest, received = hashlib.sha256(), 0
@@ -247,6 +251,11 @@ def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, chec
         except BaseException:
             Path(part.name).unlink(missing_ok=True)
             raise
+    if warn:
+        _log.warning(
+            "weights %s: taken as the server sent them; to take no others from now on, write %s#sha256=%s",
+            url, url, digest.hexdigest(),
+        )  # fmt: skip
     return target
 
 

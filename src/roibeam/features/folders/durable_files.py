@@ -7,8 +7,11 @@ import hashlib
 import json
 import os
 import secrets
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
+
+from roibeam.features.folders.full_disk import naming_file
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -40,7 +43,7 @@ def write_bytes_atomically(path: Path, data: bytes, *, first: bool = False) -> b
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
     try:
-        with open(temporary, "xb") as file:
+        with naming_file(path), open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -82,8 +85,14 @@ def fsync_folder(folder: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def read_regular_file(path: Path) -> bytes:
-    """The bytes of a file; ValueError for what is none: a pipe would be waited for."""
+def open_regular_file(path: Path) -> BufferedReader:
+    """The file, to be read; ValueError for what is none: a pipe would be waited for."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path}: is not a regular file; restore it or run the command that wrote it again")
-    return path.read_bytes()
+    return path.open("rb")
+
+
+def read_regular_file(path: Path) -> bytes:
+    """All bytes of what `open_regular_file` opens."""
+    with open_regular_file(path) as file:
+        return file.read()

@@ -1,4 +1,4 @@
-"""One run at a time writes a store on this machine."""
+"""One run at a time writes a store, or the folder of a training, on this machine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ def run_lock(folder: OutputFolder) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def store_lock(store: Path) -> Iterator[None]:
+def store_lock(store: Path, *, held: str = "another run is writing this store") -> Iterator[None]:
     """Holds OUT/.lock while a run writes; the kernel lets go of it when the process dies, however it dies.
 
+    Args:
+        held: what is said where another run holds it.
     Raises:
         ValueError: if another run holds it.
     """
@@ -33,9 +35,7 @@ def store_lock(store: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise ValueError(
-                f"{store}: another run is writing this store; wait for it or choose another folder"
-            ) from None
+            raise ValueError(f"{store}: {held}; wait for it or choose another folder") from None
         # The previous holder may have removed the file between our open and our lock.
         try:
             if os.fstat(descriptor).st_ino == os.stat(path).st_ino:

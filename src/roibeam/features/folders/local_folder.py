@@ -16,6 +16,7 @@ from roibeam.features.folders.durable_files import (
     write_bytes_atomically,
 )
 from roibeam.features.folders.folder_protocol import FileFacts
+from roibeam.features.folders.full_disk import naming_file
 
 SCRATCH_PREFIX = ".tmp-"
 
@@ -85,7 +86,7 @@ class LocalFolder:
             if path.parent not in parents:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 parents.add(path.parent)
-            with open(path, "wb") as file:
+            with naming_file(path), open(path, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -100,9 +101,10 @@ class LocalFolder:
     def written_aside(self, name: str) -> Iterator[Path]:
         aside = self.path / f".{name}.{os.getpid()}{TEMPORARY_SUFFIX}"
         try:
-            yield aside
-            with aside.open("rb") as file:
-                os.fsync(file.fileno())
+            with naming_file(self.path / name):
+                yield aside
+                with aside.open("rb") as file:
+                    os.fsync(file.fileno())
             os.replace(aside, self.path / name)
         except BaseException:
             aside.unlink(missing_ok=True)

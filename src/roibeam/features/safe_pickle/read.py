@@ -19,13 +19,15 @@ from __future__ import annotations
 import codecs
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from roibeam.features.safe_pickle.values import (
     CALLS,
     MARK,
+    MAX_DEPTH,
+    TOO_DEEP,
     Name,
     Unbuilt,
     UnsafePickleError,
@@ -44,6 +46,9 @@ MAX_STEPS = 30_000_000
 _CONTAINERS_FREE, _BYTES_PER_CONTAINER = 1_000_000, 8
 # Calls copy what they are given; a plain pickle gives every byte to one call, a hostile one the same list to thousands.
 _COPIES_PER_BYTE, _COPIES_FREE = 4, 10_000
+# Entries on the stack for each container around the one that is being made, at most: a call with arguments has them.
+_ENTRIES_PER_LEVEL = 5
+_NESTING = frozenset((list, tuple, dict))
 _SIZED = (str, bytes, bytearray, list, tuple)
 Encoding = Literal["latin1", "bytes"]
 
@@ -96,6 +101,9 @@ class _Machine:
         self.position, self.copied, self.containers = 0, 0, 0
         self.max_containers = _CONTAINERS_FREE + len(data) // _BYTES_PER_CONTAINER
         self.stack: list[Any] = []
+        self.num_marks = 0
+        # Id of a container -> how many containers are in one another there; only of those that hold some.
+        self.depths: dict[int, int] = {}
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
@@ -146,8 +154,19 @@ class _Machine:
     def push(self, value: Any) -> None:
         self.stack.append(value)
 
+    def mark(self) -> None:
+        self.num_marks += 1
+        if self.num_marks > _ENTRIES_PER_LEVEL * MAX_DEPTH:
+            raise UnsafePickleError(TOO_DEEP)
+        self.stack.append(MARK)
+
+    def pop(self) -> None:
+        if self.stack.pop() is MARK:
+            self.num_marks -= 1
+
     def pop_to_mark(self) -> list[Any]:
         stack = self.stack
+        self.num_marks -= 1
         for index in range(len(stack) - 1, -1, -1):
             if stack[index] is MARK:
                 found = stack[index + 1 :]
@@ -175,18 +194,37 @@ class _Machine:
                 f"makes more than {self.max_containers:,} lists, tuples, dicts and sets, too many for "
                 f"{len(self.data):,} bytes; refused"
             )
+        if self.num_marks <= 0 and len(self.stack) > _ENTRIES_PER_LEVEL * MAX_DEPTH:
+            raise UnsafePickleError(TOO_DEEP)  # without a mark, what is on the stack is around what is being made
+        if self.depths:
+            self.depths.pop(id(value), None)  # of a container that is gone
+        if type(value) is tuple:
+            self.nest(value, value)
         self.stack.append(value)
+
+    def nest(self, target: Any, items: Iterable[Any]) -> None:
+        """Notes how deep `target` is with these items, so that a deep nest is refused before all of it is built."""
+        kinds = map(type, items)
+        if _NESTING.isdisjoint(kinds):
+            return
+        depths = self.depths
+        depth = 1 + max(depths.get(id(item), 1) for item in items if type(item) in _NESTING)
+        if depth > MAX_DEPTH + 1:  # the check of the result does not count an empty one
+            raise UnsafePickleError(TOO_DEEP)
+        depths[id(target)] = max(depths.get(id(target), 1), depth)
 
     def extend_list(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not list:
             raise UnsafePickleError(f"appends to a {kind_of(target)}")
+        self.nest(target, items)
         target.extend(items)
 
     def extend_dict(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not dict:
             raise UnsafePickleError(f"sets items of a {kind_of(target)}")
+        self.nest(target, items)
         target.update(_pairs(items))
 
     def extend_set(self, items: list[Any]) -> None:
@@ -345,7 +383,7 @@ _ACTIONS: dict[int, Callable[[_Machine], Any]] = {
     0x8E: _sized(_U8, _bytes),
     0x96: _sized(_U8, lambda machine, raw: bytearray(raw)),
     # Containers.
-    ord("("): lambda m: m.push(MARK),
+    ord("("): _Machine.mark,
     ord("]"): lambda m: m.push_container([]),
     ord("l"): lambda m: m.push_container(m.pop_to_mark()),
     ord("a"): lambda m: m.extend_list(_pop_many(m, 1)),
@@ -363,7 +401,7 @@ _ACTIONS: dict[int, Callable[[_Machine], Any]] = {
     0x90: lambda m: m.extend_set(m.pop_to_mark()),
     0x91: lambda m: m.push_container(frozenset(map(checked_key, m.pop_to_mark()))),
     # Stack and memo.
-    ord("0"): lambda m: m.stack.pop(),
+    ord("0"): _Machine.pop,
     ord("1"): lambda m: m.pop_to_mark(),
     ord("2"): lambda m: m.push(m.stack[-1]),
     ord("p"): lambda m: m.put(_text_integer(m.line())),

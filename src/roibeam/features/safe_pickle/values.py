@@ -16,7 +16,7 @@ import numpy as np
 from roibeam.features.printable import printable
 
 MAX_DEPTH = 100  # containers in one another; consumers may walk a result recursively
-_TOO_DEEP = f"nests more than {MAX_DEPTH} containers in one another"
+TOO_DEEP = f"nests more than {MAX_DEPTH} containers in one another"
 MARK = object()  # start of a container on the machine's stack
 _MAX_DIMENSIONS = 32
 # A value may be shared by reference, and shared values that hold shared values are small in memory but endless to walk.
@@ -229,7 +229,7 @@ def check_result(value: Any, num_bytes: int) -> None:
             entered.add(id(current))
             num_open += 1
             if num_open > MAX_DEPTH:  # here as well, so that the walk ends early
-                raise UnsafePickleError(_TOO_DEEP)
+                raise UnsafePickleError(TOO_DEEP)
             todo.append((current, True))
             todo.extend((child, False) for child in nested)
             continue
@@ -238,7 +238,7 @@ def check_result(value: Any, num_bytes: int) -> None:
         count = len(children) + sum(size for size, _ in inner)
         depth = 1 + max(depth for _, depth in inner)
         if depth > MAX_DEPTH:
-            raise UnsafePickleError(_TOO_DEEP)
+            raise UnsafePickleError(TOO_DEEP)
         if count > limit:
             raise UnsafePickleError(
                 f"repeats its parts to more than {limit:,} values, too many for {num_bytes:,} bytes"

@@ -10,6 +10,8 @@ from typing import Any
 
 import lmdb
 
+from roibeam.features.folders.full_disk import naming_file
+
 # A fifth less processor time than with 256 MiB, whose memory is new to the system and in no cache.
 COMMIT_BYTES = 16 * 2**20
 _LEAST_MAP_BYTES = 2**21  # an empty environment and the tree pages of a small transaction
@@ -28,6 +30,8 @@ class GrowingLmdb:
         databases: named databases; none means the one without a name.
         durable: each commit is on the disk when the next one begins, so that what a killed writer leaves can be opened
             even after a power cut.
+    Raises:
+        OSError: naming the file, from each method that writes, when the disk is full or broken.
     """
 
     def __init__(
@@ -43,11 +47,13 @@ class GrowingLmdb:
         self._map_bytes = _whole_pages(max(map_bytes, _LEAST_MAP_BYTES))
         self._commit_bytes = commit_bytes
         # writemap=False: with it the file would get the apparent size of the map. Not durable: one fsync at the end.
-        self._env = lmdb.open(
-            os.fspath(path), subdir=subdir, map_size=self._map_bytes, max_dbs=len(databases), lock=False,
-            writemap=False, sync=durable, metasync=durable, readahead=False,
-        )  # fmt: skip
-        self._databases = {name: self._env.open_db(name) for name in databases}
+        self._file = path / "data.mdb" if subdir else path
+        with naming_file(self._file):
+            self._env = lmdb.open(
+                os.fspath(path), subdir=subdir, map_size=self._map_bytes, max_dbs=len(databases), lock=False,
+                writemap=False, sync=durable, metasync=durable, readahead=False,
+            )  # fmt: skip
+            self._databases = {name: self._env.open_db(name) for name in databases}
         self._txn = self._env.begin(write=True)
         self._pending: list[tuple[bytes, bytes, bytes | None]] = []  # what the open transaction holds
         self._pending_bytes = 0
@@ -61,7 +67,8 @@ class GrowingLmdb:
         entry = (key, value, database)
         while True:
             try:
-                stored = self._store(entry, append=append)
+                with naming_file(self._file):  # a transaction of very many pages writes some of them before its end
+                    stored = self._store(entry, append=append)
                 break
             except lmdb.MapFullError:
                 self._grow(len(value))
@@ -89,7 +96,8 @@ class GrowingLmdb:
         """Ends the transaction and begins another."""
         while True:
             try:
-                self._txn.commit()
+                with naming_file(self._file):
+                    self._txn.commit()
                 break
             except lmdb.MapFullError:  # a commit needs pages too, for the free list
                 self._grow(0)
@@ -99,7 +107,8 @@ class GrowingLmdb:
     def finish(self) -> None:
         """Commits and makes durable what was written. LMDB stays open until `close`."""
         self.commit()
-        self._env.sync(True)
+        with naming_file(self._file):
+            self._env.sync(True)
 
     def close(self) -> None:
         """Drops what was not committed; a second call does nothing."""

@@ -102,6 +102,12 @@ class OffsetIndex:
             at += 1
         return -1
 
+    def check_found(self, row: int) -> None:
+        """Raises ValueError when a lookup of the row's key leads to another row, or to none."""
+        key = self.key(row)
+        if self.find(key) != row:
+            raise self._damaged(f"does not lead to record {key.decode('utf-8', 'replace')!r}, which it holds")
+
     def key(self, row: int) -> bytes:
         start, end = self._key_offsets[row], self._key_offsets[row + 1]
         if not start <= end <= len(self._key_blob):

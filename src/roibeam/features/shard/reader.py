@@ -99,10 +99,13 @@ class ShardReader:
         return self.scan()
 
     def scan(self, *, copy: bool = True, check: bool = False) -> Iterator[RegionRecord]:
-        """Every record in key order, without a lookup for each; arguments and errors as `get`."""
+        """Every record in key order; arguments and errors as `get`. Checked ones must be found by their keys too, else
+        no lookup is made."""
         self._opened()[0].madvise(mmap.MADV_SEQUENTIAL)
         try:
             for row in range(len(self)):
+                if check:
+                    self._opened()[1].check_found(row)
                 yield self.record_at(row, copy=copy, check=check)
         finally:
             if self._map is not None:

@@ -1,6 +1,6 @@
 """What models derive from the regions of a record: where they are, and what the whole image looks like.
 
-Shapes: B rows, R regions, D feature width.
+Shapes: B rows, I images (as many as rows, unless rows share some), R regions, D feature width.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def mean_feature(features: Tensor, visible: Tensor, counted: Tensor) -> Tensor:
 class ImageElements(NamedTuple):
     """What a batch shows of its images: IMG, the whole image, then its regions; E = R + 1."""
 
-    features: Tensor  # (B, E, D), 0 at padding
-    locations: Tensor  # (B, E, 5)
-    mask: Tensor  # (B, E) bool
+    features: Tensor  # (I, E, D), 0 at padding
+    locations: Tensor  # (I, E, 5)
+    mask: Tensor  # (I, E) bool
 
 
 def elements_with_whole_image(batch: VLBatch, *, count: str, masked_appearance: str = "zero") -> ImageElements:
@@ -73,7 +73,7 @@ def elements_with_whole_image(batch: VLBatch, *, count: str, masked_appearance: 
         masked_appearance: what stands for a masked region: "zero", as published, or the feature that the batch brings,
             for features that a region encoder made of blanked "pixels".
     """
-    features, rows = batch.region_features, batch.batch_size
+    features, images = batch.region_features, len(batch.region_mask)
     visible = batch.region_mask & ~batch.masked_regions
     whole = batch.whole_image_features
     if whole is None:
@@ -82,7 +82,7 @@ def elements_with_whole_image(batch: VLBatch, *, count: str, masked_appearance: 
     features = features.masked_fill(~shown[..., None], 0.0)
     features = torch.cat([whole[:, None].to(features.dtype), features], dim=1)
     locations = region_locations(batch.region_boxes, batch.image_hw, batch.region_mask)
-    whole_location = locations.new_tensor(WHOLE_IMAGE_LOCATION).expand(rows, 1, -1)
+    whole_location = locations.new_tensor(WHOLE_IMAGE_LOCATION).expand(images, 1, -1)
     locations = torch.cat([whole_location, locations], dim=1).to(features.dtype)
-    mask = torch.cat([batch.region_mask.new_ones(rows, 1), batch.region_mask], dim=1)
+    mask = torch.cat([batch.region_mask.new_ones(images, 1), batch.region_mask], dim=1)
     return ImageElements(features, locations, mask)

@@ -69,13 +69,14 @@ class ImageBertEmbeddings(nn.Module):
         Raises:
             ValueError: for a text too long or without [CLS], or a batch without the global features this model reads.
         """
+        batch = batch.with_texts_of_rows()
         parts = [
             (self._embed_text(batch), batch.text_mask),
-            (self._embed_regions(batch), batch.region_mask),
+            (batch.images_to_rows(self._embed_regions(batch)), batch.rows_region_mask),
         ]
         present = batch.text_mask.new_ones(batch.batch_size, 1)
         if self.global_feature is not None:
-            parts.append((self._embed_whole_image(batch), present))
+            parts.append((batch.images_to_rows(self._embed_whole_image(batch)), present))
         if self.final_separator != "none":
             # A row without text has no last word to repeat.
             parts.append((self._embed_separator(batch), batch.text_mask[:, :1]))
@@ -90,7 +91,7 @@ class ImageBertEmbeddings(nn.Module):
         return self.text_norm(words + self.positions.weight[:length])
 
     def _embed_regions(self, batch: VLBatch) -> Tensor:
-        """(B, R, H), "Image embedding": e = LN(v + s + p_img + p_seq)."""
+        """(I, R, H), "Image embedding": e = LN(v + s + p_img + p_seq)."""
         # 4.3, task 2, "zero out the masked token": what is in the region, not where it is.
         hidden = ~batch.region_mask
         if self.masked_appearance == "zero":
@@ -102,7 +103,7 @@ class ImageBertEmbeddings(nn.Module):
         return real.pad(self._sum_visual(projected, real.pack(locations).to(features.dtype)))
 
     def _embed_whole_image(self, batch: VLBatch) -> Tensor:
-        """(B, 1, H): the box is the whole image; never masked."""
+        """(I, 1, H): the box is the whole image; never masked."""
         assert self.global_feature is not None
         features, width = batch.global_features, self.global_feature.in_features
         if features is None or features.shape[-1] != width:

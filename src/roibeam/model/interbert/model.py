@@ -92,7 +92,7 @@ class RegionEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.region_embedding_dropout)
 
     def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
-        """States (B, E, H) and their mask (B, E) bool.
+        """States (I, E, H) and their mask (I, E) bool.
 
         Raises:
             ValueError: for more elements than there are positions.
@@ -186,7 +186,8 @@ class InterBertModel(InterBertPreTrainedModel):
         Raises:
             ValueError: for a text too long or without [CLS], or more regions than the model has positions for.
         """
-        image, image_mask = self.region_embeddings(batch)
+        batch = batch.with_texts_of_rows()
+        image, image_mask = map(batch.images_to_rows, self.region_embeddings(batch))
         maps = AttentionMaps(joint_text=image_mask.shape[1], joint_regions=1) if with_attention else None
         states = torch.cat([image, self.text_embeddings(batch)], dim=1)  # section 2.2: all-attention (equations 1-4)
         states = self.joint(

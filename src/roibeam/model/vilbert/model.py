@@ -184,7 +184,13 @@ class ViLbertModel(ViLbertPreTrainedModel):
             ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
         """
         maps = AttentionMaps() if with_attention else None
-        return self.fuse(self.read_text(batch, maps), self.read_images(batch, maps), maps)
+        batch = batch.without_sharing() if with_attention else batch  # each row has maps of its own
+        text, image = self.read_text(batch, maps), self.read_images(batch, maps)
+        if batch.row_texts is not None:
+            text = text.take(batch.row_texts)
+        if batch.row_images is not None:
+            image = image.take(batch.row_images)
+        return self.fuse(text, image, maps)
 
     def read_text(self, batch: VLBatch, maps: AttentionMaps | None = None) -> Stream:
         """The captions of `batch` up to the first co-attention; its images are not read."""

@@ -59,15 +59,16 @@ class SingleStreamEmbeddings(nn.Module):
 
     def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
         """States (B, T + E, H) and their mask."""
-        length = batch.text_ids.shape[1]
+        batch, length = batch.with_texts_of_rows(), batch.text_ids.shape[1]
         check_text_length("single-stream ViLBERT", length, self.positions.num_embeddings)
         text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         real = Packing(elements.mask)
         regions = self.features(real.pack(elements.features)) + self.locations(real.pack(elements.locations))
         regions = real.pad(self.region_norm(regions + self.region_segments.weight[REGION_SEGMENT]))
+        regions, mask = batch.images_to_rows(regions), batch.images_to_rows(elements.mask)
         states = torch.cat([self.text_norm(text), regions], dim=1)
-        return self.dropout(states), torch.cat([batch.text_mask, elements.mask], dim=1)
+        return self.dropout(states), torch.cat([batch.text_mask, mask], dim=1)
 
 
 class SingleStreamForPreTraining(VLPreTrainedModel):

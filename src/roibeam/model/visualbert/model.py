@@ -74,7 +74,7 @@ class VisualBertEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, batch: VLBatch, packing: Packing) -> Tensor:
-        """(P, H), packed by `packing` of the T + R positions of each row.
+        """(P, H), packed by `packing` of the T + R positions of each row; `batch` shares no text.
 
         Raises:
             ValueError: for a text too long or without [CLS].
@@ -89,7 +89,7 @@ class VisualBertEmbeddings(nn.Module):
             segments = batch.region_images
         regions = real_regions.pad(self.projection(real_regions.pack(features)))
         regions = regions + self.region_segments(segments + self.first_region_segment)
-        regions = regions + self.region_positions.weight[0]
+        regions = batch.images_to_rows(regions + self.region_positions.weight[0])
         if batch.aligned_words is not None:
             regions = regions + self._aligned_positions(batch.aligned_words)
         return self.dropout(self.norm(packing.pack(torch.cat([text, regions], dim=1))))
@@ -137,9 +137,9 @@ class VisualBertModel(VisualBertPreTrainedModel):
         Raises:
             ValueError: for a text too long or without [CLS].
         """
-        length = batch.text_ids.shape[1]
+        batch, length = batch.with_texts_of_rows(), batch.text_ids.shape[1]
         maps = AttentionMaps(joint_regions=length) if with_attention else None
-        packing = Packing(torch.cat([batch.text_mask, batch.region_mask], dim=1))
+        packing = Packing(torch.cat([batch.text_mask, batch.rows_region_mask], dim=1))
         states = self.embeddings(batch, packing)
         joint_maps = None if maps is None else maps.joint
         if self.late_layer is None:

@@ -50,4 +50,6 @@ class VisualBertForGrounding(VisualBertForPreTraining):
         Returns:
             (B, P, R), before the softmax.
         """
-        return self.grounding_head(phrase_states(output, phrase_positions), output.region_states, batch.region_mask)
+        return self.grounding_head(
+            phrase_states(output, phrase_positions), output.region_states, batch.rows_region_mask
+        )

@@ -3,8 +3,8 @@
 As jackroos/VL-BERT common/ (fast_rcnn, visual_linguistic_bert) has it; where the paper differs, a field of
 `VLBertConfig` says so.
 
-Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (whole image first), D feature width, V width of a
-visual feature, H hidden width.
+Shapes: B rows, I images (as many as rows, unless rows share some), T text pieces, R regions, E = R + 1 image elements
+(whole image first), D feature width, V width of a visual feature, H hidden width.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def mean_of_visible(total: Tensor, count: Tensor, epsilon: float = 1e-5) -> Tens
 class ImageElements(NamedTuple):
     """What a batch shows of its images: the whole image first, then its regions."""
 
-    features: Tensor  # (B, E, D)
-    boxes: Tensor  # (B, E, 4)
-    mask: Tensor  # (B, E) bool
-    masked: Tensor  # (B, E) bool
+    features: Tensor  # (I, E, D)
+    boxes: Tensor  # (I, E, 4)
+    mask: Tensor  # (I, E) bool
+    masked: Tensor  # (I, E) bool
 
 
 def image_elements(batch: VLBatch, epsilon: float = 1e-5) -> ImageElements:
@@ -94,7 +94,7 @@ def image_elements(batch: VLBatch, epsilon: float = 1e-5) -> ImageElements:
     if whole is None:
         whole = average_visible_regions(batch.region_features, batch.region_mask, batch.masked_regions, epsilon)
     whole_box = torch.cat([torch.zeros_like(batch.image_hw), batch.image_hw.flip(-1) - 1], dim=-1)
-    never = batch.region_mask.new_zeros(batch.batch_size, 1)
+    never = batch.region_mask.new_zeros(len(batch.region_mask), 1)
     present = ~never if batch.text_only is None else ~batch.text_only[:, None]
     mask = torch.cat([present, batch.region_mask & present], dim=1)
     features = torch.cat([whole[:, None].to(batch.region_features.dtype), batch.region_features], dim=1)

@@ -107,9 +107,10 @@ class VLBertModel(VLBertPreTrainedModel):
 
     def encode(self, batch: VLBatch, elements: ImageElements, *, with_attention: bool = False) -> VLOutput:
         """As `forward`, with image elements that the caller made: `batch` gives only text and image size."""
-        tokens, visuals = self.embed_elements(elements, batch.image_hw)
+        batch = batch.with_texts_of_rows()
+        embedded = (*self.embed_elements(elements, batch.image_hw), elements.mask)
+        tokens, visuals, mask = map(batch.images_to_rows, embedded)
         whole, text_visuals = self.text_visuals(batch, visuals)
-        mask = elements.mask
         if not self.config.whole_image_element:
             tokens, visuals, mask = tokens[:, 1:], visuals[:, 1:], mask[:, 1:]
         states = self.embeddings(
@@ -136,7 +137,7 @@ class VLBertModel(VLBertPreTrainedModel):
         )
 
     def embed_elements(self, elements: ImageElements, image_hw: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, E, H) and visual features (B, E, V) of image elements, masked ones as the config says."""
+        """Tokens (I, E, H) and visual features (I, E, V) of image elements, masked ones as the config says."""
         masked, features = elements.masked[..., None], elements.features
         if self.masked_region_feature is not None:
             # Only the appearance is hidden: a masked region's box stays visible.

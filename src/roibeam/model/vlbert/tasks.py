@@ -197,7 +197,7 @@ class VLBertForVcr(VLBertTaskModel):
         if self.object_head is None:
             raise ValueError("VLBertForVcr: this model was made with object_loss='none'")
         if self.config.object_loss == "masked":
-            chosen = batch.masked_regions & batch.region_mask
+            chosen = batch.images_to_rows(batch.masked_regions & batch.region_mask)
             return cross_entropy(self.object_head(output.region_states[chosen]), labels_BR[chosen])
         states, mask = image_elements_of(batch, output)
         if output.whole_image_state is not None:
@@ -220,7 +220,7 @@ class VLBertForReferring(VLBertTaskModel):
 
     def loss(self, batch: VLBatch, scores_BE: Tensor, targets_BE: Tensor) -> SumCount:
         """Binary cross-entropy, mean over real elements; a target is 1 where the IoU with the object is above 0.5."""
-        mask = batch.region_mask
+        mask = batch.rows_region_mask
         if scores_BE.shape[1] > mask.shape[1]:
             mask = torch.cat([mask.new_ones(len(mask), 1), mask], dim=1)
         return region_bce(scores_BE, targets_BE, mask, per="regions")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from roibeam.pipelines.cli.json_output import json_line
-from roibeam.pipelines.cli.options import JSON, RESUME, THREADS, run_folder_lines
+from roibeam.pipelines.cli.options import JSON, RESUME, RESUME_FROM, THREADS, resume_asked, run_folder_lines
 from roibeam.pipelines.cli.surface.command import HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, MODEL
@@ -51,6 +51,7 @@ def train_command(
         list[str] | None, option("set", "Sections: train, photos, sampling, losses, detector, conventions.")
     ] = None,
     resume: Annotated[bool | None, RESUME] = None,
+    resume_from: Annotated[str | None, RESUME_FROM] = None,
     device: Annotated[str, option("device")] = "auto",
     precision: Annotated[str | None, option("precision", values="float32, bf16 or fp16", default="float32")] = None,
     threads: Annotated[int | None, THREADS] = None,
@@ -73,7 +74,7 @@ def train_command(
         learning_rate=learning_rate, warmup_steps=warmup_steps, decay_steps=_numbers("decay-steps", decay_steps),
         device=device, threads=threads, seed=seed,
         settings=(*precision_setting(precision, settings or ()), *(settings or ())),
-        resume="auto" if resume is None else resume,
+        resume="auto" if (asked := resume_asked(resume, resume_from)) is None else asked,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
     from roibeam.pipelines.training.launched import is_main_process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -99,6 +100,9 @@ def extract_command(
     ] = "float32",
     workers: Annotated[int, option("workers", "Here: of the local runner.")] = 1,
     runner: Annotated[str, option("runner", "Options after -- are for it.", is_advanced=True)] = "local",
+    pool_token_file: Annotated[
+        Path | None, option("pool-token-file", "For --runner flink or spark.", is_advanced=True)
+    ] = None,
     batched: Annotated[bool, option("batched", "Only with --precision float32.", is_advanced=True)] = False,
     threads: Annotated[int | None, THREADS] = None,
     decode_threads: Annotated[int, option("decode-threads")] = 2,
@@ -144,6 +148,7 @@ def extract_command(
         RunOptions(
             max_failures=max_failures, retry_dead_letters=retry_dead_letters, runner=runner,
             beam_args=tuple(context.args), workers=workers, as_json=as_json, scratch=scratch,
+            pool_token_file=None if pool_token_file is None else str(pool_token_file),
         ),
         shard_size,
     )  # fmt: skip

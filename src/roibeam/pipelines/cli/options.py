@@ -36,8 +36,8 @@ DETECTOR_SET = option("set", "Sections: detector, conventions, selection.")
 
 # Which images must not be inside: extract, pretrain and leaks.
 _RULES = (
-    "May be given again. RULE is refcoco, refcoco+, refcocog, karpathy, flickr30k, vqa, visual-genome or list; "
-    "docs/extract.md tells each."
+    "May be given again. RULE is refcoco, refcoco+, refcocog, karpathy, flickr30k, vqa, vcr, nlvr2, visual-genome or "
+    "list; docs/extract.md tells each."
 )
 HELD_OUT = option("held-out", _RULES)
 HELD_OUT_NEEDED = option("held-out", _RULES, group=INPUT, is_advanced=False)
@@ -46,6 +46,14 @@ NUMBERS_OF = option("numbers-of", default="what the kind of source tells")
 
 # All that train.
 RESUME = option("resume", default="continue where OUT holds this very run")
+RESUME_FROM = option("resume-from", default="the newest")
+
+
+def resume_asked(resume: bool | None, resume_from: str | None) -> bool | str | None:
+    """Both options as one; ValueError where they contradict each other."""
+    if resume_from is not None and resume is False:
+        raise ValueError("--no-resume and --resume-from contradict each other; give one of them")
+    return resume if resume_from is None else resume_from
 
 
 def run_folder_lines(run_dir: Path, result: TrainResult) -> list[str]:

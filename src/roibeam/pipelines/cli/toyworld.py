@@ -15,6 +15,8 @@ from roibeam.pipelines.cli.surface.option import argument, option
 
 if TYPE_CHECKING:
     from roibeam.pipelines.toyworld.perfect_perception import Perception
+    from roibeam.pipelines.toyworld.perfect_store import WrittenStore
+    from roibeam.pipelines.toyworld.tasks.write_tasks import WrittenTasks
     from roibeam.pipelines.toyworld.write import WorldSummary
 
 
@@ -23,6 +25,7 @@ def toyworld_command(
     num_images: Annotated[int, option("num-images", "Over all data sets and splits; at least 40.")] = 2000,
     seed: Annotated[int, option("seed", "Each number gives another world.")] = 0,
     workers: Annotated[int | None, option("workers", default="one for each core")] = None,
+    tasks: Annotated[str | None, option("tasks")] = None,
     perfect_store: Annotated[str | None, option("perfect-store")] = None,
     noise: Annotated[float | None, option("noise", default="0.3")] = None,
     missed: Annotated[float | None, option("missed", default="0")] = None,
@@ -38,20 +41,31 @@ def toyworld_command(
     Examples:
         roibeam toyworld world/ --num-images 2000
         roibeam toyworld world/ --num-images 2000 --perfect-store perfect/
+        roibeam toyworld world/ --num-images 2000 --tasks tasks/
     """
+    from roibeam.pipelines.finetuning.toy_levels import toy_levels
     from roibeam.pipelines.toyworld.perfect_store import PerfectStore
+    from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
     from roibeam.pipelines.toyworld.write import write_world
 
     faults = {"noise": noise, "missed": missed, "doubled": doubled, "box_jitter": box_jitter}
     perception = _perception({name: value for name, value in faults.items() if value is not None}, perfect_store)
-    asked = None if perfect_store is None else PerfectStore(perfect_store, out, perception, seed, num_images)
-    if asked is not None:
-        asked.check()
+    asked_tasks = None if tasks is None else ToyTasks(tasks, out, seed, num_images)
+    asked = None
+    if perfect_store is not None:
+        folder = None if tasks is None else Path(tasks)
+        asked = PerfectStore(perfect_store, out, perception, seed, num_images, folder)
+    for each in (asked_tasks, asked):
+        if each is not None:
+            each.check()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     done = write_world(out, seed=seed, num_images=num_images, workers=cores if workers is None else workers)
+    made_tasks = None if asked_tasks is None else asked_tasks.write(toy_levels)
     written = None if asked is None else asked.write()
     if as_json:
         summary = {"out": str(out), "drawn": done.drawn, "seconds": round(done.seconds, 3), "world": done.manifest}
+        if made_tasks is not None:
+            summary["tasks"] = {"tasks": tasks, "seconds": round(made_tasks.seconds, 3)} | made_tasks.manifest
         if written is not None:
             summary["perfect_store"] = {
                 "store": perfect_store,
@@ -65,10 +79,10 @@ def toyworld_command(
         typer.echo(json_line(summary))
         return
     typer.echo("\n".join(_lines(out, num_images, done)))
+    if made_tasks is not None:
+        typer.echo("\n".join(_task_lines(str(tasks), made_tasks)))
     if written is not None:
-        now = f"{written.written:,} written now, in {written.seconds:.0f} s" if written.written else "all there already"
-        typer.echo(f"{perfect_store}: {num_images:,} pictures, {written.manifest.num_regions:,} regions, {now}")
-        typer.echo(f"  seen with {perception.words}")
+        typer.echo("\n".join(_store_lines(str(perfect_store), written, perception)))
 
 
 def _perception(faults: dict[str, float], store: str | None) -> Perception:
@@ -97,3 +111,26 @@ def _lines(out: Path, num_images: int, done: WorldSummary) -> Iterator[str]:
     yield f"  {out / 'text'}: {done.manifest['documents']:,} documents without pictures"
     yield f"Texts {done.manifest['texts_sha256']}"
     yield f"Look at it: {(out / CONTACT_SHEET_NAME).absolute()}"
+
+
+def _task_lines(folder: str, made: WrittenTasks) -> Iterator[str]:
+    from roibeam.pipelines.finetuning.toy_levels import CEILING, FLOOR
+
+    rows, levels = made.manifest["rows"], made.manifest["levels"]
+    yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"
+    for task, splits in rows.items():
+        yield f"  {task}: {', '.join(f'{split} {count:,}' for split, count in splits.items())}"
+    yield f"  {'':<28}{'ceiling, %':>12}{'blind, %':>12}"
+    for task, splits in levels.items():
+        for split, measures in splits.items():
+            for measure, reached in measures.items():
+                if " type " not in measure:
+                    name = f"{task} {split}, {measure}"
+                    yield f"  {name:<28}{100 * reached[CEILING]:>12.2f}{100 * reached[FLOOR]:>12.2f}"
+
+
+def _store_lines(store: str, written: WrittenStore, perception: Perception) -> Iterator[str]:
+    now = f"{written.written:,} written now, in {written.seconds:.0f} s" if written.written else "all there already"
+    records, regions = written.manifest.num_records, written.manifest.num_regions
+    yield f"{store}: {records:,} pictures, {regions:,} regions, {now}"
+    yield f"  seen with {perception.words}"

@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
 from roibeam.pipelines.conformance.detector.family import DETECTOR_FAMILY
+from roibeam.pipelines.conformance.finetuning.family import FINETUNING_FAMILIES
 from roibeam.pipelines.conformance.interbert_family import INTERBERT_FAMILY
 from roibeam.pipelines.conformance.metrics.box_cases import BOX_METRICS
 from roibeam.pipelines.conformance.metrics.choice_cases import CHOICE_METRICS
@@ -37,7 +38,7 @@ FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
         family.name: family
         for family in (
             DETECTOR_FAMILY, INTERBERT_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY, VLBERT_FAMILY,
-            VQA_METRICS, CHOICE_METRICS, BOX_METRICS,
+            VQA_METRICS, CHOICE_METRICS, BOX_METRICS, *FINETUNING_FAMILIES,
         )
     }
 )  # fmt: skip

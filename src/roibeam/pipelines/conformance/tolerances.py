@@ -115,7 +115,23 @@ class MetricTolerances:
     box_accuracies: float = 1e-12
 
 
+@dataclass(frozen=True)
+class FinetuningTolerances:
+    """Of the families finetune_* (the READMEs beside their cases), all in float64.
+
+    Attributes:
+        values: of losses, rates and norms, relative.
+        weights: of final weights, absolute.
+        items: of boxes, features and targets that data sets give, absolute.
+    """
+
+    values: float = 1e-8
+    weights: float = 1e-8
+    items: float = 1e-5
+
+
 DETECTOR = DetectorTolerances()
+FINETUNING = FinetuningTolerances()
 METRICS = MetricTolerances()
 MODELS = ModelTolerances()
 VLBERT = VLBertTolerances()

@@ -8,6 +8,7 @@ Beam spreads and repeats shards; `roibeam.pipelines.extract.shard.shard_job` mak
 from __future__ import annotations
 
 import functools
+import json
 import urllib.error
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ from apache_beam.transforms.environments import ExternalEnvironment
 
 from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
 from roibeam.pipelines.extract.runners.option_sets import pipeline_options
-from roibeam.pipelines.extract.runners.worker_pool import run_with_workers
+from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, run_with_workers
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.running_shards import stopping_with_the_caller
 from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard
@@ -88,6 +89,7 @@ def run_extraction(
     runner: str,
     beam_args: Sequence[str],
     workers: int = 1,
+    pool_token_file: str | None = None,
 ) -> dict[str, Any]:
     """Runs the pipeline to its end.
 
@@ -95,6 +97,7 @@ def run_extraction(
         runner: see `roibeam.pipelines.extract.runners.option_sets`.
         beam_args: further Beam pipeline options, as on its command line.
         workers: processes of the local runner; 1 means this one.
+        pool_token_file: see `pipeline_options`.
     Returns:
         What Beam counted, by the names of `report_metrics`: numbers, and {"count", "sum", "min", "max"} of
         distributions. Committed values where the runner tells them, attempted ones elsewhere.
@@ -102,7 +105,9 @@ def run_extraction(
         ValueError: for an option that Beam does not know.
         OSError, ValueError, RuntimeError: whatever stopped a worker.
     """
-    options = pipeline_options(runner, beam_args, preload=PIPELINE, device=job.detector.device)
+    options = pipeline_options(
+        runner, beam_args, preload=PIPELINE, device=job.detector.device, pool_token_file=pool_token_file
+    )
     try:
         with stopping_with_the_caller(STOP_SECONDS):
             if runner == "local" and workers == 1:
@@ -156,18 +161,25 @@ def _run(pipeline: beam.Pipeline) -> dict[str, Any]:
 
 
 def _run_local(
-    job: ExtractJob, shards: Iterable[PlannedShard], text: StoreText, options: PipelineOptions, workers: int, pool: str
+    job: ExtractJob,
+    shards: Iterable[PlannedShard],
+    text: StoreText,
+    options: PipelineOptions,
+    workers: int,
+    pool: WorkerPool,
 ) -> dict[str, Any]:
     """On Beam's local engine with so many processes of the pool."""
     options.view_as(DirectOptions).direct_num_workers = workers
-    return _run(extraction_pipeline(job, shards, text, options, FnApiRunner(ExternalEnvironment(pool))))
+    return _run(
+        extraction_pipeline(job, shards, text, options, FnApiRunner(ExternalEnvironment(pool.address, pool.params)))
+    )
 
 
 def _run_portable(
-    job: ExtractJob, shards: Iterable[PlannedShard], text: StoreText, options: PipelineOptions, pool: str
+    job: ExtractJob, shards: Iterable[PlannedShard], text: StoreText, options: PipelineOptions, pool: WorkerPool
 ) -> dict[str, Any]:
     """Through the interfaces that clusters have: a job service, and workers of the pool."""
-    options.view_as(PortableOptions).environment_config = pool
+    options.view_as(PortableOptions).environment_config = json.dumps({"url": pool.address, "params": pool.params})
     return _run(extraction_pipeline(job, shards, text, options))
 
 

@@ -31,13 +31,13 @@ from roibeam.pipelines.extract.report.region_meaning import (
 )
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree, write_run_report
 from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, ProgressView
-from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
+from roibeam.pipelines.extract.report.run_summary import RunEnd, write_run_summary
 from roibeam.pipelines.extract.request import ExtractRequest, RunOptions
 from roibeam.pipelines.extract.requested_work import open_work
 from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.job import shared_detector, shared_fingerprint
-from roibeam.pipelines.extract.shard.store_folder import check_output_folder, tidy_store
+from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME, check_output_folder, tidy_store
 from roibeam.pipelines.extract.shard_plan import Plan
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.extract.work import Work
@@ -110,7 +110,10 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
     started = time.time()
     folder = work.store
     check_output_folder(folder)
-    pipeline_options(options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device)
+    pipeline_options(
+        options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device,
+        pool_token_file=options.pool_token_file,
+    )  # fmt: skip
     check_cluster(options.runner, options.beam_args)
     with waiting("loading the detector"):
         job, text = _prepare(work, options)
@@ -140,8 +143,9 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
                 "extracting", plan.num_images, view=view, as_json=options.as_json, least_seconds=least_seconds
             ):
                 metrics = run_extraction(
-                    job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
-                )
+                    job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers,
+                    pool_token_file=options.pool_token_file,
+                )  # fmt: skip
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
             seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun tells the same

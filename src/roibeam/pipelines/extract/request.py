@@ -91,6 +91,7 @@ class RunOptions:
         runner, beam_args, workers: see `roibeam.pipelines.extract.beam_extraction.run_extraction`.
         as_json: progress as JSON lines.
         scratch: see `roibeam.pipelines.extract.shard.job.ExtractJob`.
+        pool_token_file: with the token of the cluster's worker pools.
     """
 
     max_failures: float = 0.05
@@ -100,6 +101,7 @@ class RunOptions:
     workers: int = 1
     as_json: bool = False
     scratch: str | None = None
+    pool_token_file: str | None = None
 
     def __post_init__(self) -> None:
         check_lists(self, "beam_args")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 
@@ -58,6 +59,8 @@ class DownstreamTask:
             for a run that mirrors nothing.
         region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
         splits: their names, in the order to be shown.
+        regions: group, place of an image in it, its record -> (R,) int64, which of its regions are shown in which
+            order; None leaves that to the layout.
     """
 
     name: str
@@ -74,6 +77,7 @@ class DownstreamTask:
     mirrored: Callable[[TaskGroup], TaskGroup] | None = None
     region_targets: Mapping[str, Any] = field(default_factory=dict)
     splits: tuple[str, ...] = ("train", "val", "test")
+    regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         if self.form == LABEL and len(self.labels) < 2:

@@ -47,7 +47,7 @@ from roibeam.pipelines.model_files.model_checkpoint import (
     config_class_of,
     load_model,
 )
-from roibeam.pipelines.model_files.model_folder import model_folder
+from roibeam.pipelines.model_files.model_folder import check_model_sums, model_folder
 from roibeam.pipelines.training.checkpoint import put_in_place
 from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 
@@ -151,6 +151,7 @@ def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheck
         return load_model(spec, options=options)
     if options is not None:
         raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
+    check_model_sums(found[0])
     joint = load_joint(found[0])
     return JointCheckpoint(cast(PreTrainedModel, joint.model), *found, joint=joint)
 

@@ -27,7 +27,7 @@ from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertFor
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL, model_folder
+from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.model_files.published_models import system_of
 
 WEIGHTS = "model.safetensors"
@@ -93,6 +93,7 @@ def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
 
 def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     folder, tokenizer = model_folder(folder)
+    check_model_sums(folder)
     settings = read_json_object(folder / CONFIG)
     if "end_to_end" in settings:
         raise ValueError(

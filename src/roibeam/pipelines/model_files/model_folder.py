@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.extraction.weights.file_container import check_weight_file
+from roibeam.pipelines.training.run_folder.checkpoint_sums import check_sums
 from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
 
@@ -34,6 +35,12 @@ def model_folder(folder: Path) -> tuple[Path, Path | None]:
     if not (found / CONFIG).is_file():
         raise ValueError(f"{found}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
     return found, tokenizer
+
+
+def check_model_sums(found: Path) -> None:
+    """Compares a model inside a checkpoint with the sums that the checkpoint has; see `check_sums`."""
+    if (found.parent / "state.json").is_file():
+        check_sums(found.parent, below=f"{found.name}/")
 
 
 @dataclass(frozen=True)

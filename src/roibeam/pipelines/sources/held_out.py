@@ -17,6 +17,8 @@ from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.sources.datasets.folder import is_pattern
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list, read_json_members
 from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_karpathy
+from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
+from roibeam.pipelines.sources.datasets.vcr import read_vcr_images
 from roibeam.pipelines.sources.id_lists import read_id_list
 from roibeam.pipelines.sources.image_identity import (
     COCO,
@@ -311,6 +313,19 @@ def _read_vqa(path: str) -> Iterator[_HeldOut]:
         yield f"COCO {number}", [(COCO, number)]
 
 
+def _read_vcr(path: str) -> Iterator[_HeldOut]:
+    """val.jsonl or test.jsonl of VCR: the image of each question."""
+    for image in read_vcr_images(path):
+        yield image.file_name, [whole_id(image.file_name)]
+
+
+def _read_nlvr2(path: str) -> Iterator[_HeldOut]:
+    """dev.json, test1.json or test2.json of NLVR2: both images of each statement."""
+    for statement in read_nlvr2(path):
+        for image in statement.images:
+            yield image, [whole_id(image)]
+
+
 def _read_visual_genome(path: str) -> Aliases:
     """image_data.json of Visual Genome: which of its images are COCO's ("coco_id") and Flickr's ("flickr_id")."""
     expected = 'Visual Genome\'s image_data.json, a list of images with "image_id" and "coco_id"'
@@ -328,5 +343,6 @@ def _read_visual_genome(path: str) -> Aliases:
 
 RULES: dict[str, Callable[[str], Iterator[_HeldOut]]] = {
     "refcoco": _read_refer, "refcoco+": _read_refer, "refcocog": _read_refer, "karpathy": _read_karpathy,
-    "flickr30k": _read_flickr30k, "vqa": _read_vqa, "list": _read_list,
+    "flickr30k": _read_flickr30k, "vqa": _read_vqa, "vcr": _read_vcr, "nlvr2": _read_nlvr2,
+    "list": _read_list,
 }  # fmt: skip

@@ -14,6 +14,7 @@ from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.record.region_record import check_image_id
 from roibeam.pipelines.foundation.files.image_ids import is_utf8
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
+from roibeam.pipelines.foundation.files.unusable_names import with_usable_name
 
 _Row = tuple[str, str, str | None, str | None]  # id, location, captions and labels as json
 _COLUMNS = "id, location, captions, labels"
@@ -27,12 +28,12 @@ class ImageTable(Sequence[ImageRef]):
     """Images of unique ids, sorted by the UTF-8 bytes of these; given boxes are not kept.
 
     Rows of one id and one location are one image: their captions add up in the order given, and so do their labels,
-    each once.
+    each once. A name that is not UTF-8 and an id that is too long become those of `with_usable_name`.
 
     Args:
         images: in any order, taken one by one.
     Raises:
-        ValueError: when an id is no key of a store, a path is not UTF-8, or two images have one id.
+        ValueError: when an id is empty, or two images have one id.
         OSError: when the temporary file has no room.
     """
 
@@ -99,9 +100,8 @@ class ImageTable(Sequence[ImageRef]):
 
     def _checked_rows(self, images: Iterable[ImageRef]) -> Iterator[_Row]:
         last = ""
-        for image in images:
+        for image in map(with_usable_name, images):
             image_id, location = image.image_id, image.location
-            check_utf8(location)
             try:
                 check_image_id(image_id)
             except ValueError as error:

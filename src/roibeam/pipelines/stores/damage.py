@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.record.digest import content_digest, record_digest
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.shard.lmdb_pages import LmdbPages, ValuePlace
@@ -88,12 +89,14 @@ class StoreDamage:
         shards: those that are damaged or hold dead letters, by number.
         is_stale: whether the store manifest must be written again, since a shard has a newer attempt than it lists, or
             its own sums are wrong.
+        annotations: what is wrong with the table of captions and labels, "" for nothing.
     """
 
     manifest: StoreManifest
     plan: Plan | None
     shards: tuple[ShardState, ...]
     is_stale: bool
+    annotations: str = ""
 
     @property
     def damaged(self) -> list[ShardState]:
@@ -101,7 +104,7 @@ class StoreDamage:
 
     @property
     def is_whole(self) -> bool:
-        return not self.is_stale and not self.damaged
+        return not (self.is_stale or self.damaged or self.annotations)
 
     @property
     def num_broken(self) -> int:
@@ -150,7 +153,8 @@ def find_damage(store: Path) -> StoreDamage:
         is_stale = is_stale or shard.is_newer
         if state.is_damaged or state.num_dead_letters:
             states.append(state)
-    return StoreDamage(manifest, plan, tuple(states), is_stale)
+    table = "" if manifest.annotations is None else "; ".join(problems.get(manifest.annotations.file, []))
+    return StoreDamage(manifest, plan, tuple(states), is_stale, table)
 
 
 def _store_manifest(store: Path) -> StoreManifest:
@@ -331,11 +335,12 @@ def _read_dead_letters(store: Path) -> Iterator[DeadLetter]:
         ValueError, OSError: when it is missing or no such list.
     """
     wanted = [one.name for one in fields(DeadLetter)]
-    for batch in pq.ParquetFile(store / DEAD_LETTERS_NAME).iter_batches(columns=wanted):
-        for row in batch.to_pylist():
-            if sorted(row) != sorted(wanted) or not all(isinstance(value, str) for value in row.values()):
-                raise ValueError(f"{store / DEAD_LETTERS_NAME}: a row is no dead letter")
-            yield DeadLetter(**row)
+    with open_regular_file(store / DEAD_LETTERS_NAME) as file:
+        for batch in pq.ParquetFile(file).iter_batches(columns=wanted):
+            for row in batch.to_pylist():
+                if sorted(row) != sorted(wanted) or not all(isinstance(value, str) for value in row.values()):
+                    raise ValueError(f"{store / DEAD_LETTERS_NAME}: a row is no dead letter")
+                yield DeadLetter(**row)
 
 
 @contextmanager

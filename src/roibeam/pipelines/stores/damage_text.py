@@ -27,7 +27,7 @@ def damage_json(store: Path, damage: StoreDamage) -> dict[str, Any]:
         for state in damage.damaged
     ]
     counts = {"broken": damage.num_broken, "missing": damage.num_missing, "dead_letters": damage.num_dead_letters}
-    whole = {"whole": damage.is_whole, "manifest_is_stale": damage.is_stale}
+    whole = {"whole": damage.is_whole, "manifest_is_stale": damage.is_stale, "annotations": damage.annotations}
     return {"store": str(store), **whole, **counts, "shards": shards}
 
 
@@ -49,6 +49,8 @@ def damage_text(store: Path, damage: StoreDamage) -> str:
         lines.append(f"{counted(unnamed, 'lost record')} whose ids only the source knows: the store has no plan")
     if damage.is_stale:
         lines.append("manifest.json does not list the shards as they are; a repair writes it again")
+    if damage.annotations:
+        lines.append(printable(damage.annotations, 300))
     letters = counted(damage.num_dead_letters, "dead letter")
     if damage.is_whole:
         return f"{store}: whole; {counted(damage.manifest.num_records, 'record')}, {letters}"
@@ -60,7 +62,10 @@ def damage_text(store: Path, damage: StoreDamage) -> str:
 def _advice(store: Path, damage: StoreDamage) -> str:
     if damage.plan is None:
         return "it has no plan of its images: import or copy it again from its source"
-    return f"`roibeam store repair {store} --photos {damage.plan.source['image_root']}` extracts the images again"
+    again = f"`roibeam store repair {store} --photos {damage.plan.source['image_root']}`"
+    if not damage.damaged:
+        return f"{again} writes it again"
+    return f"{again} extracts the images again"
 
 
 def repair_json(store: Path, summary: RepairSummary) -> dict[str, Any]:
@@ -68,6 +73,7 @@ def repair_json(store: Path, summary: RepairSummary) -> dict[str, Any]:
     return {
         "store": str(store),
         "shards": summary.num_shards,
+        "annotations_again": summary.annotations_again,
         "extracted": summary.num_extracted,
         "copied": summary.num_copied,
         "retried": summary.num_retried,
@@ -93,6 +99,8 @@ def repair_text(store: Path, summary: RepairSummary) -> str:
         f"{store}: {counted(summary.num_shards, 'shard')} written anew: {counted(summary.num_extracted, 'image')} "
         f"extracted, {counted(summary.num_copied, 'record')} copied"
     )
+    if summary.annotations_again:
+        done += ", the table of captions and labels too"
     if summary.num_retried:
         done += f", {counted(summary.num_retried, 'dead letter')} now a record"
     content = "its content digest is what it was" if summary.is_as_before else "its content digest is another one now"

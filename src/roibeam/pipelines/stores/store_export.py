@@ -70,7 +70,8 @@ def export_store(store: Path, out: Path, *, format_name: str, layout: str | None
         format_name: a name in `roibeam.features.exchange.formats.FORMATS`.
         layout: one of the format's; None: its default.
     Raises:
-        ValueError: when `out` exists, a record does not fit the format, or what was written cannot be read back.
+        ValueError: when `out` exists, a record is damaged or does not fit the format, or what was written cannot be
+            read back.
     """
     start = time.monotonic()
     found = format_named(format_name)
@@ -80,7 +81,7 @@ def export_store(store: Path, out: Path, *, format_name: str, layout: str | None
         if not len(opened):
             raise ValueError(f"{store} holds no record; there is nothing to export")
         with Progress("writing", len(opened), RECORDS) as progress:
-            left_out = found.write(progress.counting(opened), out, layout=layout)
+            left_out = found.write(progress.counting(opened.scan(check=True)), out, layout=layout)
         report, read_back, written = _checked(found, out, opened)
         summary = ExportSummary(
             found.name, written, len(opened), {name: count for name, count in left_out.items() if count},
@@ -106,7 +107,7 @@ def _checked(found: FeatureFormat, out: Path, store: FeatureStore) -> tuple[Chec
             for outcome in report.watch(file.outcomes("float32")):
                 if isinstance(outcome, RegionRecord):
                     progress.one_more()
-                    _compare(store.get(outcome.image_id, copy=False), outcome, read_back, sized=sized)
+                    _compare(store.get(outcome.image_id, copy=False, check=True), outcome, read_back, sized=sized)
                 elif isinstance(outcome, DeadLetter):
                     _note(read_back, f"{outcome.location}: {outcome.detail}")
         return report, read_back, file.layout

@@ -81,6 +81,7 @@ class RepairSummary:
         num_copied: records copied from the old attempts.
         lost: images that were broken or missing and could not be extracted; they are dead letters now.
         num_retried: dead letters that are records now.
+        annotations_again: whether the table of captions and labels was damaged, and written again from the plan.
         is_as_before: whether the content digest is the one that the store was published with.
         seconds: wall time.
         device: where the detector computed, as torch names it; None where nothing was to be extracted.
@@ -92,6 +93,7 @@ class RepairSummary:
     num_copied: int
     lost: tuple[DeadLetter, ...]
     num_retried: int
+    annotations_again: bool
     is_as_before: bool
     seconds: float
     device: str | None
@@ -122,7 +124,7 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
             fingerprint, job = _recorded_job(store, before, plan, source)
             device = job.detector.device
             counts = _redo_shards(store, job, fingerprint, plan, states, retry=retry_dead_letters)
-        if counts.waiting or damage.is_stale:
+        if counts.waiting or damage.is_stale or damage.annotations:
             for manifest in counts.waiting:
                 publish_shard(store, manifest)
             vocabulary = Vocabulary(before.classes, before.attributes)
@@ -139,6 +141,7 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
         num_copied=counts.copied,
         lost=tuple(counts.lost),
         num_retried=counts.retried,
+        annotations_again=bool(damage.annotations),
         is_as_before=after.content_digest == before.content_digest,
         seconds=time.monotonic() - start,
         device=device,

@@ -21,9 +21,10 @@ from roibeam.pipelines.toyworld.raster import run_lengths
 from roibeam.pipelines.toyworld.scene import SceneObject
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, RELATIONS
 
-_CATEGORY_IDS = {name: place for place, name in enumerate(CATEGORIES, start=1)}
+CATEGORY_IDS = {name: place for place, name in enumerate(CATEGORIES, start=1)}
 # Text that is the same on each run, where the real files have dates and addresses.
-_INFO = {"description": "roibeam toy world", "url": "", "version": "1.0", "year": 2026, "contributor": "roibeam"}
+INFO = {"description": "roibeam toy world", "url": "", "version": "1.0", "year": 2026, "contributor": "roibeam"}
+LICENSES = [{"id": 1, "name": "Apache License 2.0", "url": "http://www.apache.org/licenses/LICENSE-2.0"}]
 _SBU_URL = "http://toyworld.invalid/{}"
 
 
@@ -62,29 +63,21 @@ class CocoWriter:
         self._karpathy = KarpathyWriter(folder / "dataset_coco.json", "coco")
 
     def add(self, picture: Picture) -> None:
-        year, name = picture.file_name.split("/")
-        scene = picture.scene
-        self._images[year].append(
-            {"license": 1, "file_name": name, "height": scene.height, "width": scene.width, "id": picture.number}
-        )
+        year, _ = picture.file_name.split("/")
+        self._images[year].append(coco_image(picture))
         for place, caption in enumerate(picture.captions):
             self._captions[year].add(
                 {"image_id": picture.number, "id": caption_id(picture, place), "caption": sentence(caption)}
             )
-        for thing in scene.objects:
-            self._instances[year].add(_instance(picture, thing))
+        for thing in picture.scene.objects:
+            self._instances[year].add(instance(picture, thing))
         self._karpathy.add(picture)
 
     def close(self) -> None:
-        licenses = [{"id": 1, "name": "Apache License 2.0", "url": "http://www.apache.org/licenses/LICENSE-2.0"}]
-        categories = [
-            {"supercategory": CATEGORIES[name].themes[0], "id": number, "name": name}
-            for name, number in _CATEGORY_IDS.items()
-        ]
         for year, images in self._images.items():
-            before = {"info": _INFO, "licenses": licenses, "images": images}
+            before = {"info": INFO, "licenses": LICENSES, "images": images}
             self._captions[year].close(before, {})
-            self._instances[year].close(before, {"categories": categories})
+            self._instances[year].close(before, {"categories": coco_categories()})
         self._karpathy.close()
 
 
@@ -93,7 +86,30 @@ def caption_id(picture: Picture, place: int) -> int:
     return picture.number * 10 + place
 
 
-def _instance(picture: Picture, thing: SceneObject) -> dict[str, Any]:
+def coco_image(picture: Picture) -> dict[str, Any]:
+    """The entry of a picture among COCO's images."""
+    return {
+        "license": 1,
+        "file_name": picture.file_name.rpartition("/")[2],
+        "height": picture.scene.height,
+        "width": picture.scene.width,
+        "id": picture.number,
+    }
+
+
+def coco_categories() -> list[dict[str, Any]]:
+    return [
+        {"supercategory": CATEGORIES[name].themes[0], "id": number, "name": name}
+        for name, number in CATEGORY_IDS.items()
+    ]
+
+
+def instance_id(picture: Picture, thing: SceneObject) -> int:
+    """COCO's id of an annotation."""
+    return picture.number * 100 + thing.number
+
+
+def instance(picture: Picture, thing: SceneObject) -> dict[str, Any]:
     """An annotation. Objects too hidden to be scored are crowds: what COCO's evaluation passes over."""
     segmentation: Any = [list(map(float, polygon)) for polygon in picture.polygons[thing.number]]
     if thing.ignored:
@@ -105,8 +121,8 @@ def _instance(picture: Picture, thing: SceneObject) -> dict[str, Any]:
         "iscrowd": int(thing.ignored),
         "image_id": picture.number,
         "bbox": list(map(float, thing.box)),
-        "category_id": _CATEGORY_IDS[thing.category],
-        "id": picture.number * 100 + thing.number,
+        "category_id": CATEGORY_IDS[thing.category],
+        "id": instance_id(picture, thing),
     }
 
 

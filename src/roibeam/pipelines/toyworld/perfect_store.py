@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,11 @@ from roibeam.pipelines.toyworld.perfect_perception import CLASS_NAMES, Perceptio
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, read_pictures
 from roibeam.pipelines.toyworld.scene import Scene, generate
 from roibeam.pipelines.toyworld.splits import place_of
+from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task, read_names
 from roibeam.pipelines.toyworld.world import ATTRIBUTES
 from roibeam.pipelines.toyworld.write import PICTURES
+
+_NLVR2 = Nlvr2Task.name
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class PerfectStore:
         folder: of the store, as it was typed.
         world: folder of the toy world.
         seed, num_images: of the world.
+        tasks: folder of its tasks, whose names of NLVR2's pictures the store has too; None for none.
     """
 
     folder: str
@@ -50,6 +54,7 @@ class PerfectStore:
     perception: Perception
     seed: int
     num_images: int
+    tasks: Path | None = None
 
     def check(self) -> None:
         """Sees that the store can be written, or gone on with, before anything is drawn.
@@ -80,9 +85,10 @@ class PerfectStore:
             ValueError: as `check`.
         """
         start, folder = time.monotonic(), Path(self.folder)
-        before = _num_records(folder)
-        with Progress("writing regions", self.num_images, PICTURES) as progress:
-            scenes = progress.counting(_scenes(self.world))
+        before, names = _num_records(folder), _other_names(self.tasks)
+        total = self.num_images + sum(map(len, names.values()))
+        with Progress("writing regions", total, PICTURES) as progress:
+            scenes = progress.counting(_scenes(self.world, names))
             manifest = write_perfect_store(folder, scenes, self.perception, photos=self.world)
         return WrittenStore(manifest, manifest.num_records - before, time.monotonic() - start)
 
@@ -109,10 +115,16 @@ class PerfectStore:
 
     def _check_pictures(self, folder: Path, shards: FinishedShards) -> None:
         """That they are of this world: all by their ids, the first by its regions too."""
-        for place, image_id in enumerate(shards.ids()):
+        is_first = True
+        for image_id in shards.ids():
+            if image_id.startswith(f"{_NLVR2}/"):
+                if self.tasks is None:
+                    raise ValueError(f"{folder}: has NLVR2's pictures of a world's tasks too; name them with --tasks")
+                continue
             index = _index_of(image_id)
             is_there = index is not None and index < self.num_images
-            if is_there and place == 0:
+            if is_there and is_first:
+                is_first = False
                 assert index is not None
                 expected = perceive(generate(self.seed, index).scene, image_id, self.perception)
                 is_there = shards.stored(image_id)[0] == record_digest(expected)
@@ -135,9 +147,19 @@ def _index_of(image: str) -> int | None:
     return index if index >= 0 and image_id(index) == image else None
 
 
-def _scenes(world: Path) -> Iterator[tuple[str, Scene]]:
+def _scenes(world: Path, other_names: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Scene]]:
     for picture in read_pictures(world / SCENES_NAME):
-        yield image_id(picture.scene.index), picture.scene
+        name = image_id(picture.scene.index)
+        for each in (name, *other_names.get(name, ())):
+            yield each, picture.scene
+
+
+def _other_names(tasks: Path | None) -> dict[str, list[str]]:
+    """Image id -> what NLVR2 calls the picture, as `roibeam extract TASKS` does too."""
+    found: dict[str, list[str]] = {}
+    for name, picture in () if tasks is None else read_names(tasks / _NLVR2):
+        found.setdefault(image_id_of(picture), []).append(image_id_of(f"{_NLVR2}/{name}"))
+    return found
 
 
 def _num_records(folder: Path) -> int:

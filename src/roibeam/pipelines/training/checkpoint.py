@@ -2,7 +2,8 @@
 
 checkpoints/step-00000100/     config.json, state.json, optimizer.safetensors, rng-0.safetensors (one per process),
                                model/config.json, model/model.safetensors: what to use;
-                               trained.safetensors: with an average, which `model` then holds, the weights it is of
+                               trained.safetensors: with an average, which `model` then holds, the weights it is of;
+                               SHA256SUMS: of all these files, compared before a run goes on from them
 
 The newest stay, and the one whose evaluation was best.
 """
@@ -13,6 +14,8 @@ import dataclasses
 import json
 import logging
 import math
+import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +30,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from roibeam.model.common.exponential_average import ExponentialAverage
+from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints, write_sums
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, sync_to_disk, write_json
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -81,9 +85,39 @@ def save_checkpoint(
     resolved: Mapping[str, Any],
     accelerator: Accelerator,
 ) -> Path:
-    """Writes aside, syncs to disk, renames: a folder called step-* is complete. safetensors and JSON only."""
+    """Writes aside, syncs to disk, renames: a folder called step-* is complete. safetensors and JSON only.
+
+    Raises:
+        OSError: naming the folder, when it cannot be written, such as on a full disk; what was written of it goes away.
+    """
     final = checkpoint_folder(run_dir, position.step)
     aside = final.with_name(f".writing-{final.name}")
+    try:
+        _write(aside, final, state, model_config, position, resolved, accelerator)
+    except (SafetensorError, OSError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise _cannot_write(final, error) from None
+    return final
+
+
+def _cannot_write(final: Path, error: Exception) -> OSError:
+    """An error of writing with the number that its text tells: safetensors hands over the text alone."""
+    told = re.search(r"os error (\d+)", str(error))
+    number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+    if number is None:
+        return OSError(f"cannot write the checkpoint {final}: {error}")
+    return OSError(number, f"{os.strerror(number)}: cannot write the checkpoint", str(final))
+
+
+def _write(
+    aside: Path,
+    final: Path,
+    state: TrainingState,
+    model_config: Mapping[str, Any],
+    position: Position,
+    resolved: Mapping[str, Any],
+    accelerator: Accelerator,
+) -> None:
     if accelerator.is_main_process:
         shutil.rmtree(aside, ignore_errors=True)
         (aside / "model").mkdir(parents=True)
@@ -100,9 +134,9 @@ def save_checkpoint(
         write_json(aside / "state.json", {"format": 1, **dataclasses.asdict(position), **_described(state)})
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
+        write_sums(aside)
         put_in_place(aside, final)
     accelerator.wait_for_everyone()
-    return final
 
 
 def _described(state: TrainingState) -> dict[str, Any]:
@@ -133,14 +167,15 @@ def load_checkpoint(folder: Path, state: TrainingState, *, rank: int) -> Positio
     """Restores `state` and the random state of process `rank`; returns where the run stood.
 
     Raises:
-        ValueError: if a file of the checkpoint is missing or damaged.
+        ValueError: if a file of the checkpoint is missing or damaged. Files are not compared with their sums here, see
+            `check_sums`.
     """
     try:
         return _load(folder, state, rank)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"checkpoint {folder} is damaged or incomplete ({reason}); remove it to resume from the one before"
+            f"checkpoint {folder} is damaged or incomplete ({reason}); {other_checkpoints(folder)}"
         ) from None
 
 
@@ -221,12 +256,20 @@ def beats(value: float | None, best: Mapping[str, Any] | None, config: TrainConf
     return bool(value > best[config.best_by] if config.best_is == "highest" else value < best[config.best_by])
 
 
+def set_later_aside(run_dir: Path, step: int) -> None:
+    """Checkpoints after `step`, from which a run goes on, are none of it any more: `remove_old_checkpoints` removes
+    them."""
+    for folder in sorted((run_dir / CHECKPOINTS).glob("step-*"), reverse=True):
+        if checkpoint_step(folder) > step:
+            folder.rename(folder.with_name(f"{_REMOVING}{folder.name}"))
+
+
 def remove_old_checkpoints(run_dir: Path, keep: int, best_step: int | None) -> None:
     """Removes all but the `keep` newest (0 = all stay) and that of `best_step`, and what a killed run left half done.
 
     A folder gets another name first: one called step-* is complete at any time.
     """
-    parent = run_dir / "checkpoints"
+    parent = run_dir / CHECKPOINTS
     old = sorted(parent.glob("step-*"))[:-keep] if keep else []
     best = None if best_step is None else checkpoint_folder(run_dir, best_step)
     for folder in old:

@@ -51,16 +51,19 @@ from roibeam.pipelines.training.checkpoint import (
     load_checkpoint,
     remove_old_checkpoints,
     save_checkpoint,
+    set_later_aside,
 )
 from roibeam.pipelines.training.launched import num_processes
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, learning_rate_at
 from roibeam.pipelines.training.rehearsal import rehearse
-from roibeam.pipelines.training.run_folder.files import latest_checkpoint
+from roibeam.pipelines.training.run_folder.checkpoint_sums import check_sums
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,
     check_run_folder,
     check_same_run,
+    checkpoint_to_resume,
+    run_folder_lock,
     write_config,
 )
 from roibeam.pipelines.training.run_folder.run_figures import training_seconds
@@ -125,16 +128,33 @@ def train(
         recorded: facts worth keeping that may differ on resume (paths, versions, store numerics).
         resume: True goes on from the newest checkpoint in `run_dir`; from the start, with a warning, when there is none
             yet. "auto" is for a command that is given again and again: goes on where `run_dir` holds this run, else
-            starts.
+            starts. The name of a checkpoint, such as "step-100", goes on from it; later ones are removed.
         stop_at_step: stops (with a checkpoint) before `config.steps`; the schedule is not changed by it.
     Raises:
-        ValueError: when `run_dir` holds a run and `resume` is False, when its configuration differs, or when a loss or
-            gradient is not finite (naming the samples; the last checkpoint is kept).
+        ValueError: when `run_dir` holds a run and `resume` is False, when its configuration differs, when another
+            training writes there, when a file of the checkpoint is damaged (naming it), or when a loss or gradient is
+            not finite (naming the samples; the last checkpoint is kept).
         StoppedBySignalError: after a SIGTERM or Ctrl-C.
     """
     run_dir = Path(run_dir)
-    last_step = config.steps if stop_at_step is None else min(stop_at_step, config.steps)
     check_run_folder(run_dir, resume=resume)
+    with run_folder_lock(run_dir):
+        return _train(task, config, run_dir, description, defaults, recorded, resume=resume, stop_at_step=stop_at_step)
+
+
+def _train(
+    task: TrainTask,
+    config: TrainConfig,
+    run_dir: Path,
+    description: Mapping[str, Any],
+    defaults: Mapping[str, Mapping[str, Any]],
+    recorded: Mapping[str, Any] | None,
+    *,
+    resume: Resume,
+    stop_at_step: int | None,
+) -> TrainResult:
+    """As `train`, in a folder that no other training writes to."""
+    last_step = config.steps if stop_at_step is None else min(stop_at_step, config.steps)
     _check_task(task, config)
     accelerator = make_accelerator(config)
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
@@ -198,7 +218,10 @@ def _newest_of_this_run(
     run_dir: Path, resolved: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]], *, resume: Resume
 ) -> Path | None:
     """The checkpoint to go on from, if there is one; ValueError where the folder holds another run."""
-    newest = latest_checkpoint(run_dir)
+    newest = checkpoint_to_resume(run_dir, resume)
+    if newest is not None:
+        with waiting("checking the checkpoint"):
+            check_sums(newest)
     if newest is not None or (resume == "auto" and (run_dir / CONFIG_NAME).exists()):
         check_same_run(newest or run_dir, resolved, defaults)
     return newest
@@ -244,6 +267,7 @@ def _opened_log(
     if accelerator.is_main_process:
         run_dir.mkdir(parents=True, exist_ok=True)
         log = TrainLog(run_dir, config, after_step=after_step)
+        set_later_aside(run_dir, after_step)
         write_config(run_dir, resolved)
     accelerator.wait_for_everyone()
     return log

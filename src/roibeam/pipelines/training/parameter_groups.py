@@ -74,6 +74,23 @@ def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> li
     return [_group(parameters, scale, decays) for (scale, decays), parameters in groups.items()]
 
 
+def groups_by_words(named: Mapping[str, nn.Parameter], scales: Sequence[tuple[str, float]]) -> list[ParameterGroup]:
+    """The trainable parameters, those alike in one group (VL-BERT's `LR_MULT`: vqa/function/train.py).
+
+    Args:
+        named: by the names that `scales` mean.
+        scales: a rate relative to the run's for parameters whose name holds these words; the first that fits.
+    """
+    groups: dict[str, ParameterGroup] = {}
+    for name, parameter in named.items():
+        if parameter.requires_grad:
+            words, scale = next(((words, scale) for words, scale in scales if words in name), ("", 1.0))
+            empty: ParameterGroup = {"params": [], "learning_rate_scale": scale}
+            group = groups.setdefault(words, empty)
+            group["params"] = [*group["params"], parameter]
+    return list(groups.values())
+
+
 def _group(parameters: list[nn.Parameter], scale: float, decays: bool) -> ParameterGroup:
     group: ParameterGroup = {"params": parameters, "learning_rate_scale": scale}
     return group if decays else {**group, "weight_decay": 0.0}
@@ -123,6 +140,12 @@ def _vilbert_release_mt_tasks(name: str) -> Treatment:
     return Treatment(decays=not _named_without_decay(official), rate=rate)
 
 
+def _vilbert_release_mt_scratch(name: str) -> Treatment:
+    """The same with `--vision_scratch`: all have a head's rate, for the option looks for BERT's names behind
+    "module.", before the model is wrapped."""
+    return Treatment(decays=not _named_without_decay(_vilbert_name(name, "release-mt")), rate=NEW_HEAD_RATE)
+
+
 def _visualbert_ucla(name: str) -> Treatment | None:
     """uclanlp/visualbert models/model_wrapper.py: nothing named "pooler" is trained, though a loss may read it."""
     from roibeam.model.visualbert.checkpoint import TABLE
@@ -149,6 +172,7 @@ PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
         "vilbert-release-tasks": _vilbert_release_tasks,
         "vilbert-release-mt": _vilbert_release_mt,
         "vilbert-release-mt-tasks": _vilbert_release_mt_tasks,
+        "vilbert-release-mt-scratch": _vilbert_release_mt_scratch,
         "visualbert-ucla": _visualbert_ucla,
         "interbert-release": _interbert_release,
         "interbert-release-tasks": _interbert_release_tasks,

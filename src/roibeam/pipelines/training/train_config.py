@@ -8,7 +8,9 @@ from roibeam.pipelines.foundation.device_choice import check_device_name
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
 OPTIMIZERS = ("adamw", "sgd", "bert-adam", "adamw-transformers", "adamw-transformers-uncorrected")
-SCHEDULES = ("linear", "steps")
+SCHEDULES = ("linear", "steps", "epochs-over-warmup")
+LOSS_MEANS = ("step", "micro_batch")
+USED_MICRO_BATCHES = ("all", "last")
 CLIP_SCOPES = ("all", "each")
 PRECISIONS = ("fp32", "bf16", "fp16")
 BEST_IS = ("highest", "lowest")
@@ -23,10 +25,13 @@ class TrainConfig:
         steps: optimizer steps; the schedule ends there.
         learning_rate: peak, for the whole global batch; never scaled by batch size or processes.
         warmup_steps: linear rise, step k uses learning_rate * k / warmup_steps.
+        warmup_share: in place of `warmup_steps`, as a share of `steps` that is not rounded, as in releases; 0 = none.
         schedule: after the rise: "linear" falls to 0 at `steps`; "steps" stays, times `decay_factor` behind each of
-            `decay_steps`, as detectors are trained.
+            `decay_steps`, as detectors are trained; "epochs-over-warmup" is "steps" with an accident of the multi-task
+            ViLBERT: the first step of each epoch has the full rate, during the rise too (training/optimizer/build.py).
         decay_steps: last step before each fall, ascending; () = none.
         decay_factor: of each fall.
+        epoch_steps: steps of an epoch, for "epochs-over-warmup".
         starts_at_zero: the schedule lags one step: the first has rate 0, as in releases that step their schedule after
             the optimizer.
         optimizer: "adamw" (torch's), "sgd" with momentum, or one of a release: "bert-adam", "adamw-transformers",
@@ -37,7 +42,11 @@ class TrainConfig:
         momentum: of SGD.
         clip_norm: largest gradient norm; 0 = no clipping.
         clip_scope: whether that is the norm of "all" gradients together, or of "each" tensor by itself.
-        accumulation: micro-batches per step and process. The loss is the mean over all of them together.
+        accumulation: micro-batches per step and process.
+        loss_mean: over what a loss is a mean: all elements of the "step", whatever its micro-batches; or of each
+            "micro_batch", whose means are averaged then, as releases do.
+        used_micro_batches: "all"; or only the "last" one of a step gives gradients (uclanlp/visualbert, which clears
+            them before each).
         precision: "fp32"; or "bf16" or "fp16" (autocast; weights stay fp32). fp16 needs an accelerator and scales the
             loss: a step whose gradients overflow is left out and the scale halved.
         activation_checkpointing: the model's layers compute their activations again in the backward pass instead of
@@ -61,9 +70,11 @@ class TrainConfig:
     steps: int
     learning_rate: float = 1e-4
     warmup_steps: int = 0
+    warmup_share: float = 0.0
     schedule: str = "linear"
     decay_steps: tuple[int, ...] = ()
     decay_factor: float = 0.1
+    epoch_steps: int = 0
     starts_at_zero: bool = False
     optimizer: str = "adamw"
     weight_decay: float = 1e-4
@@ -74,6 +85,8 @@ class TrainConfig:
     clip_norm: float = 10.0
     clip_scope: str = "all"
     accumulation: int = 1
+    loss_mean: str = "step"
+    used_micro_batches: str = "all"
     precision: str = "fp32"
     activation_checkpointing: bool = False
     average_rate: float = 0.0
@@ -110,6 +123,15 @@ class TrainConfig:
         _require(
             self.warmup_steps <= self.steps, f"warmup_steps {self.warmup_steps} is more than all {self.steps} steps"
         )
+        _require(
+            0 <= self.warmup_share <= 1 and not (self.warmup_share and self.warmup_steps),
+            f"warmup_share must be from 0 to 1 and stands in place of warmup_steps {self.warmup_steps}, got "
+            f"{self.warmup_share}",
+        )
+        _require(
+            (self.schedule == "epochs-over-warmup") == (self.epoch_steps > 0),
+            f"epoch_steps belongs to the schedule epochs-over-warmup and is at least 1 there, got {self.epoch_steps}",
+        )
         _require(0 < self.decay_factor <= 1, f"decay_factor must be above 0 and at most 1, got {self.decay_factor}")
         falls = self.decay_steps
         _require(
@@ -117,7 +139,7 @@ class TrainConfig:
             f"decay_steps must be whole numbers, ascending, from warmup_steps {self.warmup_steps} on, got {falls}",
         )
         _require(
-            self.schedule == "steps" or not falls,
+            self.schedule != "linear" or not falls,
             f"decay_steps {falls} belong to the schedule steps, not {self.schedule}",
         )
         _require(
@@ -129,10 +151,17 @@ class TrainConfig:
             ("optimizer", OPTIMIZERS),
             ("parameter_groups", (TASK_GROUPS, *PARAMETER_RULES)),
             ("clip_scope", CLIP_SCOPES),
+            ("loss_mean", LOSS_MEANS),
+            ("used_micro_batches", USED_MICRO_BATCHES),
             ("precision", PRECISIONS),
             ("best_is", BEST_IS),
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
+
+    @property
+    def rise(self) -> float:
+        """Steps of the rise; with `warmup_share` perhaps no whole number."""
+        return self.warmup_share * self.steps if self.warmup_share else self.warmup_steps
 
 
 def _require(condition: bool, message: str) -> None:

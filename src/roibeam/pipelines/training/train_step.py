@@ -73,14 +73,19 @@ class TrainStep:
             ValueError: when loss or gradients are not finite, naming who is to blame; the weights stay as they were.
         """
         accelerator, config = self._accelerator, self._config
+        if config.used_micro_batches == "last":
+            micro_batches = micro_batches[-1:]
         counts = [self._task.counts(batch) for batch in micro_batches]
         denominators = self._denominators(counts)
         sums: dict[str, SumCount] = {}
         for index, batch in enumerate(micro_batches):
             last = index == len(micro_batches) - 1
             with nullcontext() if last else accelerator.no_sync(self._model):
+                over, parts = denominators, 1
+                if config.loss_mean == "micro_batch":
+                    over, parts = self._denominators([counts[index]]), config.accumulation
                 with accelerator.autocast():
-                    loss = self._loss(batch, counts[index], denominators, sums)
+                    loss = self._loss(batch, counts[index], over, sums) / parts
                 # Gradients are averaged over processes, so each contributes its share times their number.
                 accelerator.backward(loss * accelerator.num_processes)
         all_together = config.clip_scope == "all" and config.clip_norm

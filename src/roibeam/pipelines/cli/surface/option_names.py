@@ -203,6 +203,9 @@ _TRAINING = {
         "Continue from the newest checkpoint; --no-resume refuses a folder that holds a run.", TRAINING,
         off="no-resume",
     ),
+    "resume-from": _text(
+        "Continue from this checkpoint, such as step-2000; later ones are removed.", "STEP", TRAINING, is_advanced=True
+    ),
     "stage": _text("Options of one training stage; given again, stages run one after the other.", "OPTIONS", TRAINING,
                    is_advanced=True),
     "seed": _count("Number that every random choice follows from.", TRAINING, least=0),
@@ -269,6 +272,7 @@ _NETWORK = {
     "user-agent": _text("Name under which servers see us.", "NAME", NETWORK, is_advanced=True),
     "port": _count("Port that runners ask for workers at.", NETWORK, most=65535),
     "host": _text("Address to listen at.", "ADDRESS", NETWORK),
+    "pool-token-file": _path("File with the token of the worker pools.", "FILE", NETWORK),
 }  # fmt: skip
 _FAILURES = {
     "max-failures": _share("Exit with an error if more than this share fails.", FAILURES, is_advanced=True),
@@ -289,6 +293,7 @@ _PERFECT = {
     ),
 }  # fmt: skip
 _OUTPUTS = {
+    "tasks": _text("Also write tasks about the pictures: VQA v2, VCR, RefCOCO+, NLVR2.", "FOLDER", OUTPUT),
     "out": _path("Where to write the result.", "PATH", OUTPUT, short="-o"),
     "draw": _path("Also draw the regions on the photo, into this .png file.", "FILE", OUTPUT),
     "html": _path("Also write a page that shows the images side by side.", "FILE", OUTPUT),

@@ -17,7 +17,9 @@ from roibeam.pipelines.cli.options import (
     JSON,
     NUMBERS_OF,
     RESUME,
+    RESUME_FROM,
     THREADS,
+    resume_asked,
     run_folder_lines,
 )
 from roibeam.pipelines.cli.surface.option import argument, option
@@ -121,6 +123,7 @@ def pretrain_command(
         ),
     ] = None,
     resume: Annotated[bool | None, RESUME] = None,
+    resume_from: Annotated[str | None, RESUME_FROM] = None,
     settings: Annotated[
         list[str] | None,
         option(
@@ -195,7 +198,7 @@ def pretrain_command(
             steps=steps, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
             threads=threads, seed=seed,
             settings=[*precision_setting(precision, settings or ()), *(settings or ())],
-            inspect_batch=inspect_batch, resume=resume,
+            inspect_batch=inspect_batch, resume=resume_asked(resume, resume_from),
         ),
         end_to_end=end_to_end,
         encoder=RequestedEncoder(
@@ -217,7 +220,10 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
     from roibeam.pipelines.pretraining.requests.checked_request import check_request
     from roibeam.pipelines.pretraining.requests.checked_stages import check_stages
 
+    resume = request.training.resume
     if stages:
+        if isinstance(resume, str):
+            raise ValueError("--resume-from is for a run without stages; the stages before the last are done")
         check_stages(request.out, stages)
     else:
         check_request(request)
@@ -233,7 +239,7 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
     if not stages:
         tell(request, run_pretraining(request))
         return
-    run_stages(request.out, stages, resume=request.training.resume, tell=tell)
+    run_stages(request.out, stages, resume=None if resume is None else bool(resume), tell=tell)
     if is_main_process() and not as_json:
         typer.echo(f"\n{request.out}/\n  report.html   look here first: all {len(stages)} stages")
 

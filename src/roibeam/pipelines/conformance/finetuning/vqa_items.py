@@ -57,6 +57,7 @@ _READER = re.compile(r"out/reader\.(\d+)\.([a-z_]+)")
 _SCALES = re.compile(r"SCALES (\d+)/(\d+)")
 MAX_SIZE = 1 << 12  # pieces and regions that a case may ask for
 _LABELS, _IMDB, _TARGETS = "answers_vqa.txt", ".npy.as.json", "_target.pkl.as.json"
+_INSTANCES = "annotations/instances_train2014.json"
 _SENTENCES = ("one_sentence", _TWO := "two_sentences")
 _PADDED_REGION = -2.0  # of VL-BERT's collation
 _MOST_CONTEXT = 32  # pieces of a first sentence that VisualBERT's release never cuts
@@ -91,6 +92,8 @@ def prediction_checks(arrays: Arrays) -> Iterator[Check]:
     `out/vqa_error` is noted, not compared: the first release takes VQA for a task with choices and raises (README,
     trap 1). Its list beside the answers has the best labels of each question; the second release writes none.
     """
+    if "in/vqa_logits" not in arrays:
+        return
     labels = arrays.take_json_object("config").get("label2ans")
     if not isinstance(labels, list):
         raise ArrayError("config", "needs label2ans, a list of labels")
@@ -229,6 +232,7 @@ def _vlbert_checks(case: _Case) -> Iterator[Check]:
     labels = labels_of_file(case.written(_LABELS), _VLBERT.label_form)
     files = VqaFiles(case.written("_questions.json"), case.written("_annotations.json"))
     groups = vqa_groups(files, labels, _VLBERT)
+    _check_sizes(case, groups)
     for mode, flip in (("plain", False), ("flip", True)):
         shown = [mirrored_group(group, labels, _VLBERT) if flip else group for group in groups]
         made = partial(_vlbert_items, case, shown, len(labels), edges, flip)
@@ -238,6 +242,20 @@ def _vlbert_checks(case: _Case) -> Iterator[Check]:
     written, content = json_of(arrays, name), _submission(arrays, groups, labels, _VLBERT)
     own_name = written.get("file_name") if isinstance(written, dict) else None
     yield same_json(arrays, name, {"file_name": own_name, "content": content})
+
+
+def _check_sizes(case: _Case, groups: Sequence[TaskGroup]) -> None:
+    """The release takes the sizes of photos from COCO's instances; ours are those of the records.
+
+    Raises:
+        ArrayError: when they differ.
+    """
+    name = case.one(_INSTANCES)
+    listed = {each["id"]: (each["height"], each["width"]) for each in json_of(case.arrays, name)["images"]}
+    for group in groups:
+        record = case.record(group)
+        if listed.get(_image_number(group)) != (record.height, record.width):
+            raise ArrayError(name, f"has another size for {group.images[0]} than image/...size_wh")
 
 
 def _vlbert_mode(arrays: Arrays, mode: str, make: Callable[[], list[Item]]) -> Iterator[Check]:

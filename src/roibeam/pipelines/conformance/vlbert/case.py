@@ -6,7 +6,7 @@ what is real is compared (goldens/vlbert/README.md, "Conventions").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,11 +186,12 @@ def _is_noise(official: str) -> bool:
     return official.endswith("attention.self.key.bias")
 
 
-def open_case(arrays: ModelArrays, kind: str) -> VLBertCase:
+def open_case(arrays: ModelArrays, kind: str, *, more_options: Collection[str] = ()) -> VLBertCase:
     """The case of a file with parameters.
 
     Args:
         kind: one of `roibeam.model.vlbert.options.KINDS`, or "core".
+        more_options: that the caller reads.
     Raises:
         ValueError: for options that are unknown, contradict the parameters, or are not computed here.
     """
@@ -198,7 +199,7 @@ def open_case(arrays: ModelArrays, kind: str) -> VLBertCase:
     network, vlbert = options.get("NETWORK"), options.get("VLBERT")
     if not isinstance(network, dict) or not isinstance(vlbert, dict):
         raise ValueError("config: NETWORK and VLBERT must be objects of options")
-    if unknown := sorted(set(options) - _KNOWN):
+    if unknown := sorted(set(options) - _KNOWN - set(more_options)):
         raise ValueError(f"config: unknown options {', '.join(unknown)}")
     stored = arrays.parameters()
     check_sizes({name: value for name, value in vlbert.items() if name != "position_padding_idx"}, len(stored))

@@ -56,12 +56,12 @@ def vcr_checks(arrays: ModelArrays) -> Iterator[Check]:
     answers = arrays.whole("in/answer_choices", -2, max(config.vocab_size, count), questions, None, None, 3)
     choices = answers.shape[1]
     question = arrays.whole("in/question", -2, max(config.vocab_size, count), questions, None, 3)
-    text = _choices(case, question, answers, count)
+    text = choice_rows(case, question, answers, count)
     yield from _text_checks(case, text, (questions, choices))
     elements = type(shown)(*(part.repeat_interleave(choices, dim=0) for part in shown))
     hw = case.image_hw(questions).repeat_interleave(choices, dim=0)
     batch = batch_of(
-        text.ids, text.mask, text.segments, elements, hw, aligned_words=_words_of_regions(text.tags, count - 1)
+        text.ids, text.mask, text.segments, elements, hw, aligned_words=words_of_regions(text.tags, count - 1)
     )
     output = model.vlbert.encode(batch, elements)
     yield from case.state_checks(text.mask, elements.mask)
@@ -78,7 +78,7 @@ def vcr_checks(arrays: ModelArrays) -> Iterator[Check]:
     yield from case.loss("ans_loss", loss)
     total = loss * _weight(case.network, "ANS_LOSS_WEIGHT")
     if model.object_head is not None:
-        labels = _object_labels(arrays, config, shown.mask)
+        labels = object_labels(arrays, config, shown.mask)
         objects = model.object_loss(batch, output, labels[:, 1:].repeat_interleave(choices, dim=0)).mean
         yield from case.loss("cnn_regularization_loss", objects)
         total = total + objects * _weight(case.network, "CNN_LOSS_WEIGHT")
@@ -129,7 +129,7 @@ def _text_checks(case: VLBertCase, text: JoinedText, lead: tuple[int, ...]) -> I
         yield from case.exact(name, part.reshape(*lead, -1) if lead else part)
 
 
-def _choices(case: VLBertCase, question: Tensor, answers: Tensor, count: int) -> JoinedText:
+def choice_rows(case: VLBertCase, question: Tensor, answers: Tensor, count: int) -> JoinedText:
     """One row for each choice: its question is repeated."""
     choices = answers.shape[1]
     both = question[:, None].expand(-1, choices, -1, -1).flatten(0, 1), answers.flatten(0, 1)
@@ -151,13 +151,13 @@ def _choices(case: VLBertCase, question: Tensor, answers: Tensor, count: int) ->
     )
 
 
-def _words_of_regions(tags_BT: Tensor, regions: int) -> Tensor:
+def words_of_regions(tags_BT: Tensor, regions: int) -> Tensor:
     """(B, R, T) `VLBatch.aligned_words`: tag n names element n, which is region n - 1; 0 is the whole image."""
     named = tags_BT[:, None] == torch.arange(1, regions + 1)[None, :, None]
     return torch.where(named, torch.arange(tags_BT.shape[1]), -1)
 
 
-def _object_labels(arrays: ModelArrays, config: VLBertTaskConfig, real: Tensor) -> Tensor:
+def object_labels(arrays: ModelArrays, config: VLBertTaskConfig, real: Tensor) -> Tensor:
     labels = arrays.floats("in/boxes")[..., 5].long()
     known = (labels >= 0) & (labels < config.num_object_labels)
     if not bool(known[real].all()) or bool(labels[:, 0].any()):

@@ -19,6 +19,7 @@ import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import Failure
+from roibeam.features.folders.full_disk import naming_file
 from roibeam.features.printable import printable
 from roibeam.features.record.drawing.region_labels import ATTRIBUTE_SCORE, NamedRegions, name_of, region_name
 from roibeam.pipelines.foundation.pages.charts import DrawnRegion
@@ -92,7 +93,7 @@ def write_page(path: Path, page: Iterable[str]) -> None:
     """Writes aside and renames: a page that is there is a whole one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(aside, "w", encoding="utf-8", newline="\n") as file:
+        with naming_file(path), open(aside, "w", encoding="utf-8", newline="\n") as file:
             file.writelines(page)
         os.replace(aside, path)
     finally:

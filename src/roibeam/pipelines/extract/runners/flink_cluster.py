@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.pipelines.extract.runners.flink_packages import fetch, flink_jars, job_server_jar
+from roibeam.pipelines.extract.runners.pool_token import new_token
 from roibeam.pipelines.foundation.console.our_logs import show_our_logs
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,11 @@ class FlinkCluster:
             f"--flink_job_server_jar={job_server_jar(self.folder)}",
         ]
 
+    @property
+    def token_file(self) -> Path:
+        """With the token of the worker pool, for `--pool-token-file`; made when the cluster starts."""
+        return self.folder / "pool-token"
+
     def start(self, *, num_task_managers: int = 2, port: int = 8081, pool_port: int = 50000) -> None:
         """Starts all processes and waits until the TaskManagers have registered.
 
@@ -123,9 +129,16 @@ class FlinkCluster:
         self._write({"port": port, "pool_port": pool_port, "jars": list(map(str, jars)), "pids": {}})
         self._start_java("jobmanager", ["-Xmx512m"], _JOB_MANAGER, ["--executionMode", "cluster"])
         pool = "from roibeam.pipelines.cli.main import main; main()"
+        self.token_file.unlink(missing_ok=True)
+        with open(os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{new_token()}\n")
         self._start_process(
-            "worker-pool", [sys.executable, "-P", "-c", pool, "--debug", "worker-pool", "--port", str(pool_port)]
-        )
+            "worker-pool",
+            [
+                sys.executable, "-P", "-c", pool, "--debug", "worker-pool", "--port", str(pool_port),
+                "--pool-token-file", str(self.token_file),
+            ],
+        )  # fmt: skip
         for number in range(1, num_task_managers + 1):
             self.start_task_manager(number)
         self._wait(num_task_managers)
@@ -231,7 +244,9 @@ def _run_command(asked: argparse.Namespace) -> None:
     if asked.command == "start":
         cluster.start(num_task_managers=asked.task_managers, port=asked.port, pool_port=asked.pool_port)
         print(f"running; web page at http://localhost:{asked.port}")
-        print("roibeam extract ... --runner flink -- " + " ".join(cluster.options))
+        print(
+            f"roibeam extract ... --runner flink --pool-token-file {cluster.token_file} -- {' '.join(cluster.options)}"
+        )
     elif asked.command == "status":
         for name, pid in cluster.pids.items():
             print(f"{name:16} {pid:>8} {'running' if cluster.is_alive(name) else 'ended'}")

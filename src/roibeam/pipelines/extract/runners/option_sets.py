@@ -11,13 +11,15 @@ import logging
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
 from roibeam.features.counted import counted
 from roibeam.near_names import near_names
 from roibeam.pipelines.extract.runners.flink_job import flink_url
 from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
+from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, environment_config, read_token
 
 log = logging.getLogger(__name__)
 WORKER_POOL = "localhost:50000"  # on each machine the pool beside its TaskManager
@@ -79,15 +81,30 @@ def runner_flags(
     return [*named, "--default_sdk_harness_log_level=ERROR", *ours, *beam_args]
 
 
-def pipeline_options(runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu") -> PipelineOptions:
+def pipeline_options(
+    runner: str,
+    beam_args: Sequence[str],
+    *,
+    preload: str,
+    device: str = "cpu",
+    pool_token_file: str | None = None,
+) -> PipelineOptions:
     """Beam's options from its command-line words; Beam itself would drop unknown ones with a warning.
 
+    Args:
+        pool_token_file: with the token of the cluster's worker pools; None where they want none.
     Raises:
         ValueError: as `runner_flags`, or for an option that Beam does not know.
     """
     flags = runner_flags(runner, beam_args, preload=preload, device=device)
     check_known(runner, beam_args)
-    return PipelineOptions(flags)
+    options = PipelineOptions(flags)
+    if pool_token_file is not None:
+        portable = options.view_as(PortableOptions)
+        if portable.environment_type != "EXTERNAL" or portable.environment_config is None:
+            raise ValueError(f"--pool-token-file is for a cluster's worker pools; --runner {runner} here asks none")
+        portable.environment_config = environment_config(portable.environment_config, read_token(Path(pool_token_file)))
+    return options
 
 
 def check_known(runner: str, beam_args: Sequence[str]) -> None:
@@ -217,6 +234,8 @@ def _check(beam_args: Sequence[str]) -> None:
         raise ValueError(f"unexpected argument {stray[0]!r}: Beam options follow -- and are written --name=value")
     if any(_name(arg) == "--runner" for arg in beam_args):
         raise ValueError("--runner goes before the --, among our own options")
+    if any(TOKEN_PARAM in arg for arg in beam_args):
+        raise ValueError("a token on a command line is seen by all users of this machine: give --pool-token-file FILE")
 
 
 def _name(arg: str) -> str:

@@ -27,12 +27,15 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 from roibeam.extraction.engine.background_threads import start_thread
 from roibeam.features.counted import counted
 from roibeam.pipelines.extract.runners.hang_ups import keep_hang_ups_quiet
+from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, is_right, new_token
 from roibeam.pipelines.extract.runners.worker_process import STOP_SECONDS
 
 log = logging.getLogger(__name__)
 KILL_SECONDS = STOP_SECONDS + 4.0
 LOOK_SECONDS = 0.1
 _IN_USE = "cannot listen at {host}:{port}: is another worker pool running there?"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
+_NO_TOKEN = "this worker pool wants another token: start the run with --pool-token-file and the file of the pool"
 _T = TypeVar("_T")
 
 
@@ -43,17 +46,21 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         preload: the module whose pipeline the workers run. Each imports it before it has threads, and with it
             all that bundles need.
         host, port: where to listen; port 0 takes a free one.
+        token: what a request for a worker must have among its params; None for no such thing.
         died: called, in a thread, with one line when a worker ends that nobody asked to.
     Attributes:
         address: "host:port", for `--environment_config`.
+        params: what requests need, for the same.
     Raises:
         OSError: if the address cannot be listened at.
     """
 
     def __init__(
-        self, preload: str, host: str = "localhost", port: int = 0, *, died: Callable[[str], None] = log.warning
-    ) -> None:
-        self._preload, self._died = preload, died
+        self, preload: str, host: str = "localhost", port: int = 0, *, token: str | None = None,
+        died: Callable[[str], None] = log.warning,
+    ) -> None:  # fmt: skip
+        self._preload, self._token, self._died = preload, token, died
+        self.params = {} if token is None else {TOKEN_PARAM: token}
         self._lock = threading.Lock()
         # By connection too: Flink's TaskManagers give their workers the same ids, each counting for itself, and those
         # of one machine share a pool.
@@ -91,6 +98,9 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         self, request: beam_fn_api_pb2.StartWorkerRequest, context: grpc.ServicerContext
     ) -> beam_fn_api_pb2.StartWorkerResponse:
         """What a runner calls; the worker connects to the runner by itself."""
+        if self._token is not None and not is_right(self._token, request.params):
+            log.warning("refused a worker to %s: %s token", context.peer(), "another" if request.params else "no")
+            return beam_fn_api_pb2.StartWorkerResponse(error=_NO_TOKEN)
         # -P and the variable: neither the worker nor what it starts finds our packages' names in the working directory.
         command = [sys.executable, "-P", "-m", "roibeam.pipelines.extract.runners.worker_process"]
         command += [self._preload, request.control_endpoint.url, request.worker_id, request.provision_endpoint.url]
@@ -173,25 +183,31 @@ def _wait_for(worker: subprocess.Popen[bytes]) -> None:
         worker.wait()
 
 
-def serve_worker_pool(preload: str, host: str, port: int) -> None:
+def serve_worker_pool(preload: str, host: str, port: int, token: str | None = None) -> None:
     """Serves until Ctrl-C or SIGTERM; then ends the workers.
 
     Args:
-        preload, host, port: as of `WorkerPool`.
+        preload, host, port, token: as of `WorkerPool`.
     Raises:
+        ValueError: for an address that other machines reach, without a token.
         OSError: if the address cannot be listened at.
     """
+    if token is None and host not in _LOOPBACK:
+        raise ValueError(
+            f"--host {host} without --pool-token-file: whoever reaches this pool could run code here; give the pool "
+            f"and the run a file with a token"
+        )
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    with WorkerPool(preload, host, port) as pool:
-        log.info("worker pool at %s; Ctrl-C ends it", pool.address)
+    with WorkerPool(preload, host, port, token=token) as pool:
+        log.info("worker pool at %s%s; Ctrl-C ends it", pool.address, ", without a token" if token is None else "")
         ended.wait()
         log.info("ending %s", counted(pool.num_workers, "worker"))
 
 
-def run_with_workers(run: Callable[[str], _T], *, preload: str) -> _T:
-    """Calls `run` with the address of a worker pool that lasts as long.
+def run_with_workers(run: Callable[[WorkerPool], _T], *, preload: str) -> _T:
+    """Calls `run` with a worker pool that lasts as long, and has a token of its own.
 
     Beam's local engine waits for ever for a worker that died, also when told to stop. So it runs in a thread that can
     be left behind, while this one watches.
@@ -210,17 +226,17 @@ def run_with_workers(run: Callable[[str], _T], *, preload: str) -> _T:
     results: list[_T] = []
     ended = threading.Event()
 
-    def work(address: str) -> None:
+    def work(pool: WorkerPool) -> None:
         try:
-            results.append(run(address))
+            results.append(run(pool))
         except BaseException as error:  # raised where the run was called for
             errors.append(error)
         finally:
             ended.set()
 
     keep_hang_ups_quiet()
-    with WorkerPool(preload, died=deaths.append) as pool:
-        start_thread("run the pipeline", lambda: work(pool.address))
+    with WorkerPool(preload, token=new_token(), died=deaths.append) as pool:
+        start_thread("run the pipeline", lambda: work(pool))
         while not ended.wait(LOOK_SECONDS) and not deaths:
             pass
     if deaths:

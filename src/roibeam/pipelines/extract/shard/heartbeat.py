@@ -18,6 +18,7 @@ from typing import Any
 
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.full_disk import naming_file
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.folders.object_folder import ObjectFolder
 
@@ -94,7 +95,8 @@ class Heartbeat:
             self._put(self._remote, data)
             return
         aside = self._scratch / "heartbeat.new"
-        aside.write_bytes(data)
+        with naming_file(aside):
+            aside.write_bytes(data)
         os.replace(aside, self._scratch / _LOCAL_NAME)
 
     def uploading(self, num_records: int, failures: Sequence[Failure]) -> None:

@@ -22,6 +22,7 @@ from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_plan
 
 log = logging.getLogger(__name__)
 ABANDONED_SECONDS = 24 * 3600.0
+SUMMARY_NAME = "run_summary.json"  # where the output folder was taken away in mid-run, alone in the one put there
 
 
 def check_output_folder(store: Path | OutputFolder) -> None:
@@ -49,7 +50,7 @@ def check_output_folder(store: Path | OutputFolder) -> None:
 
 
 def _is_of_a_killed_start(name: str) -> bool:
-    return name in (LOCK_NAME, "plan") or _is_temporary(name) or name.startswith(REMOTE_PREFIX)
+    return name in (LOCK_NAME, "plan", SUMMARY_NAME) or _is_temporary(name) or name.startswith(REMOTE_PREFIX)
 
 
 def _is_temporary(name: str) -> bool:

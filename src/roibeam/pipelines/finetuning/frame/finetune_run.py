@@ -186,7 +186,10 @@ def _trained(
         network = started_network(start.system, model, asked, sections["head"].kind, source=start.source)
         if sections["head"].start == WORDS:
             start_from_words(network, task.labels, tokenizer)
-    batches = GroupBatches(start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss)
+    batches = GroupBatches(
+        start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
+        regions=task.regions,
+    )  # fmt: skip
     batches.check(data.train.groups[0])
     trained = GroupTask(
         network, batches, task, asked, loss, data.train.groups, data.asked, sections["data"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,11 +22,10 @@ from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
+from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
 from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-
-_SAME_BOX = 0.5  # pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +52,7 @@ class GroupBatches:
         config: of the pre-trained model, whatever head it has.
         asked: what is asked of a row.
         store: that every image of every group is in, under the group's own name for it.
+        regions: see `DownstreamTask`.
         blind: shows nothing of the images: no regions, and of regions that are to be chosen among only their boxes.
     Raises:
         ValueError: when tokenizer or options do not fit the model.
@@ -69,6 +69,7 @@ class GroupBatches:
         *,
         loss: TaskLoss | None,
         blind: bool = False,
+        regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None,
     ) -> None:
         check_vocabulary(config, tokenizer)
         positions = system.positions(config)
@@ -77,7 +78,7 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._store, self._loss, self._blind = store, loss, blind
+        self._store, self._loss, self._blind, self._regions = store, loss, blind, regions
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
 
     def check(self, group: TaskGroup) -> None:
@@ -113,10 +114,10 @@ class GroupBatches:
         record = self._store[group.images[number]]
         given = group.boxes[number] if len(group.boxes) else None
         if given is not None:
-            regions = regions_of_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
+            regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
             named, num_boxes = {place: place for place in range(len(regions))}, len(regions)
         else:
-            regions, num_boxes = self._chosen(record), record.num_regions
+            regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
             named = {int(region): place for place, region in enumerate(regions)}
         if group.mirrored:  # stored features are those of the photo as it is
             record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
@@ -124,7 +125,9 @@ class GroupBatches:
             return ShownImage(record, np.arange(0), {}, num_boxes)
         return ShownImage(record, regions, named, num_boxes)
 
-    def _chosen(self, record: RegionRecord) -> np.ndarray:
+    def _stored_regions(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
+        if self._regions is not None:
+            return self._regions(group, number, record)
         most = self._options.max_regions
         if self._options.region_order == IN_FILE:
             return np.arange(min(record.num_regions, most or record.num_regions))
@@ -208,23 +211,3 @@ class GroupBatches:
                 f"that it was trained with"
             )
         return torch.zeros(width) if self._blind else as_float32(feature)
-
-
-def regions_of_boxes(record: RegionRecord, boxes: np.ndarray) -> np.ndarray:
-    """(n,) int64, the record's region of each box (n, 4), which was extracted with these boxes.
-
-    Raises:
-        ValueError: for a box that no region has, to half a pixel.
-    """
-    if not len(boxes):
-        return np.zeros(0, np.int64)
-    known = record.boxes if record.num_regions else np.full((1, 4), np.inf, np.float32)
-    apart = np.abs(known[None] - boxes[:, None]).max(axis=2)
-    nearest = apart.argmin(axis=1)
-    far = np.flatnonzero(apart[np.arange(len(boxes)), nearest] > _SAME_BOX)
-    if len(far):
-        raise ValueError(
-            f"record {record.image_id!r}: no region of the box {boxes[far[0]].tolist()} that the task shows; extract "
-            f"with --boxes of the task"
-        )
-    return nearest.astype(np.int64)

@@ -58,7 +58,9 @@ def _right_boxes(rules: Mapping[str, Any]) -> Targets:
         for row, group in enumerate(groups):
             boxes, mask = inputs.region_boxes[row : row + 1], inputs.region_mask[row : row + 1]
             right = torch.as_tensor(group.target, dtype=boxes.dtype)
-            found[row] = referred_targets(boxes, mask, right[None], **rules)[0]
+            found[row] = referred_targets(
+                boxes, mask, right[None], **{**rules, **group.facts.get("region_targets", {})}
+            )[0]
         return found
 
     return targets

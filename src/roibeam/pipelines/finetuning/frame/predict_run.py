@@ -130,7 +130,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
         groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
-            trained.layout, trained.asked, store, loss=None, blind=request.blind,
+            trained.layout, trained.asked, store, loss=None, blind=request.blind, regions=task.regions,
         )  # fmt: skip
         batches.check(groups[0])
         trained.network.module.to(device.name)

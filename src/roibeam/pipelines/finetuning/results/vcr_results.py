@@ -7,10 +7,15 @@ The columns are annot_id, answer_0 to answer_3 and rationale_conditioned_on_a0_0
 from __future__ import annotations
 
 import csv
+import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
@@ -57,6 +62,51 @@ def read_vcr_results(path: str) -> Iterator[tuple[str, VcrScores]]:
             raise ValueError(f"{path!r}: cannot be read as .csv: {error}") from None
 
 
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    """(..., 4) scores -> as many probabilities of the choices, float32; also of a model that was trained with another
+    loss, as all releases write them."""
+    shifted = np.asarray(scores, np.float32)
+    exponents = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
+    return np.asarray(exponents / exponents.sum(axis=-1, keepdims=True))
+
+
+def joined_scores(
+    answers: Mapping[str, Any] | None, rationales: Mapping[str, Any] | None, questions: Sequence[str]
+) -> Iterator[tuple[str, VcrScores]]:
+    """(annot_id, scores) of each question in order, from what was said of answers (4,) and of rationales (4, 4).
+
+    The two may be of one model or of two; None for one that is not told, whose scores are then ().
+
+    Raises:
+        ValueError: for a question that one of them lacks, or another number of values.
+    """
+    for name in questions:
+        chosen = () if answers is None else _shaped(answers, name, "answers", (NUM_CHOICES,)).tolist()
+        reasons = () if rationales is None else _shaped(rationales, name, "rationales", (NUM_CHOICES,) * 2).tolist()
+        yield name, VcrScores(tuple(chosen), tuple(tuple(row) for row in reasons))
+
+
+def write_vcr_results(path: Path, rows: Iterable[tuple[str, VcrScores]]) -> None:
+    """The leaderboard's file, whole or not at all: (annot_id, scores) of each row, in their order.
+
+    Columns of answers or rationales that were not told are left out.
+
+    Raises:
+        ValueError: without a row.
+    """
+    given = list(rows)
+    if not given:
+        raise ValueError(f"{str(path)!r}: no question to write")
+    first = given[0][1]
+    told = [*(ANSWERS if first.answers else ()), *(name for group in RATIONALES for name in group if first.rationales)]
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([ID, *told])
+    for name, scores in given:
+        lines.writerow([name, *scores.answers, *(value for group in scores.rationales for value in group)])
+    write_bytes_atomically(path, text.getvalue().encode("utf-8"))
+
+
 def scores_by_question(
     rows: Iterable[tuple[str, VcrScores]], questions: Sequence[str], source: str
 ) -> dict[str, VcrScores]:
@@ -101,3 +151,12 @@ def _number(text: str, name: str, where: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{where}: {name} must be a number, got {printable(text[:40])!r}")
     return value
+
+
+def _shaped(given: Mapping[str, Any], name: str, what: str, shape: tuple[int, ...]) -> np.ndarray:
+    if name not in given:
+        raise ValueError(f"{name}: no scores of its {what}; the file needs them for each question")
+    found = np.asarray(given[name])
+    if found.shape != shape:
+        raise ValueError(f"{name}: scores {found.shape} of its {what}, expected {shape}")
+    return found

@@ -8,10 +8,19 @@ from types import MappingProxyType
 from roibeam.near_names import name_hint
 from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
+from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, open_nlvr2
+from roibeam.pipelines.finetuning.tasks.referring import SPLITS as REFERRING
+from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
+from roibeam.pipelines.finetuning.tasks.referring_task import open_referring
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 
 TASKS: Mapping[str, NamedTask] = MappingProxyType(
-    {"vqa": NamedTask(VqaOptions, open_vqa), "labels": NamedTask(LabelsOptions, open_labels)}
+    {
+        "vqa": NamedTask(VqaOptions, open_vqa),
+        "labels": NamedTask(LabelsOptions, open_labels),
+        "nlvr2": NamedTask(Nlvr2Options, open_nlvr2),
+        **{name: NamedTask(ReferringOptions, open_referring(name)) for name in REFERRING},
+    }
 )
 
 

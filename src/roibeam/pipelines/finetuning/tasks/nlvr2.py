@@ -13,12 +13,14 @@ from typing import Protocol
 
 import numpy as np
 
+from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.nlvr2 import JudgedStatement, nlvr2_measures
-from roibeam.pipelines.finetuning.results.nlvr2_results import JudgedLine
+from roibeam.pipelines.finetuning.results.nlvr2_results import JudgedLine, write_nlvr2_predictions
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
-from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import find_file
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 
@@ -60,6 +62,32 @@ class SaidOfLabels(Protocol):
 
     @property
     def scores(self) -> np.ndarray: ...
+
+
+def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None) -> DownstreamTask:
+    """NLVR2 with its official files in `folder`, found by their names."""
+
+    def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[JudgedLine]:
+        return judged_lines(groups, said)
+
+    def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
+        return shown_regions(record.class_scores, options)
+
+    return DownstreamTask(
+        name="nlvr2",
+        form=LABEL,
+        loss=options.loss,
+        read=lambda split: TaskSplit(read_nlvr2_groups(folder, split, options)),
+        train="train",
+        validation="dev",
+        judge=nlvr2_scores,
+        answers=answers,
+        write=write_nlvr2_predictions,
+        labels=LABELS,
+        num_images=2,
+        splits=SPLITS,
+        regions=regions,
+    )
 
 
 def read_nlvr2_groups(folder: Path, split: str, options: Nlvr2Options) -> list[TaskGroup]:

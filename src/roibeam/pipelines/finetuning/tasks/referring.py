@@ -318,8 +318,7 @@ def _group(sentence: ReferringSentence, photos: _Photos, options: ReferringOptio
         "image_hw": photo.image_hw,
         "candidates": photo.candidates,
         "whole_image": photo.whole,
-        "target_kind": options.target_of(sentence.split),
-        "one_pixel_more": options.one_pixel_more,
+        "region_targets": {"kind": options.target_of(sentence.split), "inclusive_sides": options.one_pixel_more},
     }
     return TaskGroup(
         id=str(sentence.sent_id),

@@ -1,6 +1,6 @@
 """What is right for each candidate of a sentence, and photos prepared so that it is measured in the network's input.
 
-The only file of this folder that needs torch.
+Needs torch.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ _OF_SERVERS = frozenset(
     "fsspec hdfs huggingface_hub httpx".split()
 )
 _CURES: Mapping[int, str] = {
-    errno.ENOSPC: "free some space there, then run the same command again",
-    errno.EDQUOT: "free some space there, then run the same command again",
+    errno.ENOSPC: "the disk is full: free some space there, then run the same command again",
+    errno.EDQUOT: "your share of the disk is full: free some space there, then run the same command again",
+    errno.EFBIG: "files are full at the limit of ulimit -f: raise it, then run the same command again",
     errno.EACCES: "this user may not do that there; change the rights, or name another place",
     errno.EPERM: "this user may not do that there; change the rights, or name another place",
     errno.EROFS: "name a place that can be written",
@@ -105,7 +106,9 @@ def _told(kind: type[BaseException] | None, name: str, text: str, number: int | 
     elif issubclass(kind, EOFError):
         return Failure(f"a file ends too early ({line or short}); write or fetch it again")
     elif issubclass(kind, OSError):
-        line = re.sub(r"^\[Errno (\d+)\] ", "", line)
+        told = re.match(r"\[Errno (\d+)\] ", line)
+        if told is not None:  # as the text of a worker's exception begins
+            number, line = int(told[1]), line[told.end() :]
         cure = _CURES.get(number or 0)
         return Failure(f"{line or short}; {cure}" if cure else line or short)
     elif issubclass(kind, ModuleNotFoundError) and not line.startswith("No module named 'roibeam"):
@@ -139,6 +142,10 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
         asked = re.search(r"Tried to allocate [\d.]+ [KMGT]?i?B", line)
         what = asked[0][:1].lower() + asked[0][1:] if asked else "CUDA out of memory"
         return f"not enough memory on the GPU: {what}; {_GPU_MEMORY}"
+    if name == "cv2.error" and "Insufficient memory" in line:
+        kind, line = MemoryError, "OpenCV got less than it asked for"
+    if "failed to map segment" in line or "annot allocate memory" in line:  # where libraries are loaded
+        return f"not enough memory: {line}; raise the limit on it (ulimit -v), or use a machine with more"
     if kind is not None and issubclass(kind, MemoryError):
         detail = f": {line}" if line else ""
         return f"not enough memory{detail}; {_MEMORY}"

@@ -8,6 +8,7 @@ import os
 IMAGE_EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .png .gif .webp .avif .bmp .dib .tif .tiff .ppm .pgm .pbm .pnm .jp2".split()
 )
+MAX_PATH_LETTERS = 4096  # no path that the system takes is longer
 ID_RULES = ("no-extension", "with-extension")
 
 
@@ -36,6 +37,8 @@ def path_below(name: str) -> str:
         ValueError: if the name is absolute, climbs out of the root or names no file: annotation files come from
             strangers. The message is a short reason without the name, so that rows can be counted by it.
     """
+    if len(name) > MAX_PATH_LETTERS:
+        raise ValueError(f"path longer than {MAX_PATH_LETTERS} characters")
     relative = os.path.normpath(name)
     if os.path.isabs(name) or relative == ".." or relative.startswith(".." + os.sep):
         raise ValueError("path leaves the image folder")

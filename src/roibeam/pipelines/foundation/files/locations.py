@@ -3,6 +3,7 @@
 /photos/a.jpg                       a file of this machine, or of a network folder
 gs://bucket/a.jpg, s3://, hdfs://   a file of one of Apache Beam's filesystems
 tar://..., zip://...                a member of an archive in either place, see archives.py
+name-not-utf8:..., id-too-long:...  no place: a dead letter, see unusable_names.py
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from roibeam.pipelines.foundation.files.archives import (
     zip_member,
 )
 from roibeam.pipelines.foundation.files.remote_files import is_url, list_url, read_url, url_exists, with_retries
+from roibeam.pipelines.foundation.files.unusable_names import check_usable
 
 OPEN_ARCHIVES = 4  # of one process: images of a shard follow each other in their archives
 _MAX_HEADER_BYTES = 2 * 2**20
@@ -69,10 +71,11 @@ def read_location(location: str) -> bytes:
 
     Raises:
         FileNotFoundError: when the file, or the zip's member, is not there.
-        PhotoReadError: when an archive is not the one that was planned with.
+        PhotoReadError: when an archive is not the one that was planned with, or the image has no usable name.
         OSError: when it cannot be read, or is over 512 MiB.
         ValueError: when no driver for the URL is installed.
     """
+    check_usable(location)
     place = parse_location(location)
     if isinstance(place, TarRange):
         return _read_tar(place)

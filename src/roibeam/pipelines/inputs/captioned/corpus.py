@@ -126,5 +126,6 @@ class Corpus:
 
 
 def reader(store: RecordStore) -> Reader:
-    """How samples read records: they take a part of one, so views of it will do where there are such."""
-    return partial(store.get, copy=False) if isinstance(store, FeatureStore) else store.__getitem__
+    """How samples read records: they take a part of one, so views of it will do where there are such. Each is compared
+    with its checksums, so nothing damaged is trained on or judged."""
+    return partial(store.get, copy=False, check=True) if isinstance(store, FeatureStore) else store.__getitem__

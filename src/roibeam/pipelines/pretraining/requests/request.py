@@ -120,7 +120,7 @@ class RequestedTraining:
         settings: changes, as section.field=value.
         inspect_batch: so many rows of the first batch are shown in batch.html.
         resume: None goes on where the folder holds this very run, True from its newest checkpoint, False refuses a
-            folder that holds a run.
+            folder that holds a run, the name of a checkpoint goes on from it.
     """
 
     steps: int | None = None
@@ -132,7 +132,7 @@ class RequestedTraining:
     seed: int = 0
     settings: Sequence[str] = ()
     inspect_batch: int = 0
-    resume: bool | None = None
+    resume: bool | str | None = None
 
     def __post_init__(self) -> None:
         check_lists(self, "settings")

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
+from roibeam.pipelines.foundation.files.image_ids import MAX_PATH_LETTERS, image_id_of, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 from roibeam.pipelines.sources.datasets.rows import BadRow, is_web_url
 
@@ -36,7 +37,8 @@ ID_COLUMNS = ("image_id",)
 CAPTION_COLUMNS = ("caption", "captions", "text", "sentence", "sentences")
 LABEL_COLUMNS = ("label", "labels", "category", "class", "cls")
 _BYTES_COLUMNS = ("jpg", "jpeg", "png", "webp", "bytes")  # where img2dataset's parquet output has the images themselves
-_BATCH_ROWS = 4096
+_BATCH_ROWS = 256  # few: equal texts take no room in the file, but each its own here
+_MAX_PATH_BYTES = 4 * MAX_PATH_LETTERS
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def _row(line: int, columns: _Columns, entry: dict[str, Any], root: str, id_rule
         image_id = image_id_of(below, id_rule=id_rule)
     elif type(image_id) not in (str, int):
         raise ValueError("image_id is neither text nor a whole number")
+    elif isinstance(image_id, str) and len(image_id) > MAX_PATH_LETTERS:
+        raise ValueError(f"image_id longer than {MAX_PATH_LETTERS} characters")
     captions = _texts(entry.get(columns.captions) if columns.captions else None, "caption")
     labels = _texts(entry.get(columns.labels) if columns.labels else None, "label")
     return ListRow(line, below, str(image_id), captions, labels)
@@ -156,11 +160,27 @@ def _parquet_rows(path: str) -> _Entries:
             _refuse_bytes(path, schema)
             columns = _columns(schema.names, repr(path))
             for batch in file.iter_batches(_BATCH_ROWS, columns=columns.names(), use_threads=False):
+                _refuse_long(path, batch, columns, line)
                 for entry in batch.to_pylist():
                     line += 1
                     yield line, columns, entry
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise ValueError(f"{path!r}: not a parquet file, or damaged ({_one_line(error)})") from None
+
+
+def _refuse_long(path: str, batch: pa.RecordBatch, columns: _Columns, rows_before: int) -> None:
+    """A few kilobytes of parquet hold millions of equal, long texts: to go over them all would take hours."""
+    for name in (columns.image, columns.image_id):
+        texts = None if name is None else batch.column(name)
+        if isinstance(texts, pa.DictionaryArray):
+            texts = texts.dictionary
+        if texts is not None and (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
+            longest = pc.max(pc.binary_length(texts)).as_py() or 0
+            if longest > _MAX_PATH_BYTES:
+                raise ValueError(
+                    f"{path!r}: its column {name!r} has a text of {longest:,} bytes in rows {rows_before + 1:,} to "
+                    f"{rows_before + batch.num_rows:,}; paths and ids have at most {_MAX_PATH_BYTES:,}"
+                )
 
 
 def _refuse_bytes(path: str, schema: pa.Schema) -> None:

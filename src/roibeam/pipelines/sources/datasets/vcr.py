@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
@@ -95,6 +97,41 @@ def metadata_path(image_path: str) -> str:
     return os.path.splitext(image_path)[0] + ".json"
 
 
+@dataclass(frozen=True, eq=False)
+class VcrMetadata:
+    """What the file beside an image says of its K objects.
+
+    Attributes:
+        boxes: (K, 5) float32, x1 y1 x2 y2 in pixels of the image, and a score.
+        outlines: of each object polygons, (P, 2) float32 x y in the same pixels; an object may have none.
+        names: of the objects, as questions have them; () where the file does not tell.
+        image_hw: height and width of the image, None where the file does not tell.
+    """
+
+    boxes: np.ndarray
+    outlines: tuple[tuple[np.ndarray, ...], ...]
+    names: tuple[str, ...]
+    image_hw: tuple[int, int] | None
+
+
+def read_vcr_metadata(path: str) -> VcrMetadata:
+    """A whole metadata file.
+
+    Raises:
+        ValueError: if it is not as VCR writes it.
+        OSError: if it cannot be read.
+    """
+    content = _metadata(path)
+    boxes = parse_boxes(content["boxes"], repr(path), columns=5)
+    names, outlines = content.get("names", []), content.get("segms", [])
+    if not isinstance(names, list) or not all(isinstance(each, str) and is_utf8(each) for each in names):
+        raise ValueError(f"{path!r}: names must be a list of names, got {shown(names)}")
+    if not isinstance(outlines, list) or len(outlines) != len(boxes) or (names and len(names) != len(boxes)):
+        raise ValueError(f"{path!r}: expected names and segms for each of {len(boxes)} boxes")
+    read = tuple(_outline(each, f"{path!r}, segms {number}") for number, each in enumerate(outlines))
+    return VcrMetadata(boxes, read, tuple(names), parse_image_hw(content))
+
+
 def read_vcr_boxes(path: str, name: str) -> ImageBoxes:
     """The boxes of one metadata file, their scores left out; `name` is passed on.
 
@@ -102,6 +139,12 @@ def read_vcr_boxes(path: str, name: str) -> ImageBoxes:
         ValueError: if it is not as VCR writes it.
         OSError: if it cannot be read.
     """
+    content = _metadata(path)
+    boxes = parse_boxes(content["boxes"], repr(path), columns=5)
+    return ImageBoxes(name, boxes[:, :4].copy(), parse_image_hw(content))
+
+
+def _metadata(path: str) -> dict[str, Any]:
     with open(path, "rb") as file:
         data = file.read(_MAX_METADATA_BYTES + 1)
     if len(data) > _MAX_METADATA_BYTES:
@@ -112,5 +155,12 @@ def read_vcr_boxes(path: str, name: str) -> ImageBoxes:
         raise ValueError(f"{path!r}: not a json file ({error})") from None
     if not isinstance(content, dict) or "boxes" not in content:
         raise ValueError(f'{path!r}: expected VCR metadata with "boxes", got other json')
-    boxes = parse_boxes(content["boxes"], repr(path), columns=5)
-    return ImageBoxes(name, boxes[:, :4].copy(), parse_image_hw(content))
+    return content
+
+
+def _outline(polygons: Any, where: str) -> tuple[np.ndarray, ...]:
+    if not isinstance(polygons, list) or not all(isinstance(polygon, list) and polygon for polygon in polygons):
+        raise ValueError(f"{where}: expected a list of polygons, got {shown(polygons)}")
+    return tuple(
+        parse_boxes(polygon, f"{where}, polygon {number}", columns=2) for number, polygon in enumerate(polygons)
+    )

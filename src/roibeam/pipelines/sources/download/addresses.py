@@ -12,6 +12,18 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any
 
 _NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
+# Public by Python's lists, and yet inside or nobody's.
+_REFUSED = tuple(
+    map(
+        ip_network,
+        (
+            "168.63.129.16/32",  # Azure's own services, seen from each of its machines
+            "192.0.0.192/32",  # Oracle Cloud's
+            "192.88.99.0/24",  # 6to4 relays, given up (RFC 7526)
+            "3fff::/20",  # documentation (RFC 9637)
+        ),
+    )
+)
 
 
 class PrivateAddressError(OSError):
@@ -23,7 +35,8 @@ class PrivateAddressError(OSError):
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether anybody on the internet may have it: not private, shared, loopback, link-local, multicast or reserved.
+    """Whether anybody on the internet may have it: not private, shared, loopback, link-local, multicast, reserved or
+    one of `_REFUSED`.
 
     An IPv6 address that stands for an IPv4 address (mapped, 6to4, Teredo, NAT64) is as public as that one.
     """
@@ -35,6 +48,8 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
             return is_public(inner)
         if address.is_site_local:
             return False
+    if any(address in network for network in _REFUSED):
+        return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
 

@@ -73,10 +73,29 @@ def learning_rate_at(step: int, config: TrainConfig) -> float:
     "linear" is VL-BERT's "triangle" schedule; "steps" with a linear rise is detectron2's WarmupMultiStepLR. VL-BERT's
     own WarmupMultiStepLR already falls in the step that a milestone names: its milestone is `decay_steps` + 1.
     """
+    rise = config.rise
+    if config.schedule == "epochs-over-warmup":
+        return _epochs_over_warmup(step, config)
     if config.starts_at_zero:
         step -= 1
-    if step < config.warmup_steps:
-        return config.learning_rate * step / config.warmup_steps
+    if step < rise:
+        return config.learning_rate * step / rise
     if config.schedule == "steps":
-        return config.learning_rate * config.decay_factor ** sum(step > last for last in config.decay_steps)
-    return config.learning_rate * (config.steps - step) / max(config.steps - config.warmup_steps, 1)
+        return config.learning_rate * _fallen(step, config)
+    return config.learning_rate * (config.steps - step) / max(config.steps - rise, 1)
+
+
+def _fallen(step: int, config: TrainConfig) -> float:
+    return config.decay_factor ** sum(step > last for last in config.decay_steps)
+
+
+def _epochs_over_warmup(step: int, config: TrainConfig) -> float:
+    """Two schedulers write one rate (facebookresearch/vilbert-multi-task train_tasks.py, `--lr_scheduler mannul`).
+
+    That of epochs, made last, writes before the first step and at the end of each epoch; that of the rise after each
+    step that lies in it.
+    """
+    risen = step - 1
+    if risen % config.epoch_steps and risen < config.rise:
+        return config.learning_rate * risen / config.rise
+    return config.learning_rate * _fallen(step, config)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
+from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.free_settings import FREE_ON_RESUME
@@ -18,7 +23,7 @@ from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
 
-Resume = bool | Literal["auto"]
+Resume = bool | str  # "auto", or the name of a checkpoint to go on from, such as "step-100"
 
 CONFIG_NAME = "config.json"
 BATCH_PAGE = "batch.html"
@@ -27,7 +32,7 @@ _WRITING_CONFIG = f".writing-{CONFIG_NAME}"
 _WRITTEN_FIRST = frozenset(
     {
         "tokenizer", ".writing-tokenizer", "trained_images.npy", ".writing-trained_images.npy", BATCH_PAGE,
-        DETECTOR_NAME, _WRITING_CONFIG,
+        DETECTOR_NAME, _WRITING_CONFIG, LOCK_NAME,
     }
 )  # fmt: skip
 # How long a run lasts and when its rate falls is often known only when it is on its way.
@@ -35,7 +40,8 @@ _SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
 
 
 def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
-    """Raises ValueError when `run_dir` is a file, holds other things, or a run that is not to be resumed."""
+    """Raises ValueError when `run_dir` is a file, holds other things, a run that is not to be resumed, or one that is
+    being trained."""
     if run_dir.exists() and not run_dir.is_dir():
         raise ValueError(f"{run_dir} is a file; give a folder for the run")
     if run_dir.is_dir() and not (run_dir / CONFIG_NAME).exists():
@@ -46,6 +52,48 @@ def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
         raise ValueError(f"{run_dir} is a feature store; choose another folder for the run")
     if not resume and ((run_dir / LOG_NAME).exists() or latest_checkpoint(run_dir) is not None):
         raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
+    checkpoint_to_resume(run_dir, resume)
+    if is_main_process() and (run_dir / LOCK_NAME).exists():
+        with run_folder_lock(run_dir):  # who was killed left a lock that nobody holds
+            pass
+
+
+def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
+    """The one that `resume` names, else the newest, or None.
+
+    Raises:
+        ValueError: naming those that are there, when the named one is not.
+    """
+    if not isinstance(resume, str) or resume == "auto":
+        return latest_checkpoint(run_dir)
+    there = {path.name: path for path in sorted((run_dir / CHECKPOINTS).glob("step-*"))}
+    number = re.fullmatch(r"(?:step-)?(\d{1,18})", resume)
+    found = there.get(f"step-{int(number[1]):08d}") if number else None
+    if found is None:
+        names = ", ".join(there) or "none"
+        raise ValueError(f"--resume-from {resume}: {run_dir} has no such checkpoint; it has {names}")
+    return found
+
+
+@contextmanager
+def run_folder_lock(run_dir: Path) -> Iterator[None]:
+    """Held while a training writes to the folder, by the main process alone. A new folder goes away when nothing came
+    into it.
+
+    Raises:
+        ValueError: where another training holds it.
+    """
+    if not is_main_process():
+        yield
+        return
+    is_new = not run_dir.exists()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        with store_lock(run_dir, held="another training is writing this folder"):
+            yield
+    finally:
+        if is_new and run_dir.is_dir() and not any(run_dir.iterdir()):
+            run_dir.rmdir()
 
 
 def defaults_of(config: object) -> dict[str, Any]:
@@ -109,7 +157,7 @@ def saved_config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         newest = latest_checkpoint(folder)
         if folder.parent.name == CHECKPOINTS and folder.name.startswith("step-"):
-            remedy = f"the checkpoint is damaged: remove {folder} to resume from the one before"
+            remedy = f"the checkpoint is damaged: {other_checkpoints(folder)}"
         elif newest is not None:
             remedy = f"put that of {newest} in its place"
         else:

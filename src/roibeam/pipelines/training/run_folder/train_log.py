@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.console.progress import STEPS, Progress
 from roibeam.pipelines.foundation.console.progress_text import folded
 from roibeam.pipelines.training.run_folder.files import sync_to_disk
@@ -48,7 +49,9 @@ class TrainLog:
         for name in (LOG_NAME, EVALUATION_NAME):
             _truncate(run_dir / name, after_step)
         self._files: dict[str, IO[str]] = {}
-        self.last_line = (read_lines(run_dir / LOG_NAME) or [{}])[-1]
+        lines = read_lines(run_dir / LOG_NAME)
+        _tell_of_lost_steps(run_dir / LOG_NAME, lines, after_step)
+        self.last_line = (lines or [{}])[-1]
         self.evaluations = read_lines(run_dir / EVALUATION_NAME)
 
     def __enter__(self) -> TrainLog:
@@ -110,6 +113,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a log, none where there is no file; a line cut by a crash is left out."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if _step_of(line) < math.inf]
+
+
+def _tell_of_lost_steps(path: Path, lines: list[dict[str, Any]], after_step: int) -> None:
+    """A warning when the log does not hold each step up to a checkpoint: a run waits for it before it writes one."""
+    there = {line["step"] for line in lines}
+    lost = [step for step in range(1, after_step + 1) if step not in there]
+    if lost:
+        logger.warning(
+            "%s lacks %s up to the checkpoint (the first: %d): it was changed from outside; the weights are not "
+            "touched, pages and sums of the run go without these steps",
+            path, counted(len(lost), "step"), lost[0],
+        )  # fmt: skip
 
 
 def _for_people(line: Mapping[str, Any]) -> str:

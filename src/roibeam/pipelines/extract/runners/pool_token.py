@@ -1,0 +1,55 @@
+"""The secret that a worker pool asks for: whoever reaches its port without it starts no worker.
+
+It is read from a file by the pool and by the run. The run hands it to Beam in the `params` of `--environment_config`,
+Beam to the cluster, and the cluster to the pool when it asks for a worker. It is on no command line and in no log.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from roibeam.features.folders.durable_files import read_regular_file
+
+TOKEN_PARAM = "roibeam_pool_token"  # its name among the params
+_FEWEST, _MOST = 16, 1024  # letters
+
+
+def new_token() -> str:
+    """256 random bits, as letters."""
+    return secrets.token_urlsafe(32)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file: one line of at least 16 ASCII letters without spaces.
+
+    Raises:
+        ValueError: naming the file, and never what is in it.
+        OSError: if it cannot be read.
+    """
+    token = read_regular_file(path).strip()
+    if not (_FEWEST <= len(token) <= _MOST and all(0x21 <= byte <= 0x7E for byte in token)):
+        raise ValueError(
+            f"{path}: expected a token: one line of {_FEWEST} to {_MOST} letters and digits without spaces; write one "
+            f"with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return token.decode("ascii")
+
+
+def is_right(token: str, params: Mapping[str, str]) -> bool:
+    """Whether a request has the token; compared in a time that tells nothing of where they differ."""
+    return hmac.compare_digest(params.get(TOKEN_PARAM, "").encode("utf-8"), token.encode("utf-8"))
+
+
+def environment_config(url: str, token: str) -> str:
+    """What Beam takes as `--environment_config`, with the token beside the pool's address.
+
+    Args:
+        url: the address, or JSON of Beam's that has it.
+    """
+    given: dict[str, Any] = json.loads(url) if url.lstrip().startswith("{") else {"url": url}
+    return json.dumps({**given, "params": {**(given.get("params") or {}), TOKEN_PARAM: token}})

@@ -1,0 +1,71 @@
+"""RefCOCO, RefCOCO+ and RefCOCOg as tasks of the frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.results.referring_results import result_entry, write_referring_results
+from roibeam.pipelines.finetuning.rows import REGION, TaskGroup
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.tasks.candidate_boxes import NONE
+from roibeam.pipelines.finetuning.tasks.referring import (
+    SHOWN_REGIONS,
+    SPLITS,
+    STORED_BOXES,
+    TRAIN,
+    ReferringOptions,
+    chosen_boxes,
+    missed_objects,
+    read_referring,
+    referring_groups,
+    referring_scores,
+)
+
+
+def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str] | None], DownstreamTask]:
+    """What opens the data set of this name, one of `SPLITS`."""
+
+    def open_task(folder: Path, options: ReferringOptions, labels: Sequence[str] | None) -> DownstreamTask:
+        _check(options)
+        files = read_referring(folder, name, options)
+
+        def read(split: str) -> TaskSplit:
+            groups = referring_groups(files, split, options)
+            missed = missed_objects(groups, options)
+            return TaskSplit(groups, notes=(f"{split}: {missed}",) if missed else ())
+
+        def judge(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
+            return referring_scores(groups, said, options)
+
+        def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+            return map(result_entry, chosen_boxes(groups, said))
+
+        return DownstreamTask(
+            name=name,
+            form=REGION,
+            loss=options.loss,
+            read=read,
+            train=TRAIN,
+            validation="val",
+            judge=judge,
+            answers=answers,
+            write=write_referring_results,
+            splits=SPLITS[name],
+        )
+
+    return open_task
+
+
+def _check(options: ReferringOptions) -> None:
+    """Raises ValueError for what runs on stored features cannot do."""
+    if options.whole_image != NONE:
+        raise ValueError("whole_image: a whole photo as a candidate is not yet trained on; leave it at none")
+    if options.overlap_in != "photo":
+        raise ValueError("overlap_in: stored features have no network input; leave it at photo")
+    if options.image_feature != SHOWN_REGIONS:
+        raise ValueError("image_feature: the model takes the mean of what it is shown; leave it at shown")
+    if options.boxes == STORED_BOXES and options.annotated_in_training:
+        raise ValueError("annotated_in_training: only with boxes from a file; regions of a store are shown as they are")

@@ -1,0 +1,248 @@
+"""VCR from its official files: a question with four answers, and with an answer four rationales.
+
+A group is a question with its four choices, of which one is right. Where nobody knows the right answer (test), the
+rationales are asked for each answer, so a group has 4 x 4 rows. Names are in vcr_names.py, cutting in vcr_pieces.py,
+regions in vcr_regions.py, photos with outlines in vcr_photo.py. Source: Zellers et al. (arXiv:1811.10830).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice
+from roibeam.pipelines.finetuning.results.vcr_results import VcrScores, joined_scores, probabilities
+from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.tasks.vcr_names import (
+    BY_MENTION,
+    NAME_RULES,
+    EntryNames,
+    NameRule,
+    name_rule,
+    read_people_names,
+)
+from roibeam.pipelines.finetuning.tasks.vcr_pieces import (
+    EACH_ROW,
+    TRUNCATIONS,
+    PartPieces,
+    PieceCoder,
+    PieceRules,
+    row_pieces,
+)
+from roibeam.pipelines.finetuning.tasks.vcr_regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES, named_objects
+from roibeam.pipelines.foundation.files.image_ids import image_id_of
+from roibeam.pipelines.inputs.fit import check_choice
+from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
+from roibeam.pipelines.sources.datasets.vcr_texts import NAMES, VcrAsked, VcrTokens, read_vcr_asked
+
+ANSWER, RATIONALE = "answer", "rationale"
+PROBLEMS = (ANSWER, RATIONALE)
+JOINING = ("", "and")
+_NO_OBJECT = -1
+
+
+@dataclass(frozen=True)
+class VcrOptions:
+    """
+    Attributes:
+        problem: what is chosen: the "answer" of a question, or the "rationale" of a question and its answer.
+        names: what people are called: by the order of "mention" in a row; "restarted" in the choice (VisualBERT);
+            "in-turn", from one question to the next (VL-BERT); "drawn" (ViLBERT). See vcr_names.py.
+        people: a file with their names, a table with a column "name"; "" for the 15 of VisualBERT's release.
+        seed: of names that are drawn.
+        joining: a word between the objects of one tag: "and" (VL-BERT), or none.
+        truncation: of a longer text, one of `TRUNCATIONS` of vcr_pieces.py.
+        max_pieces: text pieces of a row, special ones not counted, but see `PieceRules.separator`; 0 cuts nothing.
+        cut_untold: whether rationales are cut in a split without labels; VL-BERT's release does not.
+        pieces_twice: cut into word pieces twice, as 12-in-1 does. See `PieceRules`.
+        boxes: which regions are shown: those "annotated" in the file; "detected" ones before these (ViLBERT); those
+            "named" in question, answers and rationales (VisualBERT). See vcr_regions.py.
+        max_boxes: regions of an image, the whole image counted; 0 = all. Detected ones go first.
+        object_loss: whether the classes of regions are learned beside: "none"; of the "masked" ones, as the paper of
+            VL-BERT says; of all "shown", as its release does.
+        object_loss_weight: of that loss beside the choice's.
+    """
+
+    problem: str = ANSWER
+    names: str = BY_MENTION
+    people: str = ""
+    seed: int = 0
+    joining: str = ""
+    truncation: str = EACH_ROW
+    max_pieces: int = 0
+    cut_untold: bool = True
+    pieces_twice: bool = False
+    boxes: str = ANNOTATED
+    max_boxes: int = 0
+    object_loss: str = "none"
+    object_loss_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_choice(self, "problem", PROBLEMS)
+        check_choice(self, "names", NAME_RULES)
+        check_choice(self, "joining", JOINING)
+        check_choice(self, "truncation", TRUNCATIONS)
+        check_choice(self, "boxes", BOXES)
+        check_choice(self, "object_loss", OBJECT_LOSSES)
+        for name in ("seed", "max_pieces", "max_boxes", "object_loss_weight"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"VcrOptions: {name} must not be negative, got {getattr(self, name)}")
+
+
+class VcrQuestionFacts(NamedTuple):
+    """What stands beside a group.
+
+    Attributes:
+        objects: class names of the annotated boxes, in their order; tags of words are numbers among them.
+        shown: numbers of the boxes that are shown.
+        image: path of the image below the image folder.
+        img_id: another name of the image, by which the stores of some releases have it; "" for none.
+        answer, rationale: which is right; None where nobody knows.
+    """
+
+    objects: tuple[str, ...]
+    shown: tuple[int, ...]
+    image: str
+    img_id: str
+    answer: int | None
+    rationale: int | None
+
+
+def read_vcr_groups(path: str, options: VcrOptions, *, told: bool = True) -> Iterator[TaskGroup]:
+    """The groups of an annotation file, in its order.
+
+    Args:
+        told: whether its labels are used; without them every file is as a test file.
+    Raises:
+        ValueError: for a file that is not as VCR writes it, or options that do not fit it.
+    """
+    people = read_people_names(options.people) if options.people else NAMES
+    return vcr_groups(read_vcr_asked(path), options, name_rule(options.names, people, seed=options.seed), told=told)
+
+
+def vcr_groups(
+    questions: Iterable[VcrAsked], options: VcrOptions, names: NameRule, *, told: bool = True
+) -> Iterator[TaskGroup]:
+    """As `read_vcr_groups`, of questions that are read and a rule for names."""
+    for asked in questions:
+        names.question(asked.objects)
+        answer = asked.answer if told else None
+        rationale = asked.rationale if told else None
+        shown = named_objects(asked) if options.boxes == NAMED else tuple(range(len(asked.objects)))
+        facts = VcrQuestionFacts(asked.objects, shown, asked.image, asked.img_id, answer, rationale)
+        yield TaskGroup(
+            id=asked.annot_id,
+            images=(image_id_of(asked.image, id_rule="no-extension"),),
+            rows=tuple(row for given in _given(options, answer) for row in _rows(asked, given, options, names)),
+            target=answer if options.problem == ANSWER else rationale,
+            facts=facts._asdict(),
+        )
+
+
+def group_pieces(
+    group: TaskGroup, coder: PieceCoder, options: VcrOptions, *, separator: int | None = None
+) -> list[list[PartPieces]]:
+    """The rows of a group in word pieces, cut as the options say; of each row its parts, the choice last.
+
+    Args:
+        separator: id of a piece that a system puts between question and answer, and that is cut like a word.
+    Raises:
+        ValueError: naming the question whose context alone is too long, under a rule that cuts the choice alone.
+    """
+    untold = options.problem == RATIONALE and group.target is None and not options.cut_untold
+    rules = PieceRules(0 if untold else options.max_pieces, options.truncation, options.pieces_twice, separator)
+    found: list[list[PartPieces]] = []
+    for first in range(0, len(group.rows), NUM_CHOICES):
+        rows = [row.parts for row in group.rows[first : first + NUM_CHOICES]]
+        try:
+            found += row_pieces(rows, coder, rules)
+        except ValueError as error:
+            raise ValueError(f"{group.id}: {error}") from None
+    return found
+
+
+def vcr_scores(
+    answers: Mapping[str, np.ndarray] | None, rationales: Mapping[str, np.ndarray] | None, questions: Sequence[str]
+) -> Iterator[tuple[str, VcrScores]]:
+    """Rows of the leaderboard's file, from what one or two models say to each question.
+
+    Args:
+        answers: annot_id -> (4,) scores; rationales: annot_id -> (16,) scores, those for the first answer first. None
+            for one that is not told; the file then lacks its columns, and is no leaderboard's file.
+        questions: annot_ids, in the order of the annotation file.
+    Raises:
+        ValueError: for a question without one of them, or scores of another number.
+    """
+    chosen = answers and {name: probabilities(scores) for name, scores in answers.items()}
+    reasons = rationales and {name: probabilities(_by_answer(name, scores)) for name, scores in rationales.items()}
+    return joined_scores(chosen, reasons, questions)
+
+
+def choice_measure(groups: Sequence[TaskGroup], scores: Sequence[np.ndarray], options: VcrOptions) -> Measure:
+    """Share of right choices, of groups with labels: "Q->A" or "QA->R" by the problem.
+
+    Args:
+        scores: (4,) of each group.
+    Raises:
+        ValueError: for a group without a label.
+    """
+    hits = []
+    for group, own in zip(groups, scores, strict=True):
+        if group.target is None:
+            raise ValueError(f"{group.id}: no label; nothing is known to be right in a split without labels")
+        hits.append(float(best_choice(own.tolist()) == group.target))
+    return Measure("Q->A" if options.problem == ANSWER else "QA->R", hits, [group.images[0] for group in groups])
+
+
+def chosen_row(group: TaskGroup, answers: np.ndarray, rationales: np.ndarray) -> ChosenRow:
+    """A row of the metric over both problems, of a question with labels.
+
+    Args:
+        answers, rationales: (4,) scores of one or of two models; the rationales are those for the right answer.
+    """
+    facts = group.facts
+    chosen = best_choice(answers.tolist()), best_choice(rationales.tolist())
+    return ChosenRow(*chosen, facts["answer"], facts["rationale"], group.images[0])
+
+
+def _by_answer(name: str, scores: np.ndarray) -> np.ndarray:
+    if np.size(scores) != NUM_CHOICES**2:
+        raise ValueError(f"{name}: {np.size(scores)} scores of rationales, expected {NUM_CHOICES} for each answer")
+    return np.reshape(scores, (NUM_CHOICES, NUM_CHOICES))
+
+
+def _given(options: VcrOptions, answer: int | None) -> Sequence[int | None]:
+    """Answers that stand before the choices, one after the other; None for none."""
+    if options.problem == ANSWER:
+        return (None,)
+    return range(NUM_CHOICES) if answer is None else (answer,)
+
+
+def _rows(asked: VcrAsked, given: int | None, options: VcrOptions, names: NameRule) -> Iterator[TaskRow]:
+    context = [asked.question] if given is None else [asked.question, asked.answers[given]]
+    choices = asked.answers if given is None else asked.rationales
+    named: EntryNames = names.entry(asked.objects, [token for part in context for token in part], choices)
+    parts = tuple(_text(part, named.context, options.joining) for part in context)
+    for choice, own in zip(choices, named.choices, strict=True):
+        yield TaskRow((*parts, _text(choice, own, options.joining)))
+
+
+def _text(tokens: VcrTokens, names: Mapping[int, str], joining: str) -> TaskText:
+    words: list[str] = []
+    tags: list[int] = []
+    for token in tokens:
+        if isinstance(token, str):
+            words.append(token)
+            tags.append(_NO_OBJECT)
+            continue
+        for place, number in enumerate(token):
+            if place and joining:
+                words.append(joining)
+                tags.append(_NO_OBJECT)
+            words.append(names[number])
+            tags.append(number)
+    return TaskText(tuple(words), tuple(tags))

@@ -1,0 +1,181 @@
+"""RefCOCO+ about COCO's pictures: refs(unc).p, a pickle, beside instances.json. Ids are those of COCO's files here.
+
+testA has the references by what one sees where things meet (inside, in front of), testB those that compare sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roibeam.pipelines.toyworld.files import write_text
+from roibeam.pipelines.toyworld.formats import (
+    CATEGORY_IDS,
+    INFO,
+    LICENSES,
+    coco_categories,
+    coco_image,
+    instance,
+    instance_id,
+)
+from roibeam.pipelines.toyworld.picture import Picture
+from roibeam.pipelines.toyworld.randomness import IntegerStream
+from roibeam.pipelines.toyworld.scene import SceneObject
+from roibeam.pipelines.toyworld.tasks.blind_reader import STRENGTHS, BlindReader, Keys
+from roibeam.pipelines.toyworld.tasks.expressions import Expression, Reference, refer
+from roibeam.pipelines.toyworld.tasks.known_picture import KnownPicture
+from roibeam.pipelines.toyworld.tasks.task_splits import REFER_SPLITS, place_name
+
+_PURPOSE, _BY_LOT = 6, 7
+REFS_NAME = "refs(unc).p"
+SPLITS = ("train", "val", "testA", "testB")
+_SPLIT_OF = {place: split for split, places in REFER_SPLITS.items() for place in places}
+_PARTS = 4  # of a side of the picture, for the blind reader
+
+
+@dataclass(frozen=True)
+class _Ref:
+    picture: Picture
+    reference: Reference
+    split: str
+    first_sentence: int
+
+
+class RefcocoTask:
+    """Takes the world's pictures in their order, then writes."""
+
+    name = "refcoco+"
+
+    def __init__(self) -> None:
+        self._refs: list[_Ref] = []
+        self._pictures: list[Picture] = []
+        self._num_sentences = 0
+
+    def add(self, picture: Picture) -> None:
+        part = _SPLIT_OF.get(place_name(picture))
+        if part is None:
+            return
+        stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
+        references = list(refer(KnownPicture(picture), stream))
+        self._pictures += [picture] * bool(references)
+        for reference in references:
+            split = part if part != "test" else "testA" if reference.is_meeting else "testB"
+            self._refs.append(_Ref(picture, reference, split, self._num_sentences))
+            self._num_sentences += len(reference.expressions)
+
+    def close(self) -> None:
+        """Nothing waits for more pictures."""
+
+    def rows(self) -> dict[str, int]:
+        return {split: sum(1 for _ in self._sentences(split)) for split in SPLITS}
+
+    def entries(self) -> list[dict[str, Any]]:
+        """What the pickle holds."""
+        return [_entry(number, ref) for number, ref in enumerate(self._refs)]
+
+    def links(self) -> Iterator[tuple[Picture, str]]:
+        """None: the pictures lie where COCO's do."""
+        return iter(())
+
+    def write(self, folder: Path) -> None:
+        write_text(
+            folder / "instances.json",
+            json.dumps(
+                {
+                    "info": INFO,
+                    "licenses": LICENSES,
+                    "images": [coco_image(picture) for picture in self._pictures],
+                    "annotations": [
+                        instance(picture, thing) for picture in self._pictures for thing in picture.scene.objects
+                    ],
+                    "categories": coco_categories(),
+                }
+            )
+            + "\n",
+        )
+        (folder / REFS_NAME).write_bytes(pickle.dumps(self.entries(), protocol=2))
+
+    def write_results(self, folder: Path) -> None:
+        """Boxes of three readers: who knows the scene graph; who knows things, but nothing between them; and who sees
+        where boxes are, but not what is in them."""
+        guess = self._blind()
+        for split in SPLITS[1:]:
+            found: dict[str, list[dict[str, Any]]] = {"perfect": [], "things": [], "blind": []}
+            for number, expression, ref in self._sentences(split):
+                things = ref.picture.scene.objects
+                lot = IntegerStream(ref.picture.scene.seed, _BY_LOT, number)
+                chosen = {
+                    "perfect": ref.reference.thing,
+                    "things": things[lot.pick(expression.named)],
+                    "blind": guess(expression, ref.picture),
+                }
+                for name, thing in chosen.items():
+                    found[name].append({"sent_id": number, "box": list(map(float, thing.box))})
+            for name, boxes in found.items():
+                write_text(folder / name / f"refcoco+_{split}.json", json.dumps(boxes) + "\n")
+
+    def _sentences(self, split: str) -> Iterator[tuple[int, Expression, _Ref]]:
+        for ref in self._refs:
+            if ref.split == split:
+                for place, expression in enumerate(ref.reference.expressions):
+                    yield ref.first_sentence + place, expression, ref
+
+    def _blind(self) -> _Guess:
+        reader = BlindReader()
+        for _, expression, ref in self._sentences("train"):
+            for thing in ref.picture.scene.objects:
+                reader.learn(_keys(expression, thing, ref.picture), thing is ref.reference.thing)
+        guesses = [_Guess(reader, strength) for strength in STRENGTHS]
+        asked = [each for split in SPLITS[1:] for each in self._sentences(split)]
+        return max(
+            guesses,
+            key=lambda guess: sum(
+                guess(expression, ref.picture) is ref.reference.thing for _, expression, ref in asked
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class _Guess:
+    reader: BlindReader
+    strength: float
+
+    def __call__(self, expression: Expression, picture: Picture) -> SceneObject:
+        return max(
+            picture.scene.objects,
+            key=lambda thing: self.reader.evidence([_keys(expression, thing, picture)], self.strength),
+        )
+
+
+def _keys(expression: Expression, thing: SceneObject, picture: Picture) -> Keys:
+    """Rank by size, shape and place of a box, with the words of the expression."""
+    x, y, width, height = thing.box
+    scene = picture.scene
+    rank = sum(other.box[2] * other.box[3] > width * height for other in scene.objects)
+    of_all = (expression.phrase, len(scene.objects), rank)
+    across = (_PARTS * (2 * x + width)) // (2 * scene.width)
+    down = (_PARTS * (2 * y + height)) // (2 * scene.height)
+    said = expression.text.partition(f" {expression.phrase} ")[0].split(" ")[-1]
+    return [of_all, (*of_all, said), (*of_all, said, across, down)]
+
+
+def _entry(number: int, ref: _Ref) -> dict[str, Any]:
+    name = ref.picture.file_name.rpartition("/")[2].rpartition(".")[0]
+    thing, sentences = ref.reference.thing, enumerate(ref.reference.expressions, ref.first_sentence)
+    return {
+        "ref_id": number,
+        "ann_id": instance_id(ref.picture, thing),
+        "category_id": CATEGORY_IDS[thing.category],
+        "image_id": ref.picture.number,
+        "split": ref.split,
+        "file_name": f"{name}_{thing.number}.jpg",
+        "sent_ids": [ref.first_sentence + place for place in range(len(ref.reference.expressions))],
+        "sentences": [
+            {"sent_id": place, "sent": each.text, "raw": each.text, "tokens": each.text.split(" ")}
+            for place, each in sentences
+        ],
+    }

@@ -1,0 +1,205 @@
+"""The tasks of a toy world on disk:
+
+    TASKS/
+      tasks.json      what is here: version, world, rows, ceilings and floors, a digest for each task
+      vqa/            v2_OpenEnded_mscoco_{train,val}2014_questions.json, v2_mscoco_{train,val}2014_annotations.json
+      vcr/            {train,val,test}.jsonl, vcr1images/ with pictures and their boxes
+      refcoco+/       refs(unc).p, instances.json
+      nlvr2/          {train,dev,test1}.json, images/
+      readers/        result files of perfect, blind and other readers, for `roibeam score`
+
+The pictures are links to those of the world, or copies where the disk cannot link. No file of the world changes. All is
+written beside and gets its name at the end: a folder that is there is whole.
+
+FROZEN: models are compared on these files. Whoever changes what is asked must raise `TASKS_VERSION`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from roibeam.features.folders.durable_files import write_json_atomically
+from roibeam.features.folders.folder_lock import store_lock
+from roibeam.features.safe_pickle.read import load_pickle
+from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
+from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task
+from roibeam.pipelines.toyworld.tasks.refcoco import REFS_NAME, RefcocoTask
+from roibeam.pipelines.toyworld.tasks.vcr import VcrTask
+from roibeam.pipelines.toyworld.tasks.vqa import VqaTask
+from roibeam.pipelines.toyworld.world import WORLD_VERSION
+from roibeam.pipelines.toyworld.write import PICTURES
+
+TASKS_VERSION = 1
+TASKS_NAME = "tasks.json"
+TASKS_FORMAT = "roibeam-toyworld-tasks"
+READERS_FOLDER = "readers"
+_TEXT_SUFFIXES = frozenset({".json", ".jsonl"})
+# Task -> split -> measure -> reader -> 0..1.
+Levels = dict[str, dict[str, dict[str, dict[str, float]]]]
+
+
+class Task(Protocol):
+    """Takes the world's pictures in their order; after `close`, writes its files."""
+
+    name: str
+
+    def add(self, picture: Picture) -> None: ...
+
+    def close(self) -> None: ...
+
+    def rows(self) -> dict[str, int]: ...
+
+    def write(self, folder: Path) -> None: ...
+
+    def links(self) -> Iterator[tuple[Picture, str]]: ...
+
+    def write_results(self, folder: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class WrittenTasks:
+    """What a run found or made; `manifest` is the content of tasks.json."""
+
+    manifest: dict[str, Any]
+    is_new: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ToyTasks:
+    """The tasks that are asked for.
+
+    Attributes:
+        folder: of the tasks, as it was typed.
+        world: folder of the toy world.
+        seed, num_images: of the world.
+    """
+
+    folder: str
+    world: Path
+    seed: int
+    num_images: int
+
+    def check(self) -> None:
+        """Sees that the tasks can be written, or are there, before anything is drawn.
+
+        Raises:
+            ValueError: if the folder cannot be these tasks', or holds others.
+        """
+        if "://" in self.folder:
+            raise ValueError(
+                f"--tasks {self.folder!r} is a URL; name a folder on a disk, and copy the tasks from there"
+            )
+        folder, world = Path(self.folder).resolve(), self.world.resolve()
+        if world in (folder, *folder.parents) or folder in world.parents:
+            raise ValueError(
+                f"--tasks {self.folder!r} and the world {str(self.world)!r} lie in one another; name a folder beside "
+                "the world"
+            )
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"--tasks {self.folder!r} is a file; name a folder")
+        self._found()
+
+    def write(self, levels: Callable[[Path], Levels]) -> WrittenTasks:
+        """Writes the tasks of the drawn world, or finds them.
+
+        Args:
+            levels: scores the readers' result files of a folder of tasks.
+        Raises:
+            ValueError: as `check`, or if the world has too few pictures for a split.
+        """
+        start, out = time.monotonic(), Path(self.folder).resolve()
+        with store_lock(self.world):
+            found = self._found()
+            if found is not None:
+                return WrittenTasks(found, False, time.monotonic() - start)
+            beside = out.with_name(f".{out.name}.tmp")
+            shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
+            tasks = self._made()
+            manifest = self._plan() | {"rows": {task.name: task.rows() for task in tasks}}
+            for task in tasks:
+                task.write(beside / task.name)
+                _link_pictures(task, self.world, beside / task.name)
+                task.write_results(beside / READERS_FOLDER)
+            manifest["levels"] = levels(beside)
+            manifest["sha256"] = {task.name: task_digest(beside / task.name) for task in tasks}
+            write_json_atomically(beside / TASKS_NAME, manifest)
+            os.replace(beside, out)
+        return WrittenTasks(manifest, True, time.monotonic() - start)
+
+    def _plan(self) -> dict[str, Any]:
+        world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}
+        return {"format": TASKS_FORMAT, "tasks_version": TASKS_VERSION, "world": world}
+
+    def _found(self) -> dict[str, Any] | None:
+        """The content of tasks.json; None where the folder is new or empty."""
+        folder = Path(self.folder)
+        if not folder.exists() or not any(folder.iterdir()):
+            return None
+        try:
+            found = json.loads((folder / TASKS_NAME).read_bytes())
+        except (OSError, ValueError):
+            found = None
+        if not isinstance(found, dict) or found.get("format") != TASKS_FORMAT:
+            raise ValueError(
+                f"--tasks {self.folder!r}: is not empty and holds no tasks of a toy world; name a new folder"
+            )
+        for key, want in self._plan().items():
+            if found.get(key) != want:
+                raise ValueError(
+                    f"--tasks {self.folder!r}: holds tasks with {key} {found.get(key)}, asked for {want}; name another "
+                    "folder"
+                )
+        return found
+
+    def _made(self) -> Sequence[Task]:
+        tasks: Sequence[Task] = (VqaTask(), VcrTask(), RefcocoTask(), Nlvr2Task())
+        with Progress("asking questions", self.num_images, PICTURES) as progress:
+            for picture in progress.counting(read_pictures(self.world / SCENES_NAME)):
+                for task in tasks:
+                    task.add(picture)
+        for task in tasks:
+            task.close()
+            for split, count in task.rows().items():
+                if not count:
+                    raise ValueError(
+                        f"{self.world}: its {self.num_images:,} pictures give nothing to ask for {split} of {task.name}"
+                        "; draw a larger world, with --num-images 400 or more"
+                    )
+        return tasks
+
+
+def _link_pictures(task: Task, world: Path, folder: Path) -> None:
+    for picture, name in task.links():
+        source, target = world / picture.place.dataset / picture.file_name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:  # another disk, or one without links
+            shutil.copyfile(source, target)
+
+
+def task_digest(folder: Path) -> str:
+    """SHA-256 over path, length and bytes of a task's text files in path order; of the references, what the pickle
+    holds as json, since the bytes of a pickle are Python's affair."""
+    digest = hashlib.sha256()
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    for name in sorted(files):
+        if files[name].suffix in _TEXT_SUFFIXES:
+            data = files[name].read_bytes()
+        elif name == REFS_NAME:
+            data = json.dumps(load_pickle(str(files[name]))).encode("ascii")
+        else:
+            continue
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()

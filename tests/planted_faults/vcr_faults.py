@@ -1,0 +1,80 @@
+"""Faults in VCR's files: who is called what, what is cut, which regions are shown, what is written."""
+
+from fault import Fault
+
+_TASKS = "src/roibeam/pipelines/finetuning/tasks"
+_TESTS = "tests/pipelines/test_vcr_task.py"
+_ITEMS = "tests/pipelines/test_conformance_vcr_items.py::test_the_reference_arrays"
+
+FAULTS = (
+    Fault(
+        "a person first named in a choice has another one's name",
+        f"{_TASKS}/vcr_names.py",
+        "people = 0 if self._restart else None",
+        "people = 0",
+        f"{_TESTS}::test_a_question_is_a_group_of_four_rows",
+    ),
+    Fault(
+        "names begin anew at each question of a file",
+        f"{_TASKS}/vcr_names.py",
+        "        self._given = {}\n        for number",
+        "        self._given, self._next = {}, 0\n        for number",
+        f"{_ITEMS}[finetune_vlbert/data_vcr]",
+    ),
+    Fault(
+        "a test file's rationales are asked for one answer",
+        f"{_TASKS}/vcr.py",
+        "return range(NUM_CHOICES) if answer is None else (answer,)",
+        "return (answer or 0,)",
+        f"{_TESTS}::test_where_the_answer_is_not_told_rationales_are_asked_for_each",
+    ),
+    Fault(
+        "a long choice does not shorten the question of the others",
+        f"{_TASKS}/vcr_pieces.py",
+        "return [KeptPieces(tuple(context), (0, choice)) for choice in kept]",
+        "return [KeptPieces((max(5, context[0]), *context[1:]), (0, choice)) for choice in kept]",
+        f"{_TESTS}::test_cutting",
+    ),
+    Fault(
+        "the choice loses its end where it should lose its front",
+        f"{_TASKS}/vcr_pieces.py",
+        "at_front = rule == CHOICE_FRONT",
+        "at_front = False",
+        f"{_ITEMS}[finetune_visualbert/data_vcr]",
+    ),
+    Fault(
+        "the whole image is not counted in the weights of both means",
+        f"{_TASKS}/vcr_regions.py",
+        "weights.append(len(features) + 1)",
+        "weights.append(len(features))",
+        f"{_ITEMS}[finetune_vilbert/data_vcr_first]",
+    ),
+    Fault(
+        "annotated regions are cut before detected ones",
+        f"{_TASKS}/vcr_regions.py",
+        "kept = min(len(annotated[0]), room)",
+        "kept = max(0, min(len(annotated[0]), room - len(detected[0])))",
+        f"{_TESTS}::test_regions_of_two_stores",
+    ),
+    Fault(
+        "outlines are not mirrored",
+        f"{_TASKS}/vcr_photo.py",
+        "masks.flip(-1) if flip else masks",
+        "masks",
+        f"{_TESTS}::test_outlines_and_boxes_are_mirrored_and_padded_alike",
+    ),
+    Fault(
+        "points on the line of an outline are outside",
+        f"{_TASKS}/vcr_photo.py",
+        "vertex | (right != left) | (right == 1)",
+        "(right == 1) & (right == left) & ~vertex",
+        f"{_TESTS}::test_a_point_on_the_line_is_inside",
+    ),
+    Fault(
+        "rationales of the leaderboard's file are one distribution over all answers",
+        f"{_TASKS}/vcr.py",
+        "probabilities(_by_answer(name, scores))",
+        "_by_answer(name, probabilities(scores))",
+        f"{_TESTS}::test_the_result_file_of_two_models",
+    ),
+)
