@@ -97,9 +97,11 @@ def test_arrays_scalars_and_dtypes_come_back(protocol: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_ordered_dict_is_a_dict_and_an_array_of_one_object_is_the_object(protocol: int) -> None:
+def test_an_ordered_dict_is_a_dict_and_arrays_of_objects_are_their_objects(protocol: int) -> None:
     ordered = collections.OrderedDict([("b", 1), ("a", [np.float32(2)])])
     assert read(pickle.dumps(ordered, protocol)) == {"b": 1, "a": [2.0]}
+    row = np.array([{"question_id": 1}, "two"], dtype=object)  # what Pythia keeps questions in
+    assert loads_pickle(pickle.dumps(row, protocol), source="a test") == [{"question_id": 1}, "two"]
     info = {"image_id": "1", "objects_id": np.arange(3)}  # what np.savez makes of MILVLG's `info`
     found = read(pickle.dumps(np.array(info, dtype=object), protocol))
     assert found["image_id"] == "1" and found["objects_id"].tolist() == [0, 1, 2]
@@ -190,7 +192,7 @@ def hostile(canary: Path) -> dict[str, Any]:
         "a class of ours": Stateful({"a": 1}),
         "a subclass of ndarray": np.zeros(2).view(MyArray),
         "structured": np.zeros(2, [("a", "f4")]),
-        "objects": np.array([{}, {}], dtype=object),
+        "objects": np.array([[{}, {}], [{}, {}]], dtype=object),
         "dates": np.array(["2020"], "M8[Y]"),
         "void": np.zeros(2, "V4"),
         "module": Runs(__import__, "antigravity"),

@@ -9,10 +9,8 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.task_losses import (
     answer_bce,
     answer_kl,
-    capped_score,
     class_bce,
     grounding_loss,
-    leave_one_out_score,
     overlaps,
     phrase_targets,
     referred_targets,
@@ -94,13 +92,6 @@ def test_losses_of_half_precision_are_taken_in_single():
     term = answer_bce(scores, torch.zeros_like(scores))
     assert term.total.dtype == torch.float32
     assert term.mean.item() == pytest.approx(4000 * math.log1p(math.exp(scores[0, 0].item())), rel=1e-5)
-
-
-def test_scores_of_answers():
-    matches = torch.arange(11)
-    expected = torch.tensor([0, 0.3, 0.6, 0.9, 1, 1, 1, 1, 1, 1, 1])
-    torch.testing.assert_close(leave_one_out_score(matches), expected)
-    torch.testing.assert_close(capped_score(matches[:5]), torch.tensor([0, 1 / 3, 2 / 3, 1, 1]))
 
 
 def test_overlaps():

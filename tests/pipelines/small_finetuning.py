@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,14 +41,14 @@ class SmallGroupTask(GroupTask):
 
 def make_task(
     system: str, kind: str, *, batch_size: int, double: bool = False, dropout: float = 0.0, head: str = "ours",
-    workers: int = 0,
+    workers: int = 0, mirrored: Callable[[TaskGroup], TaskGroup] | None = None,
 ) -> SmallGroupTask:  # fmt: skip
     network = small_network(system, kind, double=double, dropout=dropout, head=head)
     form = ASKED[kind].form
     task = DownstreamTask(
         name="small", form=form, loss=LOSS[kind], read=lambda split: TaskSplit(groups(kind)), train="train",
         validation=None, judge=_judge, answers=lambda groups, said: iter(()), write=lambda path, entries: None,
-        labels=tuple("abc"),
+        labels=tuple("abc"), mirrored=mirrored,
     )  # fmt: skip
     made = batches(network, system, kind)
     data = FinetuneData(batch_size=batch_size, workers=workers)

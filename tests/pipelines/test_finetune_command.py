@@ -90,7 +90,7 @@ def test_a_run_keeps_all_that_predicting_needs(finetuned: Path, pretrained: Path
     newest = sorted((finetuned / "checkpoints").iterdir())[-1]
     config = json.loads((newest / "config.json").read_text())
     assert config["recorded"]["labels"] == ["b", "r"] and config["task"]["system"] == "visualbert"
-    assert config["task"]["head"] == {"kind": "ours"} and config["train"]["steps"] == 30
+    assert config["task"]["head"] == {"kind": "ours", "start": "drawn"} and config["train"]["steps"] == 30
     assert (finetuned / "tokenizer" / "tokenizer.json").read_text() == (
         pretrained / "tokenizer" / "tokenizer.json"
     ).read_text()

@@ -181,7 +181,7 @@ def _imported(path: Path) -> set[str]:
 def test_tasks_and_systems_do_not_know_each_other() -> None:
     """One file a task, one a system: any pair works, and neither grows a case of the other."""
     room, inside = PACKAGE / "pipelines" / "finetuning", "roibeam.pipelines.finetuning"
-    tasks, systems = sorted((room / "tasks").glob("*.py")), sorted((room / "systems").glob("*.py"))
+    tasks, systems = sorted((room / "tasks").rglob("*.py")), sorted((room / "systems").glob("*.py"))
     assert len(tasks) > 3 and len(systems) > 5
     for path in tasks:
         for name in _imported(path):

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from roibeam.model.common.losses import SumCount, binary_cross_entropy, kl_divergence, squared_error
 from roibeam.model.inputs import IGNORE_INDEX
 
-ANNOTATORS = 10  # of a question of VQA
 DENOMINATORS = ("rows", "regions")
 REGION_TARGETS = ("binary", "iou", "overlap")
 RIGHT_OVERLAP = 0.5
@@ -78,21 +77,6 @@ def score_regression(predictions_N1: Tensor, scores_N: Tensor) -> SumCount:
     """Squared error, per row (STS-B of GLUE, whose scores go from 0 to 5)."""
     every = torch.ones_like(scores_N, dtype=torch.bool)
     return squared_error(predictions_N1, scores_N[:, None], every)
-
-
-def leave_one_out_score(matches: Tensor) -> Tensor:
-    """The score of an answer that `matches` of ten annotators gave: 0, 0.3, 0.6, 0.9, then 1.
-
-    The mean of `capped_score` over the ten ways of leaving one annotator out (VQA's evaluation; the soft targets of
-    ViLBERT and VL-BERT).
-    """
-    others = matches * capped_score(matches - 1) + (ANNOTATORS - matches) * capped_score(matches)
-    return others / ANNOTATORS
-
-
-def capped_score(matches: Tensor) -> Tensor:
-    """min(1, matches / 3), the short form of VQA's score."""
-    return (matches.float() / 3).clamp(max=1.0)
 
 
 def overlaps(boxes: Tensor, others: Tensor, *, inclusive_sides: bool) -> Tensor:

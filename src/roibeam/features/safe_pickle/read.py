@@ -8,9 +8,10 @@ is built from bytes that lie in the file. So memory is bounded by the size of th
 Lib/pickletools.py).
 
 Read are: None, bool, int (64 bits), float, str, bytes, bytearray, list, tuple, dict and OrderedDict (as dict), set,
-frozenset, numpy arrays and scalars of bool, int, float, complex, bytes and str, numpy dtypes, and an array of shape ()
-that holds one such value (what `np.savez` makes of a dict), which is given back as the value. Written by Python 2 or 3,
-numpy 1 or 2. Keys of dicts and members of sets are None, bool, int, float, str or bytes.
+frozenset, numpy arrays and scalars of bool, int, float, complex, bytes and str, numpy dtypes, an array of shape () that
+holds one such value (what `np.savez` makes of a dict), which is given back as the value, and an array of one axis that
+holds such values, which is given back as a list. Written by Python 2 or 3, numpy 1 or 2. Keys of dicts and members of
+sets are None, bool, int, float, str or bytes.
 """
 
 from __future__ import annotations

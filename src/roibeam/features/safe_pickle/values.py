@@ -95,9 +95,13 @@ def _built_dtype(code: str, version: object, order: object, *rest: object) -> np
 
 def _built_array(version: object, shape: object, dtype: object, fortran: object, raw: object) -> Any:
     if isinstance(dtype, np.dtype) and dtype.hasobject:
-        if type(shape) is tuple and not shape and type(raw) is list and len(raw) == 1:
+        if type(raw) is list and shape == () and len(raw) == 1:
             return raw[0]
-        raise UnsafePickleError("holds a numpy array of Python objects; read are numbers, bytes, str and one object")
+        if type(raw) is list and shape == (len(raw),):
+            return raw
+        raise UnsafePickleError(
+            "holds a numpy array of Python objects of another shape than its list; read are one object and one row"
+        )
     return _array_of(raw, dtype, shape, "F" if fortran else "C")
 
 

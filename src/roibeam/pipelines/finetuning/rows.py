@@ -60,6 +60,8 @@ class TaskGroup:
         boxes: for each image boxes given with the task (R, 4) x1 y1 x2 y2 in pixels, to be shown beside or instead of
             the stored ones, or none.
         facts: what result files, figures or pages need beside; "region_targets" are rules of this group's targets.
+        mirrored: whether its images are shown mirrored left to right. Its text is of the mirrored images already; boxes
+            are those of the images as they are, and whoever shows them mirrors them.
     """
 
     id: str
@@ -68,3 +70,4 @@ class TaskGroup:
     target: Any = None
     boxes: Sequence[Any] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    mirrored: bool = False

@@ -55,6 +55,8 @@ class DownstreamTask:
         write: entries -> the result file.
         labels: what the numbers of a LABEL task mean; kept with the model.
         num_images: that a row shows.
+        mirrored: a group -> the same beside its mirrored images, which every other group of training is by chance; None
+            for a run that mirrors nothing.
         region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
         splits: their names, in the order to be shown.
         regions: group, place of an image in it, its record -> (R,) int64, which of its regions are shown in which
@@ -72,6 +74,7 @@ class DownstreamTask:
     write: Callable[[Path, Sequence[Any]], None]
     labels: tuple[str, ...] = ()
     num_images: int = 1
+    mirrored: Callable[[TaskGroup], TaskGroup] | None = None
     region_targets: Mapping[str, Any] = field(default_factory=dict)
     splits: tuple[str, ...] = ("train", "val", "test")
     regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None

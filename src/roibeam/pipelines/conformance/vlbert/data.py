@@ -19,12 +19,13 @@ from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.losses import soft_cross_entropy
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.task_losses import leave_one_out_score, overlaps
+from roibeam.model.task_losses import overlaps
 from roibeam.model.vlbert.embeddings import embed_coordinates
 from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check, apart, equal, numpy_of
 from roibeam.pipelines.conformance.model_case import ModelArrays
 from roibeam.pipelines.conformance.tolerances import VLBERT
+from roibeam.pipelines.finetuning.metrics.vqa_targets import vlbert_soft_target
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.vlbert import make_sample
 from roibeam.pipelines.training.optimizer.release_optimizers import TransformersAdamW
@@ -256,11 +257,7 @@ def _answer_checks(arrays: ModelArrays) -> Iterator[Check]:
     vocabulary, answers = arrays.options.get("vqa_answer_vocab"), arrays.options.get("vqa_answers")
     if not isinstance(vocabulary, list) or not isinstance(answers, list):
         raise ValueError("config: vqa_answer_vocab and vqa_answers must be lists")
-    matches = torch.tensor([[float(given.count(answer)) for answer in vocabulary] for given in answers])
-    matches[:, 0] = 0
-    yield apart(
-        "out/vqa_soft_targets",
-        leave_one_out_score(matches),
-        arrays.arrays.take("out/vqa_soft_targets"),
-        VLBERT.optimiser,
-    )
+    scores = [vlbert_soft_target(given, vocabulary) for given in answers]
+    rows = [[each.get(place, 0.0) if place else 0.0 for place in range(len(vocabulary))] for each in scores]
+    want = arrays.arrays.take("out/vqa_soft_targets")
+    yield apart("out/vqa_soft_targets", np.array(rows), want, VLBERT.optimiser)

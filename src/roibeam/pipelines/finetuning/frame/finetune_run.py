@@ -23,12 +23,12 @@ from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for, without_evaluations
+from roibeam.pipelines.finetuning.frame.finetune_settings import WORDS, sections_of, steps_for, without_evaluations
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import GroupTask
 from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, shared_images
 from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import started_network
+from roibeam.pipelines.finetuning.frame.network import start_from_words, started_network
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.rows import TaskGroup
@@ -184,6 +184,8 @@ def _trained(
     with waiting("building the model"):
         model = start.model(vocab_size=tokenizer.vocab_size, width=store.feature_dim)
         network = started_network(start.system, model, asked, sections["head"].kind, source=start.source)
+        if sections["head"].start == WORDS:
+            start_from_words(network, task.labels, tokenizer)
     batches = GroupBatches(
         start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
         regions=task.regions,

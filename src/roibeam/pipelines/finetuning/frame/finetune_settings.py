@@ -15,6 +15,8 @@ from roibeam.pipelines.training.train_config import TrainConfig
 
 OURS, RELEASE = "ours", "release"
 HEAD_KINDS = (OURS, RELEASE)
+DRAWN, WORDS = "drawn", "words"
+HEAD_STARTS = (DRAWN, WORDS)
 BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
 
 
@@ -23,12 +25,20 @@ class HeadOptions:
     """
     Attributes:
         kind: "ours", the same kind of head on every system; "release", that of the system's release.
+        start: of the last layer of labels: "drawn", or each label at the mean of its word embeddings ("words": VL-BERT
+            on VQA, with the head of its release).
     """
 
     kind: str = OURS
+    start: str = DRAWN
 
     def __post_init__(self) -> None:
         check_choice(self, "kind", HEAD_KINDS)
+        check_choice(self, "start", HEAD_STARTS)
+        if self.start == WORDS and self.kind != RELEASE:
+            raise ValueError(
+                "HeadOptions: start 'words' is of a release's head; set kind to 'release', or start to 'drawn'"
+            )
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ def sections_of(
     sections: dict[str, Any] = {
         "data": FinetuneData(batch_size=batch_size),
         "layout": LayoutOptions() if recipe is None else recipe.layout,
-        "head": HeadOptions(OURS if recipe is None else recipe.head),
+        "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
         request.task: options() if recipe is None else recipe.options,
     }
     train = [each for each in request.settings if each.startswith("train.")]

@@ -15,14 +15,16 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup, TaskRow
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.layout_options import IN_FILE, SHOWN, STORED, LayoutOptions
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
+from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
 from roibeam.pipelines.inputs.shown_regions import strongest_regions
+from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
 
@@ -108,7 +110,7 @@ class GroupBatches:
         return [sample for row in group.rows for sample in self._row(group.id, row, images)]
 
     def _shown(self, group: TaskGroup, number: int) -> ShownImage:
-        """The regions of the boxes that the task gives, else the strongest ones of the record."""
+        """The regions of the boxes that the task gives, else those of the record that the options choose."""
         record = self._store[group.images[number]]
         given = group.boxes[number] if len(group.boxes) else None
         if given is not None:
@@ -117,6 +119,8 @@ class GroupBatches:
         else:
             regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
             named = {int(region): place for place, region in enumerate(regions)}
+        if group.mirrored:  # stored features are those of the photo as it is
+            record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
         if self._blind and self._asked.form != REGION:
             return ShownImage(record, np.arange(0), {}, num_boxes)
         return ShownImage(record, regions, named, num_boxes)
@@ -124,7 +128,10 @@ class GroupBatches:
     def _stored_regions(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
         if self._regions is not None:
             return self._regions(group, number, record)
-        return strongest_regions(record, self._options.max_regions)
+        most = self._options.max_regions
+        if self._options.region_order == IN_FILE:
+            return np.arange(min(record.num_regions, most or record.num_regions))
+        return strongest_regions(record, most)
 
     def _row(self, name: str, row: TaskRow, images: Sequence[ShownImage]) -> list[PretrainSample]:
         if len(row.images) != self._asked.num_images:
@@ -153,6 +160,7 @@ class GroupBatches:
             masked=nothing,
             predicted=nothing,
             region_targets=None,
+            whole_image=self._whole_image(shown[0].record),
             global_feature=self._global_feature(shown[0].record),
             region_images=np.repeat(np.arange(len(shown)), [len(each.regions) for each in shown]) if several else None,
             aligned_words=self._aligned(name, text, shown[0]) if self._system.grounds_words else None,
@@ -183,6 +191,12 @@ class GroupBatches:
         most = max([1, *map(len, words)])
         rows = [each + [-1] * (most - len(each)) for each in words]
         return np.array(rows, np.int64).reshape(len(words), most)
+
+    def _whole_image(self, record: RegionRecord) -> torch.Tensor | None:
+        """(D,), see `LayoutOptions.whole_image`; None where it is made of what is shown."""
+        if self._options.whole_image == SHOWN or self._blind:
+            return None
+        return whole_image_feature(record, stored=self._options.whole_image == STORED)
 
     def _global_feature(self, record: RegionRecord) -> torch.Tensor | None:
         """(G,) for a model that reads one; ValueError where the record has none of that width."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +25,7 @@ from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.sample_order import SampleOrder
 
 _ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
+_MIRRORED = 4  # the same of what is mirrored
 _LOSS = "task"
 
 
@@ -42,7 +44,7 @@ class GroupTask:
         network: of a system, with its head.
         train: groups that are trained on, all with a target.
         validation: that it is judged on, of the validation split; none for no evaluations.
-        seed: of the order.
+        seed: of the order, and of what is mirrored.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class GroupTask:
         self._batches, self._task = batches, task
         self._asked, self._loss, self._train, self._data = asked, loss, train, data
         self._validation = validation[: data.validation_groups or None]
-        self._order = SampleOrder(len(train), (_ORDER, seed))
+        self._order, self._seed = SampleOrder(len(train), (_ORDER, seed)), seed
 
     @property
     def model(self) -> nn.Module:
@@ -81,11 +83,18 @@ class GroupTask:
             return self._order.batches(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
 
         def batch(chosen: Sequence[tuple[int, int]]) -> TaskBatch:
-            return self._batches.batch([self._train[place] for _, place in chosen])
+            return self._batches.batch([self._shown(epoch, place) for epoch, place in chosen])
 
         if not self._data.workers:
             return map(batch, places())
         return batches_ahead(places, batch, workers=self._data.workers)
+
+    def _shown(self, epoch: int, place: int) -> TaskGroup:
+        """A group as it is trained on; whether it is mirrored depends on seed, epoch and group alone."""
+        group, mirrored = self._train[place], self._task.mirrored
+        if mirrored is None or np.random.default_rng((_MIRRORED, self._seed, epoch, place)).random() < 0.5:
+            return group
+        return mirrored(group)
 
     def counts(self, batch: TaskBatch) -> Mapping[str, int]:
         assert batch.targets is not None

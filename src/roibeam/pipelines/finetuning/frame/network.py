@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.changed_model import changed_model
 from roibeam.pipelines.model_files.model_checkpoint import WEIGHTS, build_model, config_class_of
 from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,22 @@ def started_network(system: TaskSystem, model: Any, asked: AskedForm, head: str,
         return _of_release(module, release)
     task_model = TaskModel(model, system.new_head(model.config, asked))
     return _of_ours(task_model, type(model).base_model_prefix)
+
+
+def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:
+    """The last layer of a new head starts each label at the mean of the embeddings of its word pieces.
+
+    Raises:
+        ValueError: when the head has no such start, or a label has no piece.
+    """
+    module: Any = network.module
+    if not hasattr(module, "start_from_words"):
+        raise ValueError("head.start 'words': only the head of VL-BERT's release for labels starts so; leave it out")
+    pieces = [tokenizer.encode(label).ids[1:-1].tolist() for label in labels]
+    empty = next((label for label, own in zip(labels, pieces, strict=True) if not own), None)
+    if empty is not None:
+        raise ValueError(f"head.start 'words': the label {empty!r} has no word piece; take it out of the labels")
+    module.start_from_words(pieces)
 
 
 def release_head(system: TaskSystem, asked: AskedForm) -> ReleaseHead:

@@ -13,14 +13,13 @@ from roibeam.pipelines.foundation.statistics.printed_figure import Figure
 from roibeam.pipelines.training.release_settings import release_settings
 
 _DEV, _STD = "accuracy, test-dev", "accuracy, test-std"
-_BOTH_SPLITS = VqaOptions(train="train+val")
 _LABELS_OPEN = (
     "The release has a label file of its own; here the majority answers, in the order of their questions: "
     "--set vqa.answers=FILE takes a file."
 )
 _MINIVAL_OPEN = (
     "The release keeps the last 3,000 validation questions for itself, whose images it trains on; here nothing is left "
-    "to be judged on."
+    "to be judged on (--set vqa.train=train+val-minival data.shared_images=true is the release's way)."
 )
 
 TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
@@ -30,7 +29,9 @@ TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
             source="jackroos/VL-BERT cfgs/vqa/base_4x16G_fp32.yaml; arXiv:1908.08530, section 4.2.2",
             task="vqa",
             system="vlbert",
-            options=_BOTH_SPLITS,
+            options=VqaOptions(train="train+val", mirror=True, label_form="without_signs", score_rule="left_out"),
+            layout=LayoutOptions(whole_image="stored"),
+            head_start="words",
             settings={**release_settings("vl-bert"), "clip_norm": 1.0},
             learning_rate=1.6e-4,
             batch_size=256,
@@ -43,8 +44,6 @@ TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
             left_open=(
                 "The paper prints rate 1e-4, 20 epochs and a softmax over answers; the release has 1.6e-4, 5 epochs, "
                 "one binary loss an answer, which this does.",
-                "The release starts the last layer at the mean word embedding of each answer and mirrors half of the "
-                "questions; here the layer is drawn, and nothing is mirrored.",
                 _LABELS_OPEN,
             ),
         ),
@@ -53,8 +52,8 @@ TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
             source="jiasenlu/vilbert_beta vlbert_tasks.yml and train_tasks.py; arXiv:1908.02265, section 3.2",
             task="vqa",
             system="vilbert",
-            options=_BOTH_SPLITS,
-            layout=LayoutOptions(max_pieces=16, max_regions=100),
+            options=VqaOptions(train="train+val"),
+            layout=LayoutOptions(max_pieces=16, max_regions=100, region_order="file", whole_image="all"),
             settings=release_settings("vilbert-release-tasks"),
             learning_rate=4e-5,
             batch_size=256,
@@ -77,7 +76,7 @@ TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
             source="uclanlp/visualbert configs/vqa/fine-tune.json; arXiv:1908.03557, section 4.1",
             task="vqa",
             system="visualbert",
-            options=VqaOptions(train="train+val", loss="kl"),
+            options=VqaOptions(train="train+val", loss="kl", question="pythia"),
             layout=LayoutOptions(max_pieces=128),
             settings=release_settings("visualbert-ucla"),
             learning_rate=2e-5,
@@ -89,7 +88,8 @@ TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
                 Figure("VQA", _STD, 71.00, "Table 3"),
             ),
             left_open=(
-                "The release reads questions as Pythia prepared them, without commas; here as VQA has them.",
+                "The release cuts a question at 128 pieces with its [MASK]; here [MASK] stays "
+                "(--set layout.cut=before_sep is the release's way).",
                 "The release's validation questions lie inside its training; here nothing is left to be judged on.",
                 _LABELS_OPEN,
             ),

@@ -20,7 +20,7 @@ class TaskRecipe:
         task, system: by name.
         options: of the task.
         layout: of the rows.
-        head: as of `HeadOptions`.
+        head, head_start: kind and start of `HeadOptions`.
         settings: fields of `TrainConfig` beside steps, rate and warm-up.
         learning_rate: peak, for the whole batch.
         batch_size: groups of a step over all processes.
@@ -42,6 +42,7 @@ class TaskRecipe:
     warmup: float
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     head: str = "release"
+    head_start: str = "drawn"
     settings: Mapping[str, Any] = field(default_factory=dict)
     decays_at: tuple[float, ...] = ()
     figures: tuple[Figure, ...] = ()

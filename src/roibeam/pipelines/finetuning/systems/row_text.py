@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from roibeam.pipelines.finetuning.rows import TaskText
-from roibeam.pipelines.finetuning.systems.layout_options import LAST, LONGEST, RELEASE
+from roibeam.pipelines.finetuning.systems.layout_options import BEFORE_SEP, LAST, LONGEST, RELEASE
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
 
@@ -38,6 +38,10 @@ class RowText(NamedTuple):
     ids: np.ndarray
     segments: np.ndarray
     tags: np.ndarray
+
+    def kept(self, count: int) -> RowText:
+        """The first `count` pieces."""
+        return RowText(*(each[:count] for each in self))
 
 
 class Pieces:
@@ -83,8 +87,11 @@ def lay_out(spans: Sequence[Span], max_pieces: int, cut: str) -> RowText:
     if least > max_pieces:
         raise ValueError(f"max_pieces {max_pieces}: the special pieces of a row alone are {least}")
     if cut == RELEASE:
-        whole = _joined(spans)
-        return RowText(*(each[:max_pieces] for each in whole))
+        return _joined(spans).kept(max_pieces)
+    if cut == BEFORE_SEP:
+        end = spans[-1].ids.size
+        before = _joined(spans[:-1]).kept(max_pieces - end)
+        return RowText(*(np.concatenate(both) for both in zip(before, _joined(spans[-1:]), strict=True)))
     lengths = {place: len(span.ids) for place, span in enumerate(spans) if span.is_text}
     for _ in range(sum(len(span.ids) for span in spans) - max_pieces):
         filled = [place for place, length in lengths.items() if length]

@@ -9,56 +9,117 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vqa import AnsweredQuestion, HumanAnswer, vqa_measures
-from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN, answer_labels, soft_target
+from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import VQA_YEARS, find_file
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
+    AS_WRITTEN,
+    COUNT,
+    LABEL_FORMS,
+    RAW,
+    SCORE_RULES,
+    STORED,
+    TARGETS,
+    check_same_labels,
+    labels_of_file,
+    said_labels,
+    scores_of,
+)
+from roibeam.pipelines.finetuning.tasks.vqa_rules.splits import (
+    MINIVAL_QUESTIONS,
+    ONLY_MINIVAL,
+    PARTS,
+    TRAINED,
+    WHOLE,
+    judged_split,
+    minival_ids,
+    overlap_note,
+)
+from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import IMDB, QUESTION_FORMS, mirrored, worded
 from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.sources.datasets.vqa import VqaLabels, read_vqa_asked, read_vqa_labels
+from roibeam.pipelines.sources.datasets.answer_labels import read_stored_targets
+from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
+from roibeam.pipelines.sources.datasets.vqa import VqaAsked, VqaLabels, read_vqa_asked, read_vqa_labels
 
 MAJORITY = "majority"
-TARGETS = ("raw", "normalised")
 VQA_LOSSES = ("bce", "kl", "ce")
-TRAINED = ("train", "train+val")
-_PARTS = {"train": ("train",), "val": ("val",), "train+val": ("train", "val"), "test": ("test",)}
-_PARTS |= {"test-dev": ("test-dev",)}
 
 
 @dataclass(frozen=True)
 class VqaOptions:
     """
     Attributes:
-        answers: "majority", the majority answers of the questions that are trained on; or a file with one label a line.
+        answers: "majority", the majority answers of the questions that are trained on; or a file with one label a line,
+            or the pickled list or dict of compute_softscore.py.
+        label_form: of a file's labels: "as_written", or in lower case and "without_signs" (VL-BERT).
         min_occurrence: questions that a majority answer needs; 9 in the releases.
         targets: whether people's answers are compared with the labels as they were written ("raw", as all releases do)
-            or without articles, signs and number words ("normalised", as the metric does).
+            or without articles, signs and number words ("normalised", as the metric does); or targets are "stored", in
+            <split>_target.pkl beside the questions (ViLBERT), with the labels of the same making.
+        score_rule: of a label: by the "count" of people who said it, or with each of them "left_out" (VL-BERT).
+        question: "raw"; or as "pythia" prepared it (VisualBERT): lower case, no commas, no question mark; or questions
+            and answers are those of Pythia's own files, imdb_<split>.npy ("imdb").
+        says_unknown: whether "<unk>" may be answered, where it is a label; it is never right (the releases).
         loss: "bce" of each answer, summed (ViLBERT, VL-BERT); "kl" (VisualBERT); "ce", cross-entropy of the targets
             made a distribution (VL-BERT's paper).
-        train: "train", or "train+val", as the releases do; then nothing is left to be judged on.
+        train: "train"; "train+val", as VL-BERT and VisualBERT do, when nothing is left to be judged on; or
+            "train+val-minival" (ViLBERT), which is judged on the minival questions.
+        mirror: whether every other question of training is asked beside the mirrored photo (VL-BERT): boxes are
+            mirrored, left and right change places in question and answers, stored features stay as they are.
+        minival_questions: validation questions of the highest ids that are the minival.
     """
 
     answers: str = MAJORITY
+    label_form: str = AS_WRITTEN
     min_occurrence: int = 9
-    targets: str = "raw"
+    targets: str = RAW
+    score_rule: str = COUNT
+    question: str = "raw"
+    says_unknown: bool = False
     loss: str = "bce"
     train: str = "train"
+    mirror: bool = False
+    minival_questions: int = MINIVAL_QUESTIONS
 
     def __post_init__(self) -> None:
+        check_choice(self, "label_form", LABEL_FORMS)
         check_choice(self, "targets", TARGETS)
+        check_choice(self, "score_rule", SCORE_RULES)
+        check_choice(self, "question", QUESTION_FORMS)
         check_choice(self, "loss", VQA_LOSSES)
         check_choice(self, "train", TRAINED)
         if self.min_occurrence < 1:
             raise ValueError(f"VqaOptions: min_occurrence must be at least 1, got {self.min_occurrence}")
+        if self.minival_questions < 1:
+            raise ValueError(f"VqaOptions: minival_questions must be at least 1, got {self.minival_questions}")
+        if self.targets == STORED and (self.answers == MAJORITY or self.question == IMDB):
+            raise ValueError("VqaOptions: targets 'stored' need the labels they were made with: answers=FILE, no imdb")
+
+
+class VqaFiles(NamedTuple):
+    """The files of a part of VQA.
+
+    Attributes:
+        questions: the official file, or Pythia's.
+        annotations: the official file; None where nobody has told, or Pythia's questions have their answers.
+        targets: pickled ones that count in place of those made from the answers.
+    """
+
+    questions: str
+    annotations: str | None = None
+    targets: str | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        return [Path(path) for path in self if path is not None]
 
 
 def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) -> DownstreamTask:
@@ -66,19 +127,16 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
 
     Args:
         labels: that a model learned; None for those that the options ask for.
+    Raises:
+        ValueError: also when the options name a file with other labels than the model learned.
     """
     chosen = tuple(labels) if labels is not None else _labels(folder, options)
-    said = {label: place for place, label in enumerate(chosen) if label != UNKNOWN}
-    unknown = [place for place, label in enumerate(chosen) if label == UNKNOWN]
+    if labels is not None and options.answers != MAJORITY and Path(options.answers).expanduser().is_file():
+        check_same_labels(labels, _labels(folder, options), f"vqa.answers {options.answers!r}")
 
     def words(predictions: Sequence[Prediction]) -> list[str]:
-        """The best label of each; `UNKNOWN` is no answer."""
-        found = []
-        for prediction in predictions:
-            scores = prediction.scores.copy()
-            scores[unknown] = -np.inf
-            found.append(chosen[int(scores.argmax())])
-        return found
+        scores = [prediction.scores for prediction in predictions]
+        return said_labels(scores, chosen, says_unknown=options.says_unknown)
 
     def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
         measures = vqa_measures(
@@ -98,15 +156,65 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         name="vqa",
         form=LABEL,
         loss=options.loss,
-        read=lambda split: _read(folder, split, said, options),
+        read=lambda split: _read(folder, split, chosen, options),
         train=options.train,
-        validation="val" if options.train == "train" else None,
+        validation=judged_split(options.train),
         judge=judge,
         answers=answers,
         write=_write,
         labels=chosen,
-        splits=tuple(_PARTS),
+        mirrored=(lambda group: mirrored_group(group, chosen, options)) if options.mirror else None,
+        splits=tuple(PARTS),
     )
+
+
+def vqa_groups(files: VqaFiles, labels: Sequence[str], options: VqaOptions) -> list[TaskGroup]:
+    """The questions of the files in their order. A target is a label's number -> how right it is, or None.
+
+    Raises:
+        ValueError: for a file that is not as it should be, a question without answers where others have some, or a
+            stored target of a number that is no label's.
+    """
+    stored = None if files.targets is None else _stored_targets(files.targets, len(labels))
+    groups = []
+    for asked, known in _questions(files, options):
+        target = (
+            None if known is None else scores_of(_told(known), labels, text=options.targets, rule=options.score_rule)
+        )
+        if stored is not None:
+            target = stored.get(asked.question_id)
+            if target is None:
+                raise ValueError(f"{asked.where}: question {asked.question_id} has no target in {files.targets!r}")
+        groups.append(
+            TaskGroup(
+                id=str(asked.question_id),
+                images=(asked.image,),
+                rows=(TaskRow((TaskText((worded(asked.question, options.question),)),)),),
+                target=target,
+                facts={} if known is None else _facts(known),
+            )
+        )
+    return groups
+
+
+def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions) -> TaskGroup:
+    """The group beside its mirrored photo, as VL-BERT trains on half of the questions: left and right change places in
+    the question and in people's answers.
+
+    Raises:
+        ValueError: when it has a target and nobody's answers, as with stored targets alone.
+    """
+    rows = tuple(
+        replace(row, parts=tuple(replace(part, words=tuple(map(mirrored, part.words))) for part in row.parts))
+        for row in group.rows
+    )
+    if group.target is None:
+        return replace(group, rows=rows, mirrored=True)
+    if "answers" not in group.facts:
+        raise ValueError(f"question {group.id}: its answers are not known, and left and right cannot change places")
+    told = [mirrored(each.answer) for each in group.facts["answers"]]
+    target = scores_of(told, labels, text=options.targets, rule=options.score_rule)
+    return replace(group, rows=rows, target=target, mirrored=True)
 
 
 def _write(path: Path, entries: Sequence[Any]) -> None:
@@ -127,12 +235,8 @@ def _labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
         path = Path(options.answers).expanduser()
         if not path.is_file():
             raise ValueError(f"vqa.answers {options.answers!r}: expected {MAJORITY}, or a file with one label a line")
-        lines = path.read_text("utf-8").removesuffix("\n").split("\n")
-        doubled = next((line for place, line in enumerate(lines) if line in lines[:place]), None)
-        if doubled is not None:
-            raise ValueError(f"{options.answers!r}: the label {doubled!r} stands in it twice")
-        return tuple(lines)
-    files = [_annotations(folder, split) for split in _PARTS[options.train]]
+        return labels_of_file(str(path), options.label_form)
+    files = [_annotations(folder, part) for part, _ in PARTS[options.train]]
     majority = (
         (each.question_id, each.multiple_choice_answer) for path in files for each in read_vqa_labels(str(path))
     )
@@ -145,46 +249,70 @@ def _labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
     return found
 
 
-def _read(folder: Path, split: str, labels: Mapping[str, int], options: VqaOptions) -> TaskSplit:
+def _files(folder: Path, part: str, options: VqaOptions) -> VqaFiles:
+    year = VQA_YEARS[part]
+    if options.question == IMDB:
+        return VqaFiles(str(find_file(folder, f"imdb_{year}.npy")))
+    questions = str(find_file(folder, f"v2_OpenEnded_mscoco_{year}_questions.json"))
+    if part not in ("train", "val"):
+        return VqaFiles(questions)
+    targets = str(find_file(folder, f"{part}_target.pkl")) if options.targets == STORED else None
+    return VqaFiles(questions, str(_annotations(folder, part)), targets)
+
+
+def _read(folder: Path, split: str, labels: Sequence[str], options: VqaOptions) -> TaskSplit:
     groups: list[TaskGroup] = []
-    files: list[Path] = []
-    without = 0
-    for part in _PARTS[split]:
-        questions = find_file(folder, f"v2_OpenEnded_mscoco_{VQA_YEARS[part]}_questions.json")
-        files.append(questions)
-        told: dict[int, VqaLabels] = {}
-        if part in ("train", "val"):
-            files.append(_annotations(folder, part))
-            told = {each.question_id: each for each in read_vqa_labels(str(files[-1]))}
-        for asked in read_vqa_asked(str(questions)):
-            known = told.get(asked.question_id)
-            if told and (known is None or not known.answers):
-                raise ValueError(
-                    f"{asked.where}: question {asked.question_id} has no answers in {str(files[-1])!r}; are both of "
-                    f"one split?"
-                )
-            target = None if known is None else _target(known, labels, options.targets)
-            without += target == {}
-            groups.append(
-                TaskGroup(
-                    id=str(asked.question_id),
-                    images=(asked.image,),
-                    rows=(TaskRow((TaskText((asked.question,)),)),),
-                    target=target,
-                    facts={} if known is None else _facts(known),
-                )
-            )
-    share = without / max(len(groups), 1)
+    paths: list[Path] = []
+    for part, which in PARTS[split]:
+        files = _files(folder, part, options)
+        paths += files.paths
+        found = vqa_groups(files, labels, options)
+        if which != WHOLE:
+            minival = minival_ids([int(group.id) for group in found], options.minival_questions)
+            found = [group for group in found if (int(group.id) in minival) == (which == ONLY_MINIVAL)]
+        groups += found
+    if not groups:
+        raise ValueError(f"{split}: no question is left; {options.minival_questions} are the minival")
+    without = sum(group.target == {} for group in groups)
+    share = without / len(groups)
     notes = [f"{split}: {counted(without, 'question')} ({share:.1%}) have no answer among the labels"] * bool(without)
-    return TaskSplit(groups, tuple(files), tuple(notes))
+    overlap = overlap_note(split, options.train)
+    return TaskSplit(groups, tuple(paths), (*notes, *([overlap] if overlap else [])))
 
 
-def _target(known: VqaLabels, labels: Mapping[str, int], targets: str) -> dict[int, float]:
-    """Place of a label -> how right it is."""
-    answers = [answer for answer, _, _ in known.answers]
-    if targets == "normalised":
-        answers = [plain_answer(answer) for answer in answers]
-    return {labels[label]: score for label, score in soft_target(answers, labels).items()}
+def _questions(files: VqaFiles, options: VqaOptions) -> Iterator[tuple[VqaAsked, VqaLabels | None]]:
+    """Questions with what people said, where the files tell."""
+    if options.question == IMDB:
+        for each in read_imdb(files.questions):
+            asked = VqaAsked(each.where, each.question_id, each.image, " ".join(each.tokens))
+            records = tuple((answer, "", number) for number, answer in enumerate(each.answers or ()))
+            untold = "not told"  # Pythia's files leave the types of questions and answers out
+            known = VqaLabels(each.where, each.question_id, 0, untold, untold, "", records)
+            yield asked, None if each.answers is None else known
+        return
+    told = {} if files.annotations is None else {each.question_id: each for each in read_vqa_labels(files.annotations)}
+    for asked in read_vqa_asked(files.questions):
+        of_it = told.get(asked.question_id)
+        if told and (of_it is None or not of_it.answers):
+            raise ValueError(
+                f"{asked.where}: question {asked.question_id} has no answers in {files.annotations!r}; are both of one "
+                f"split?"
+            )
+        yield asked, of_it
+
+
+def _stored_targets(path: str, num_labels: int) -> dict[int, dict[int, float]]:
+    """By question."""
+    targets = {}
+    for each in read_stored_targets(path):
+        if any(number >= num_labels for number in each.scores):
+            raise ValueError(f"{each.where}: a label of number {max(each.scores)}; there are {num_labels} labels")
+        targets[each.question_id] = dict(each.scores)
+    return targets
+
+
+def _told(known: VqaLabels) -> list[str]:
+    return [answer for answer, _, _ in known.answers]
 
 
 def _facts(known: VqaLabels) -> dict[str, Any]:

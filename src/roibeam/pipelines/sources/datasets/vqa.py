@@ -5,6 +5,8 @@ Id rule: the COCO number of a question's image, spelled as COCO does ("COCO_trai
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
 
+_SPLIT_IN_NAME = re.compile(r"_(train2014|val2014|test2015|test-dev2015)_")
 QUESTIONS, ANNOTATIONS = "questions", "annotations"
 EXPECTED = 'a VQA file with a list "questions" or "annotations"'
 
@@ -73,14 +76,16 @@ def vqa_part(path: str) -> str | None:
 
 
 def vqa_split(path: str) -> str:
-    """The file's "data_subtype", such as "train2014".
+    """The file's "data_subtype", such as "train2014"; where it has none, the split in its official name.
 
     Raises:
-        ValueError: when it does not say.
+        ValueError: when neither says it.
     """
     for name, index, entry in read_json_members(path, expected=EXPECTED):
         if name == "data_subtype" and index is None and isinstance(entry, str):
             return entry
+    if named := _SPLIT_IN_NAME.search(os.path.basename(path)):
+        return named[1]
     raise ValueError(f"{path!r}: no data_subtype, by which VQA's files tell their split")
 
 

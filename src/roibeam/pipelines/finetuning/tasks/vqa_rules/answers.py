@@ -1,0 +1,91 @@
+"""Answer labels of VQA by the rules of the releases: which they are, whether two lists are one, how right each is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer
+from roibeam.pipelines.finetuning.metrics.vqa_targets import (
+    UNKNOWN,
+    soft_target,
+    vlbert_soft_target,
+    vlbert_vocabulary,
+)
+from roibeam.pipelines.sources.datasets.answer_labels import read_answer_labels
+
+AS_WRITTEN, WITHOUT_SIGNS = "as_written", "without_signs"
+LABEL_FORMS = (AS_WRITTEN, WITHOUT_SIGNS)
+RAW, NORMALISED, STORED = "raw", "normalised", "stored"
+TARGETS = (RAW, NORMALISED, STORED)
+COUNT, LEFT_OUT = "count", "left_out"
+SCORE_RULES = (COUNT, LEFT_OUT)
+
+
+def labels_of_file(path: str, form: str) -> tuple[str, ...]:
+    """The labels of a file, in its order.
+
+    Args:
+        form: of `LABEL_FORMS`: as they stand there, or in lower case and without signs (VL-BERT). Two labels may then
+            be equal; the first of them is meant.
+    Raises:
+        ValueError: see `read_answer_labels`.
+    """
+    labels = read_answer_labels(path)
+    return tuple(vlbert_vocabulary(labels)) if form == WITHOUT_SIGNS else labels
+
+
+def check_same_labels(learned: Sequence[str], given: Sequence[str], source: str) -> None:
+    """
+    Args:
+        learned: of a model.
+        given: of a file that is to be used with it, called `source`.
+    Raises:
+        ValueError: naming the first place where they differ. The order counts.
+    """
+    for number, (ours, theirs) in enumerate(zip_longest(learned, given)):
+        if ours != theirs:
+            told, learnt = ("none" if label is None else repr(label) for label in (theirs, ours))
+            raise ValueError(
+                f"{source}: {len(given)} labels, and not those that the model learned: label {number} is {told}, "
+                f"of the model's {len(learned)} it is {learnt}; name the model's own file"
+            )
+
+
+def scores_of(answers: Sequence[str], labels: Sequence[str], *, text: str, rule: str) -> dict[int, float]:
+    """Number of a label -> how right it is, of labels that anybody said; `UNKNOWN` is never right.
+
+    Args:
+        answers: of people, as they were written.
+        text: `RAW` or `NORMALISED`, how answers are compared with labels.
+        rule: of `SCORE_RULES`: 0, 0.3, 0.6, 0.9, 1 by the number of people, who are taken to be ten, or the mean over
+            leaving each of them out (VL-BERT). Of ten people both are the same.
+    """
+    if text == NORMALISED:
+        answers = [plain_answer(answer) for answer in answers]
+    if rule == LEFT_OUT:
+        return vlbert_soft_target(answers, labels)
+    places = places_of(labels)
+    return {places[label]: score for label, score in soft_target(answers, places).items()}
+
+
+def places_of(labels: Sequence[str]) -> dict[str, int]:
+    """Label -> its number, of equal ones the first; without `UNKNOWN`."""
+    places: dict[str, int] = {}
+    for number, label in enumerate(labels):
+        if label != UNKNOWN:
+            places.setdefault(label, number)
+    return places
+
+
+def said_labels(scores: Sequence[np.ndarray], labels: Sequence[str], *, says_unknown: bool) -> list[str]:
+    """The label of the highest score of each row, the first of equal ones.
+
+    Args:
+        scores: rows of (labels,).
+        says_unknown: whether `UNKNOWN` may be said, which is never right.
+    """
+    allowed = np.array([number for number, label in enumerate(labels) if says_unknown or label != UNKNOWN])
+    return [labels[allowed[np.argmax(row[allowed])]] for row in scores]

@@ -1,0 +1,230 @@
+"""VQA by the rules of the releases: labels, scores, wording, splits, what is stored and what is mirrored."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_finetuning import make_task
+from task_groups import batches, small_network, tokenizer
+
+from roibeam.pipelines.finetuning.frame.finetune_settings import HeadOptions
+from roibeam.pipelines.finetuning.frame.network import start_from_words
+from roibeam.pipelines.finetuning.rows import LABEL, TaskText
+from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.row_text import Pieces, lay_out
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
+from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
+from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import scores_of
+from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import pythia_tokens
+from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
+from roibeam.pipelines.sources.datasets.answer_labels import read_answer_labels
+from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
+
+LABELS = ("<unk>", "yes", "left", "right", "skate-board")
+
+
+def write_part(folder: Path, year: str, questions: dict[int, tuple[str, list[str]]]) -> None:
+    asked = [{"question_id": number, "image_id": 7, "question": text} for number, (text, _) in questions.items()]
+    told = [
+        {"question_id": number, "image_id": 7, "question_type": "what", "answer_type": "other",
+         "multiple_choice_answer": answers[0],
+         "answers": [{"answer": each, "answer_confidence": "yes", "answer_id": n} for n, each in enumerate(answers)]}
+        for number, (_, answers) in questions.items()
+    ]  # fmt: skip
+    (folder / f"v2_OpenEnded_mscoco_{year}_questions.json").write_text(json.dumps({"questions": asked}))
+    (folder / f"v2_mscoco_{year}_annotations.json").write_text(json.dumps({"annotations": told}))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_part(tmp_path, "train2014", {1: ("Left, or right?", ["left"] * 4 + ["Right"] * 6), 2: ("A?", ["yes"] * 10)})
+    write_part(tmp_path, "val2014", {9: ("B?", ["yes"] * 10), 3: ("C?", ["no"] * 10), 5: ("D?", ["skate board"] * 10)})
+    (tmp_path / "labels.txt").write_text("\n".join(LABELS) + "\n\n")
+    return tmp_path
+
+
+def opened(folder: Path, labels: Any = None, **fields: Any) -> DownstreamTask:
+    return open_vqa(folder, VqaOptions(**{"answers": str(folder / "labels.txt"), **fields}), labels)
+
+
+def test_labels_are_read_in_the_three_forms_of_public_files(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "label2ans.pkl").write_bytes(pickle.dumps(list(LABELS), protocol=2))
+    (tmp_path / "ans2label.pkl").write_bytes(pickle.dumps({label: n for n, label in enumerate(LABELS)}))
+    for name in ("labels.txt", "label2ans.pkl", "ans2label.pkl"):
+        assert read_answer_labels(str(tmp_path / name)) == LABELS
+    assert opened(folder, label_form="without_signs").labels[4] == "skate board"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"yes\nno\nyes\n", "'yes' stands in it twice, as 0 and 2"),
+        (b"yes\n", "1 answer labels"),
+        (b"\xff\xfe", "no text in UTF-8"),
+    ],
+)
+def test_a_wrong_label_file_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
+    (tmp_path / "labels.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=told):
+        read_answer_labels(str(tmp_path / "labels.txt"))
+
+
+def test_labels_in_another_order_are_not_those_of_the_model(folder: Path) -> None:
+    with pytest.raises(ValueError, match="label 1 is 'yes', of the model's 5 it is 'left'"):
+        opened(folder, ("<unk>", "left", "yes", "right", "skate-board"))
+    (folder / "labels.txt").unlink()  # the model has its own
+    assert opened(folder, LABELS).labels == LABELS
+
+
+def test_scores_of_few_people() -> None:
+    """Counting takes the people to be ten; leaving each out does not. Nobody is right with the label for others."""
+    assert scores_of(["yes", "yes", "<unk>"], LABELS, text="raw", rule="count") == {1: 0.6}
+    left_out = scores_of(["yes", "yes", "<unk>"], LABELS, text="raw", rule="left_out")
+    assert left_out == {1: pytest.approx((2 * 1 / 3 + 2 / 3) / 3)}
+    assert scores_of(["The left."] * 10, LABELS, text="normalised", rule="count") == {2: 1.0}
+
+
+def test_minival_is_the_last_questions_by_their_ids(folder: Path) -> None:
+    task = opened(folder, train="train+val-minival", minival_questions=2)
+    assert [group.id for group in task.read("train+val-minival").groups] == ["1", "2", "3"]
+    minival = task.read("minival")
+    assert task.validation == "minival" and [group.id for group in minival.groups] == ["9", "5"]
+    assert "other questions about its images are trained on" in minival.notes[-1]
+    inside = opened(folder, train="train+val", minival_questions=2)
+    assert inside.validation is None and "minival lies inside train+val" in inside.read("minival").notes[-1]
+    assert "train+val holds minival too" in inside.read("train+val").notes[-1]
+
+
+def test_stored_targets_count_in_place_of_answers(folder: Path) -> None:
+    targets = [{"question_id": 1, "labels": [3], "scores": [0.9]}, {"question_id": 2, "labels": [], "scores": []}]
+    path = folder / "train_target.pkl"
+    path.write_bytes(pickle.dumps(targets))
+    read = opened(folder, targets="stored").read
+    assert [group.target for group in read("train").groups] == [{3: 0.9}, {}]
+    targets[0]["labels"] = [5]
+    path.write_bytes(pickle.dumps(targets))
+    with pytest.raises(ValueError, match="target 0: a label of number 5; there are 5 labels"):
+        read("train")
+    path.write_bytes(pickle.dumps(targets[1:]))
+    with pytest.raises(ValueError, match="question 1 has no target"):
+        read("train")
+
+
+def test_pythias_files_have_questions_and_answers(folder: Path) -> None:
+    header = {"dataset_name": "vqa"}
+    known = {
+        "question_id": 4,
+        "image_name": "COCO_val2014_7",
+        "question_tokens": ["left", "or"],
+        "valid_answers": ["yes"],
+    }
+    entries = np.empty(2, object)
+    entries[:] = [header, known]
+    np.save(folder / "imdb_val2014.npy", entries, allow_pickle=True)
+    (group,) = opened(folder, question="imdb").read("val").groups
+    assert (group.id, group.images, group.target) == ("4", ("COCO_val2014_7",), {1: 0.3})
+    assert group.rows[0].parts[0].text == "left or"
+    np.save(folder / "bad.npy", np.array([header, {"question_id": 4}], object), allow_pickle=True)
+    with pytest.raises(ValueError, match="entry 1: expected Pythia's question_id, image_name and question_tokens"):
+        list(read_imdb(str(folder / "bad.npy")))
+
+
+class Runs:
+    def __reduce__(self) -> Any:
+        return print, ("run",)
+
+
+def test_a_pickle_that_tries_to_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "imdb.npy", np.array([Runs()], object), allow_pickle=True)
+    (tmp_path / "labels.pkl").write_bytes(pickle.dumps([Runs()]))
+    for read, name in ((read_imdb, "imdb.npy"), (read_answer_labels, "labels.pkl")):
+        with pytest.raises(ValueError, match="nothing was run"):
+            list(read(str(tmp_path / name)))
+    assert capsys.readouterr().out == ""
+
+
+def test_questions_as_pythia_cuts_them() -> None:
+    assert pythia_tokens("What's the man's 3.5-inch hat, here?") == (
+        "what 's the man 's 3 . 5 - inch hat here".replace("'s", "' s").split()
+    )
+
+
+def test_a_mirrored_question(folder: Path) -> None:
+    task = opened(folder, mirror=True)
+    group = task.read("train").groups[0]
+    assert task.mirrored is not None and opened(folder).mirrored is None
+    mirrored = task.mirrored(group)
+    assert mirrored.rows[0].parts[0].text == "Right, or left?" and mirrored.mirrored
+    assert (group.target, mirrored.target) == ({2: 1.0}, {3: 1.0})  # "Right" is no label, nor is "Left"
+
+
+def test_unknown_is_said_only_on_request(folder: Path) -> None:
+    said = [Prediction(np.array([9.0, 0, 1, 2, 0], np.float32))]
+    for says_unknown, answer in ((False, "right"), (True, "<unk>")):
+        task = opened(folder, says_unknown=says_unknown)
+        assert list(task.answers(task.read("train").groups[:1], said)) == [{"question_id": 1, "answer": answer}]
+
+
+def test_a_long_question_of_visualberts_release_loses_its_mask() -> None:
+    spans = SYSTEMS["visualbert"].text(Pieces(tokenizer()), [TaskText(("two dogs run after",))], LABEL, 1)
+    laid = lay_out(spans, 6, "before_sep")
+    assert " ".join(tokenizer().piece(int(piece)) for piece in laid.ids) == "[CLS] two dogs run after [SEP]"
+    assert len(laid.ids) == len(laid.segments) == len(laid.tags)
+
+
+def test_boxes_are_mirrored_and_features_are_not(folder: Path) -> None:
+    assert mirrored_boxes(np.array([[10.0, 1, 30, 2]]), 100).tolist() == [[69.0, 1, 89, 2]]
+    made = batches(small_network("vlbert", LABEL), "vlbert", LABEL)
+    group = opened(folder).read("train").groups[0]
+    group = replace(group, images=("image-0",))
+    plain, mirrored = (made.batch([replace(group, mirrored=flag)]).inputs for flag in (False, True))
+    width = float(plain.image_hw[0, 1])
+    assert np.array_equal(mirrored.region_boxes[0], mirrored_boxes(plain.region_boxes[0].numpy(), width))
+    assert mirrored.region_features.equal(plain.region_features)
+
+
+def test_answers_start_as_the_mean_of_their_words() -> None:
+    network, labels = small_network("vlbert", LABEL, head="release"), ("two dogs", "a", "kitchen")
+    start_from_words(network, labels, tokenizer())
+    state = network.module.state_dict()
+    words, rows = state["vlbert.embeddings.words.weight"], state["answer_head.decoder.weight"]
+    assert rows[0].equal(words[tokenizer().encode("two dogs").ids[1:-1]].mean(dim=0))
+    with pytest.raises(ValueError, match="the label '' has no word piece"):
+        start_from_words(network, ("yes", "", "no"), tokenizer())
+    with pytest.raises(ValueError, match="only the head of VL-BERT's release"):
+        start_from_words(small_network("vilbert", LABEL), labels, tokenizer())
+    with pytest.raises(ValueError, match="start 'words' is of a release's head"):
+        HeadOptions(start="words")
+
+
+def test_which_groups_are_mirrored_depends_on_seed_epoch_and_group() -> None:
+    """A run that goes on sees what the undisturbed one sees."""
+    task = make_task("vlbert", LABEL, batch_size=4, mirrored=lambda group: replace(group, mirrored=True))
+    seen = list(islice(task.batches(0, rank=0, num_ranks=1), 8))
+    (again,) = islice(task.batches(20, rank=0, num_ranks=1), 1)
+    assert again.ids == seen[5].ids and again.inputs.region_boxes.equal(seen[5].inputs.region_boxes)
+    boxes = [inputs.region_boxes[ids.index("group-0"), 0].tolist() for ids, inputs in ((b.ids, b.inputs) for b in seen)]
+    kinds = {tuple(each) for each in boxes}
+    assert len(kinds) == 2 and all(1 < boxes.count(list(each)) < 7 for each in kinds)
+
+
+def test_which_regions_and_whole_image_are_shown(folder: Path) -> None:
+    network = small_network("vlbert", LABEL)
+    group = replace(opened(folder).read("train").groups[0], images=("image-0",))
+    every = batches(network, "vlbert", LABEL).batch([group]).inputs
+    mean = every.region_features[0].float().mean(dim=0)
+    layout = LayoutOptions(max_regions=2, region_order="file", whole_image="all")
+    inputs = batches(network, "vlbert", LABEL, options=layout).batch([group]).inputs
+    assert inputs.region_features.equal(every.region_features[:, :2])
+    assert inputs.whole_image_features is not None and inputs.whole_image_features[0].allclose(mean)
+    stored = batches(network, "vlbert", LABEL, options=replace(layout, whole_image="stored"))
+    with pytest.raises(ValueError, match="its feature of the whole image has width 7, its regions 48"):
+        stored.batch([group])  # of another network, as ImageBERT reads it
