@@ -139,12 +139,12 @@ def test_boxes_that_a_task_gives_are_shown_in_its_order() -> None:
     """Of a store that was extracted with them; words name them by their place there."""
     network, group = small_network("vlbert", CHOICE), groups(CHOICE)[0]
     record = store()["image-0"]
-    given = replace(group, boxes=(record.boxes[[3, 1]] + 0.25,))
+    given = replace(group, boxes=(record.boxes[[3, 1]] + 0.005,))
     batch = batches(network, "vlbert", CHOICE).batch([given]).inputs
     np.testing.assert_array_equal(batch.region_boxes[0], record.boxes[[3, 1]])
     np.testing.assert_array_equal(batch.region_features[0], record.features[[3, 1]])
     assert batch.aligned_words is not None and batch.aligned_words[0, 0, 0] == 1
-    with pytest.raises(ValueError, match="record 'image-0': no region of the box"):
+    with pytest.raises(ValueError, match="record 'image-0': no region at 1 of 1 boxes of the task"):
         batches(network, "vlbert", CHOICE).batch([replace(group, boxes=(record.boxes[[0]] + 2,))])
 
 

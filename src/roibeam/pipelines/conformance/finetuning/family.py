@@ -68,7 +68,7 @@ def _checks(system: str, path: Path) -> Iterator[Check]:
         for module in modules or {"": None}:
             yield from _module(module, path.stem).prediction_checks(arrays.arrays)
     # One file of results has the logits of tasks that the code wrote no file of.
-    inputs = () if LOSSES in arrays or arrays.names("checkpoint/") else ("in/", "file/", "image/")
+    inputs = () if LOSSES in arrays or arrays.names("checkpoint/") else ("in/", "file/", "image/", "gt_image/")
     for left in arrays.arrays.unread:
         if not left.startswith(inputs):
             yield failed(left, "unknown array: nothing was compared with it")
