@@ -28,7 +28,7 @@ FAULTS = (
     Fault(
         "a thumbnail's end is the photo's",
         DECODE,
-        'if data.find(b"\\xff\\xd9", position) < 0:',
+        'if data.find(b"\\xff\\xd9", first) < 0:',
         'if data.find(b"\\xff\\xd9") < 0:',
         _test("decode.py::test_end_marker_of_an_embedded_thumbnail_does_not_hide_a_truncation"),
     ),
