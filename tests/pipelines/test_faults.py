@@ -182,7 +182,7 @@ def test_damaged_and_missing_files_are_extracted_again(
         done = roibeam(*run)
         assert done.code == 0 and "2 images extracted" in done.out, damage
         line, *others = warnings_and_errors(done)
-        assert all("removed what a stopped run left" in other for other in others)
+        assert [other for other in others if "removed what a stopped run left" not in other] == []
         assert line.endswith("extracting its shard again") and f"part-{shard:05d}" in line
         assert digest(out) == before
         assert roibeam("store", "verify", out, "--deep").code == 0
