@@ -16,6 +16,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.pipelines.finetuning.metrics.vcr import vcr_measures
 from roibeam.pipelines.finetuning.results.vcr_results import read_vcr_results, write_vcr_results
 from roibeam.pipelines.finetuning.rows import TaskGroup, TaskText
+from roibeam.pipelines.finetuning.task import Prediction
 from roibeam.pipelines.finetuning.tasks.vcr import (
     VcrOptions,
     choice_measure,
@@ -35,6 +36,7 @@ from roibeam.pipelines.finetuning.tasks.vcr_pieces import (
     row_pieces,
 )
 from roibeam.pipelines.finetuning.tasks.vcr_regions import join_regions, object_classes, object_targets
+from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_metadata
 
 LINE: dict[str, Any] = {
@@ -284,3 +286,25 @@ def test_options_that_there_are_not() -> None:
         VcrOptions(truncation="none")
     with pytest.raises(ValueError, match="max_pieces must not be negative"):
         VcrOptions(max_pieces=-1)
+
+
+@pytest.mark.parametrize(("problem", "rows", "name"), [("answer", 4, "Q->A"), ("rationale", 16, "QA->R")])
+def test_the_task_of_the_frame(problem: str, rows: int, name: str, tmp_path: Path) -> None:
+    """Rationales are asked for each answer and judged for the right one; entries come back from JSON as lists."""
+    groups(tmp_path, VcrOptions())
+    task = open_vcr(tmp_path, VcrOptions(problem=problem), None)
+    (group,) = task.read("val").groups
+    scores = np.zeros(rows, np.float32)
+    scores[{"answer": 1, "rationale": 4 + 2}[problem]] = 1.0  # answer 1, rationale 2 of it
+    assert len(group.rows) == rows
+    measures = task.judge([group], [Prediction(scores)])
+    assert measures[name].percent == 100.0
+    entries = json.loads(json.dumps(list(task.answers([group], [Prediction(scores)]))))
+    task.write(tmp_path / "said.csv", entries)
+    assert len((tmp_path / "said.csv").read_text().splitlines()[0].split(",")) == 1 + rows
+
+
+@pytest.mark.parametrize("change", [{"boxes": "detected"}, {"object_loss": "shown"}, {"max_pieces": 9}])
+def test_what_stored_features_cannot_do_is_told(change: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not joined yet|not yet learned|not yet cut"):
+        open_vcr(tmp_path, VcrOptions(**change), None)

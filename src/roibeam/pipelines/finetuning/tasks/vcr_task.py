@@ -46,8 +46,8 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
 
     def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[tuple[str, VcrScores]]:
         found = {group.id: each.scores for group, each in zip(groups, said, strict=True)}
-        both = (found, None) if options.problem == ANSWER else (None, found)
-        return vcr_scores(*both, [group.id for group in groups])
+        names = [group.id for group in groups]
+        return vcr_scores(found, None, names) if options.problem == ANSWER else vcr_scores(None, found, names)
 
     def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
         if record.num_regions != len(group.facts["objects"]):
@@ -71,9 +71,10 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     )
 
 
-def _write(path: Path, entries: Sequence[tuple[str, Sequence[Sequence[float]]]]) -> None:
+def _write(path: Path, entries: Sequence[tuple[str, tuple[Sequence[float], Sequence[Sequence[float]]]]]) -> None:
     """Entries as they come back from the parts of a prediction: lists in place of tuples."""
-    write_vcr_results(path, ((name, VcrScores(*scores)) for name, scores in entries))
+    rows = ((name, VcrScores(tuple(own), tuple(map(tuple, reasons)))) for name, (own, reasons) in entries)
+    write_vcr_results(path, rows)
 
 
 def _of_right_answer(group: TaskGroup, scores: np.ndarray) -> np.ndarray:
