@@ -306,5 +306,5 @@ def test_the_task_of_the_frame(problem: str, rows: int, name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("change", [{"boxes": "detected"}, {"object_loss": "shown"}, {"max_pieces": 9}])
 def test_what_stored_features_cannot_do_is_told(change: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not joined yet|not yet learned|not yet cut"):
+    with pytest.raises(ValueError, match=r"not joined yet|not yet learned|not yet cut"):
         open_vcr(tmp_path, VcrOptions(**change), None)
