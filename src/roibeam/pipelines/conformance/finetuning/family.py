@@ -9,14 +9,13 @@ else, predictions_*        result files
 from __future__ import annotations
 
 import functools
-import importlib
 import zipfile
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
+from roibeam.pipelines.conformance.case_files import Arrays
 from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
+from roibeam.pipelines.conformance.finetuning import nlvr2_items, referring_items, vcr_items, vqa_items
 from roibeam.pipelines.conformance.finetuning.start_weights import start_weight_checks
 from roibeam.pipelines.conformance.finetuning.trajectory import LOSSES, Trajectory, trajectory_checks
 from roibeam.pipelines.conformance.finetuning.two_stream_trajectories import two_stream_trajectory
@@ -24,28 +23,27 @@ from roibeam.pipelines.conformance.finetuning.visualbert_trajectories import vis
 from roibeam.pipelines.conformance.finetuning.vlbert_trajectories import vlbert_trajectory
 from roibeam.pipelines.conformance.model_case import ModelArrays
 
-_ROOM = "roibeam.pipelines.conformance.finetuning"
 SYSTEMS: dict[str, Callable[[ModelArrays], Trajectory]] = {
     "finetune_interbert": two_stream_trajectory,
     "finetune_vilbert": two_stream_trajectory,
     "finetune_visualbert": visualbert_trajectory,
     "finetune_vlbert": vlbert_trajectory,
 }
-# By how a file's name begins: the module whose `checks` compares its items.
-ITEMS = {
-    "data_vqa": "vqa_items",
-    "data_vcr": "vcr_items",
-    "data_refer": "referring_items",
-    "data_refcoco": "referring_items",
-    "data_nlvr2": "nlvr2_items",
+# By how a file's name begins: what compares its items.
+ITEMS: dict[str, Callable[[Arrays], Iterable[Check]]] = {
+    "data_vqa": vqa_items.checks,
+    "data_vcr": vcr_items.checks,
+    "data_refer": referring_items.checks,
+    "data_refcoco": referring_items.checks,
+    "data_nlvr2": nlvr2_items.checks,
 }
-# By how the outputs of result files begin: the module whose `prediction_checks` compares these.
-PREDICTIONS = {
-    "vqa_": "vqa_items",
-    "vcr_": "vcr_items",
-    "csv_": "vcr_items",
-    "submission_": "vcr_items",
-    "refer_": "referring_items",
+# By how the outputs of result files begin: what compares these.
+PREDICTIONS: dict[str, Callable[[Arrays], Iterable[Check]]] = {
+    "vqa_": vqa_items.prediction_checks,
+    "vcr_": vcr_items.prediction_checks,
+    "csv_": vcr_items.prediction_checks,
+    "submission_": vcr_items.prediction_checks,
+    "refer_": referring_items.prediction_checks,
 }
 
 
@@ -60,13 +58,13 @@ def _checks(system: str, path: Path) -> Iterator[Check]:
     elif arrays.names("checkpoint/"):
         yield from start_weight_checks(arrays)
     elif arrays.names("file/"):
-        fitting = [name for name in ITEMS if path.stem.startswith(name)]
-        yield from _module(ITEMS[fitting[0]] if fitting else "", path.stem).checks(arrays.arrays)
+        fitting = [checks for start, checks in ITEMS.items() if path.stem.startswith(start)]
+        yield from _known(fitting, path.stem)[0](arrays.arrays)
     else:
         outputs = arrays.names("out/")
-        modules = dict.fromkeys(m for start, m in PREDICTIONS.items() if any(n.startswith(start) for n in outputs))
-        for module in modules or {"": None}:
-            yield from _module(module, path.stem).prediction_checks(arrays.arrays)
+        found = [checks for start, checks in PREDICTIONS.items() if any(name.startswith(start) for name in outputs)]
+        for checks in dict.fromkeys(_known(found, path.stem)):
+            yield from checks(arrays.arrays)
     # One file of results has the logits of tasks that the code wrote no file of.
     inputs = () if LOSSES in arrays or arrays.names("checkpoint/") else ("in/", "file/", "image/", "gt_image/")
     for left in arrays.arrays.unread:
@@ -74,11 +72,10 @@ def _checks(system: str, path: Path) -> Iterator[Check]:
             yield failed(left, "unknown array: nothing was compared with it")
 
 
-def _module(name: str, stem: str) -> Any:
-    """One of this room; imported here, so that a run of training needs no reader of data sets."""
-    if not name or find_spec(f"{_ROOM}.{name}") is None:
+def _known(found: list[Callable[[Arrays], Iterable[Check]]], stem: str) -> list[Callable[[Arrays], Iterable[Check]]]:
+    if not found:
         raise ValueError(f"unknown case: {stem} is of a kind that is not known yet")
-    return importlib.import_module(f"{_ROOM}.{name}")
+    return found
 
 
 def _family(name: str, mark: str) -> Family:
