@@ -257,7 +257,7 @@ def test_extract_refuses_held_out_images_or_leaves_them_out(
     photos, _, rule = coco_like
     command = ["extract", photos, tmp_path / "store", *tiny_network]
     refused = roibeam(*command, "--held-out", rule)
-    assert refused.code == 1 and "2 images of 4 must not enter pre-training: karpathy: 2 of 3" in refused.err
+    assert refused.code == 1 and "2 images of 4 must not be trained on: karpathy: 2 of 3" in refused.err
     assert not (tmp_path / "store").exists()
     done = roibeam(*command, "--held-out", rule, "--drop-held-out")
     assert done.code == 0 and "note: 2 images left out as held out" in done.out and "2 records" in done.out
@@ -285,7 +285,7 @@ def test_pretrain_refuses_held_out_images_or_leaves_them_out(
     hinted = roibeam("pretrain", tmp_path / "a", *command)
     assert hinted.code == 0 and "note: nothing is held out" in hinted.out and "4 images of coco" in hinted.out
     refused = roibeam("pretrain", tmp_path / "b", *command, "--held-out", rule)
-    assert refused.code == 1 and "2 images of 4 must not enter pre-training" in refused.err
+    assert refused.code == 1 and "2 images of 4 must not be trained on" in refused.err
     assert not (tmp_path / "b" / "log.jsonl").exists()
     done = roibeam("pretrain", tmp_path / "b", *command, "--held-out", rule, "--drop-held-out")
     assert done.code == 0 and "2 captioned images left out as held out" in done.out, done.err

@@ -297,6 +297,6 @@ def test_labelled_photos_that_are_held_out(roibeam: Cli, made: PhotoStore, world
     options += ("--labels", world / "train" / "labels.json", "--set", "labelled.heads=new", "--device", "cpu")
     options += ("--held-out", f"list={world / 'ids.txt'}")
     refused = one_line(roibeam("pretrain", world / "run", *options))
-    assert "2 images of 5 must not enter pre-training" in refused and "the labelled photos of" in refused
+    assert "2 images of 5 must not be trained on" in refused and "the labelled photos of" in refused
     done = roibeam("pretrain", world / "run", *options, "--drop-held-out")
     assert done.code == 0, done.err

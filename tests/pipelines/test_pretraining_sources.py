@@ -210,7 +210,7 @@ def test_without_weights_every_caption_comes_once_an_epoch(tmp_path: Path) -> No
 def test_held_out_images_are_found_in_each_store(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("sbu-1\nsbu-2\ncoco-9\n")
     rules = HeldOut([f"list={tmp_path}/ids.txt"])
-    with pytest.raises(ValueError, match=r"2 images of 5 must not enter pre-training.*sbu"):
+    with pytest.raises(ValueError, match=r"2 images of 5 must not be trained on.*sbu"):
         run(tmp_path / "run", guard=LeakGuard(rules))
     done = run(tmp_path / "run", guard=LeakGuard(rules, leave_out=True))
     assert [each.leaks.leaked for each in done.sources if each.leaks] == [(), ("sbu-1", "sbu-2")]

@@ -344,7 +344,7 @@ def test_statements_are_trained_on(
     # Either image of a pair may be the one that is held out.
     (tmp_path / "out.txt").write_text("train-1-0-img1\n")
     held = roibeam("pretrain", tmp_path / "held", *options, *texts, "--held-out", f"list={tmp_path / 'out.txt'}")
-    assert held.code == 1 and "1 image of 10 must not enter pre-training" in held.err
+    assert held.code == 1 and "1 image of 10 must not be trained on" in held.err
     for wrong, message in (
         (("--task-text", folder / "train.json"), "text_form=two_captions; texts of a task"),
         ((*texts, "--captions", folder / "train.json"), "--captions and --task-text: a run reads one of them"),

@@ -36,8 +36,8 @@ DETECTOR_SET = option("set", "Sections: detector, conventions, selection.")
 
 # Which images must not be inside: extract, pretrain and leaks.
 _RULES = (
-    "May be given again. RULE is refcoco, refcoco+, refcocog, karpathy, flickr30k, vqa, vcr, nlvr2, visual-genome or "
-    "list; docs/extract.md tells each."
+    "May be given again. RULE is refcoco, refcoco+, refcocog, karpathy, flickr30k, coco, vqa, vqa-minival, vcr, nlvr2, "
+    "labels, visual-genome or list; FILE may be a folder of official files. docs/extract.md tells each."
 )
 HELD_OUT = option("held-out", _RULES)
 HELD_OUT_NEEDED = option("held-out", _RULES, group=INPUT, is_advanced=False)

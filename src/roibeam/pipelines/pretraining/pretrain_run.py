@@ -75,7 +75,7 @@ def pretrain(
     read = _with_choices_told(read, run.choice)
     config = run.train_config(len(corpus_of(read.joined)))
     tokenizer = run.tokenizer(read.words())
-    run.note_trained_images(read.trained_ids())
+    run.note_trained_images(read.trained_keys())
     made = _model(run, read, tokenizer, config.seed, num_classes=num_classes)
     read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)

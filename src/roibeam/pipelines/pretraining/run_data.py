@@ -35,6 +35,8 @@ from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.systems import System
 from roibeam.pipelines.pretraining.validation import KeptOut, join_validation
+from roibeam.pipelines.sources.image_identity import Key
+from roibeam.pipelines.training.run_folder.trained_images import known_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +84,14 @@ class RunData:
         """The same, source by source."""
         return [*(each.rows.captions for each in self.joined), *([] if self.lines is None else [self.lines])]
 
-    def trained_ids(self) -> Iterator[str]:
-        """Images that are trained on, those of labelled photos among them."""
+    def trained_keys(self) -> Iterator[Key]:
+        """What the images are known by that are trained on, those of labelled photos among them."""
         for each in self.joined:
-            yield from each.rows.captioned_ids()
+            for image_id in each.rows.captioned_ids():
+                yield from known_keys(image_id, each.source.data_set)
         if self.end_to_end is not None and self.end_to_end.detector is not None:
-            yield from self.end_to_end.detector.trained_ids()
+            for image_id in self.end_to_end.detector.trained_ids():
+                yield from known_keys(image_id, self.joined[0].source.data_set)
 
     def described(self) -> dict[str, Any]:
         """What of it a resumed run must have alike."""

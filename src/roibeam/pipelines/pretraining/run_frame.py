@@ -30,6 +30,7 @@ from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBat
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import Asked, RowsTask
+from roibeam.pipelines.sources.image_identity import Key
 from roibeam.pipelines.training.checkpoint import checkpoint_step
 from roibeam.pipelines.training.launched import is_main_process, num_processes
 from roibeam.pipelines.training.loop import TrainResult, train
@@ -193,12 +194,12 @@ class RunFrame:
         if saved != given:
             logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", saved, given)
 
-    def note_trained_images(self, image_ids: Iterable[str]) -> None:
+    def note_trained_images(self, keys: Iterable[Key]) -> None:
         """What is trained on, and what the run that this one goes on from was."""
         if is_main_process():
             start = self.choice.start
             earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
-            write_trained_images(self.run_dir, image_ids, before=earlier)
+            write_trained_images(self.run_dir, keys, before=earlier)
 
     def described(
         self, task: AnyTask, made: RunModel, *, data: Mapping[str, Any], sampling: Mapping[str, Any]

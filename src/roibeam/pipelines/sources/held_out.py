@@ -1,11 +1,13 @@
-"""Images that must not enter pre-training because results are reported on them; each rule reads the official file."""
+"""Images that must not be trained on because results are reported on them; each rule reads the official files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from roibeam.features.counted import counted
@@ -18,6 +20,7 @@ from roibeam.pipelines.sources.datasets.folder import is_pattern
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list, read_json_members
 from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_karpathy
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
+from roibeam.pipelines.sources.datasets.own_table import KINDS, read_table
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_images
 from roibeam.pipelines.sources.id_lists import read_id_list
 from roibeam.pipelines.sources.image_identity import (
@@ -35,6 +38,7 @@ from roibeam.pipelines.sources.image_identity import (
 from roibeam.pipelines.sources.source_kinds import Source, open_source
 
 _EXAMPLES = 3
+MINIVAL_QUESTIONS = 3_000  # of VQA (vilbert_beta, vqa_dataset.py)
 _REFER_SPLITS = ("train", "val", "test", "testA", "testB", "testC")
 _HeldOut = tuple[str, list[Key]]  # what the file calls an image, and what it is known by
 Aliases = dict[Key, list[Key]]
@@ -45,10 +49,12 @@ class RuleReport:
     """What of one rule's images lies in a source or store.
 
     Attributes:
-        rule, location: as the user gave them.
+        rule: as the user gave it.
+        location: the file; of a folder that the user named, one of its files.
         held_out: images that the file holds out.
         found: of those, how many are inside.
         examples: the first few images inside, as (image id, what the file calls it).
+        is_of_many: whether the rule has other files too, so that this one must be named.
     """
 
     rule: str
@@ -56,9 +62,11 @@ class RuleReport:
     held_out: int
     found: int
     examples: tuple[tuple[str, str], ...]
+    is_of_many: bool = False
 
     def line(self) -> str:
-        what = f"{self.rule}: {self.found:,} of {counted(self.held_out, 'held-out image')} inside"
+        name = f"{self.rule}, {printable(os.path.basename(self.location), 80)}" if self.is_of_many else self.rule
+        what = f"{name}: {self.found:,} of {counted(self.held_out, 'held-out image')} inside"
         shown = ", ".join(
             printable(image_id, 80) if image_id == name else f"{printable(image_id, 80)} ({printable(name, 80)})"
             for image_id, name in self.examples
@@ -106,20 +114,21 @@ class HeldOut:
 
     Args:
         specs: RULE=FILE each, RULE one of `RULES` (or visual-genome, which only tells which of Visual Genome's images
-            are COCO's and Flickr's).
+            are COCO's and Flickr's); or RULE=FOLDER with a data set's official files, of which those are read that
+            results are reported on.
+        files: rules and files more, each known to be there.
     Raises:
         ValueError: one line: no such rule or file, a damaged file, a file that holds out nothing.
         OSError: if a file cannot be read.
     """
 
-    def __init__(self, specs: Sequence[str]) -> None:
+    def __init__(self, specs: Sequence[str], files: Sequence[tuple[str, str]] = ()) -> None:
         self._aliases: Aliases = {}
         self._names: list[tuple[str, str]] = []  # rule and file
         self._images: list[list[str]] = []  # of each rule, what the file calls its images
         self._by_key: dict[Key, list[tuple[int, int]]] = {}  # to rule and image
         found: list[tuple[int, int, list[Key]]] = []
-        for spec in specs:
-            rule, location = _parsed(spec)
+        for rule, location in [*(place for spec in specs for place in _parsed(spec)), *files]:
             if rule == VISUAL_GENOME:
                 self._aliases |= _read_visual_genome(location)
                 continue
@@ -127,7 +136,7 @@ class HeldOut:
             for name, keys in RULES[rule](location):
                 images.setdefault(name, keys)
             if not images:
-                raise ValueError(f"--held-out {spec}: the file holds out no image; is it the right one?")
+                raise ValueError(f"--held-out {rule}={location}: the file holds out no image; is it the right one?")
             found += [(len(self._names), number, keys) for number, keys in enumerate(images.values())]
             self._names.append((rule, os.path.abspath(location)))
             self._images.append(list(images))
@@ -140,15 +149,27 @@ class HeldOut:
             for key in self._expanded(keys):
                 self._by_key.setdefault(key, []).append((rule_number, image_number))
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether anything is held out."""
+        return bool(self._names)
+
+    def keys_of(self, image_id: str, data_set: str | None) -> list[Key]:
+        """What an image is known by, in other data sets too."""
+        return self._expanded(image_keys(image_id, data_set))
+
     def _expanded(self, keys: Iterable[Key]) -> list[Key]:
         """Those keys, and what the same photos are called in other data sets."""
         return [other for key in keys for other in (key, *self._aliases.get(key, ()))]
 
-    def scan(self, image_ids: Iterable[str], data_set: str | None) -> LeakReport:
+    def scan(
+        self, image_ids: Iterable[str], data_set: str | None, called: Mapping[str, str] = MappingProxyType({})
+    ) -> LeakReport:
         """
         Args:
             image_ids: of a source or store, taken one by one.
             data_set: that bare numbers among them belong to, see `image_identity`.
+            called: another name of some of the images, by their ids.
         """
         found: list[set[int]] = [set() for _ in self._names]
         examples: list[list[tuple[str, str]]] = [[] for _ in self._names]
@@ -156,8 +177,10 @@ class HeldOut:
         num_images = bare_numbers = 0
         for image_id in image_ids:
             num_images += 1
-            bare_numbers += data_set is None and is_bare_number(image_id)
-            keys = self._expanded(image_keys(image_id, data_set))
+            other = called.get(image_id, image_id)
+            bare_numbers += data_set is None and is_bare_number(image_id) and is_bare_number(other)
+            keys = self.keys_of(image_id, data_set)
+            keys += [] if other == image_id else self.keys_of(other, None)
             hits = dict(hit for key in keys for hit in self._by_key.get(key, ()))
             for rule, image in hits.items():
                 found[rule].add(image)
@@ -165,11 +188,34 @@ class HeldOut:
                     examples[rule].append((image_id, self._images[rule][image]))
             if hits:
                 leaked.append(image_id)
-        rules = tuple(
-            RuleReport(name, location, len(self._images[rule]), len(found[rule]), tuple(examples[rule]))
+        return LeakReport(num_images, self._reports(list(map(len, found)), examples), tuple(leaked), bare_numbers)
+
+    def images_among(self, is_among: Callable[[Sequence[Key]], bool], num_images: int) -> LeakReport:
+        """The other way round, for whoever knows images by keys alone: asks of each held-out image whether it is in.
+
+        Args:
+            num_images: that are looked at.
+        """
+        keys: list[list[list[Key]]] = [[[] for _ in images] for images in self._images]
+        for key, places in self._by_key.items():
+            for rule, image in places:
+                keys[rule][image].append(key)
+        inside = [
+            [name for name, own in zip(names, of_rule, strict=True) if is_among(own)]
+            for names, of_rule in zip(self._images, keys, strict=True)
+        ]
+        examples = [[(name, name) for name in names[:_EXAMPLES]] for names in inside]
+        leaked = tuple(dict.fromkeys(name for names in inside for name in names))
+        return LeakReport(num_images, self._reports(list(map(len, inside)), examples), leaked, 0)
+
+    def _reports(self, found: Sequence[int], examples: Sequence[Sequence[tuple[str, str]]]) -> tuple[RuleReport, ...]:
+        times = Counter(name for name, _ in self._names)
+        return tuple(
+            RuleReport(
+                name, location, len(self._images[rule]), found[rule], tuple(examples[rule]), is_of_many=times[name] > 1
+            )
             for rule, (name, location) in enumerate(self._names)
         )
-        return LeakReport(num_images, rules, tuple(leaked), bare_numbers)
 
 
 def refuse_leaks(report: LeakReport, where: str) -> None:
@@ -177,7 +223,7 @@ def refuse_leaks(report: LeakReport, where: str) -> None:
     if report.leaked:
         lines = "; ".join(rule.line() for rule in report.rules if rule.found)
         raise ValueError(
-            f"{where}: {counted(len(report.leaked), 'image')} of {report.images:,} must not enter pre-training: "
+            f"{where}: {counted(len(report.leaked), 'image')} of {report.images:,} must not be trained on: "
             f"{lines}; --drop-held-out drops them"
         )
 
@@ -235,7 +281,7 @@ def keep_out(held_out: HeldOut, source: Source, data_set: str | None, *, leave_o
 def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
     """What rules would apply to these images, where their names say that they are of a known data set."""
     applying = {
-        COCO: "--held-out 'refcoco+=refs(unc).p' and --held-out karpathy=dataset_coco.json",
+        COCO: "--held-out 'refcoco+=refs(unc).p', --held-out karpathy=dataset_coco.json, --held-out vqa=FOLDER",
         FLICKR: "--held-out flickr30k=test.txt or --held-out karpathy=dataset_flickr30k.json",
         VISUAL_GENOME: "--held-out visual-genome=image_data.json with the rules of COCO and Flickr30k",
     }
@@ -250,14 +296,30 @@ def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
     return f"nothing is held out, and results are reported on some of these images; {'; '.join(found)}"
 
 
-def _parsed(spec: str) -> tuple[str, str]:
+def reported_files(rule: str, folder: str) -> list[str]:
+    """The official files of a rule that lie in a folder, or in one right below it, and hold images out."""
+    found: list[str] = []
+    for name in _REPORTED.get(rule, ()):
+        own = Path(folder) / name
+        found += [str(own)] if own.is_file() else sorted(map(str, Path(folder).glob(f"*/{name}")))
+    return found
+
+
+def _parsed(spec: str) -> list[tuple[str, str]]:
+    """The rule with each of its files."""
     rule, equals, location = spec.partition("=")
     if not equals or rule not in (*RULES, VISUAL_GENOME):
         names = ", ".join([*RULES, VISUAL_GENOME])
         raise ValueError(f"--held-out {spec!r}: expected RULE=FILE with one of the rules {names}")
+    if os.path.isdir(location):
+        found = reported_files(rule, location)
+        if not found:
+            expected = " or ".join(_REPORTED.get(rule, ())) or "a file, which this rule needs"
+            raise ValueError(f"--held-out {spec!r}: the folder holds no {expected}")
+        return [(rule, each) for each in found]
     if not os.path.isfile(location):
         raise ValueError(f"--held-out {spec!r}: no such file: {location!r}")
-    return rule, location
+    return [(rule, location)]
 
 
 def _read_refer(path: str) -> Iterator[_HeldOut]:
@@ -313,6 +375,40 @@ def _read_vqa(path: str) -> Iterator[_HeldOut]:
         yield f"COCO {number}", [(COCO, number)]
 
 
+def _read_minival(path: str) -> Iterator[_HeldOut]:
+    """VQA's validation questions: the images of the highest ids, on which ViLBERT's releases are judged."""
+    last: list[tuple[int, int]] = []
+    for name, index, entry in read_json_members(path, expected='a VQA file with a list "questions"'):
+        if name != "questions" or index is None:
+            continue
+        given = (entry.get("question_id"), entry.get("image_id")) if isinstance(entry, dict) else (None, None)
+        if type(given[0]) is not int or type(given[1]) is not int:
+            raise ValueError(f"{path!r}, questions[{index}]: question_id and image_id must be whole numbers")
+        last.append((given[0], given[1]))
+    for _, number in sorted(last)[-MINIVAL_QUESTIONS:]:
+        yield f"COCO {number}", [(COCO, number)]
+
+
+def _read_coco(path: str) -> Iterator[_HeldOut]:
+    """An annotation file of COCO, such as instances_minival2014.json: all of its images."""
+    expected = 'a file of COCO with a list "images"'
+    for name, index, entry in read_json_members(path, expected=expected):
+        if name != "images" or index is None:
+            continue
+        number = entry.get("id") if isinstance(entry, dict) else None
+        if type(number) is not int:
+            raise ValueError(f"{path!r}, images[{index}]: id must be a whole number, got {number!r:.80}")
+        yield f"COCO {number}", [(COCO, number)]
+
+
+def _read_labels(path: str) -> Iterator[_HeldOut]:
+    """A table of one's own, such as val.csv: the image of each row."""
+    if Path(path).suffix not in KINDS:
+        raise ValueError(f"{path!r}: expected a table, one of {', '.join(KINDS)}")
+    for row in read_table(Path(path)):
+        yield row.image, image_keys(row.image, None)
+
+
 def _read_vcr(path: str) -> Iterator[_HeldOut]:
     """val.jsonl or test.jsonl of VCR: the image of each question."""
     for image in read_vcr_images(path):
@@ -336,13 +432,29 @@ def _read_visual_genome(path: str) -> Aliases:
         if type(number) is not int or any(type(other) not in (int, type(None)) for other in others.values()):
             raise ValueError(f"{path!r}, entry {index}: expected {expected}, whole numbers or null")
         same: list[Key] = [(name, other) for name, other in others.items() if other is not None]
-        if same:
-            aliases[VISUAL_GENOME, number] = same
+        for other in same:
+            aliases.setdefault((VISUAL_GENOME, number), []).append(other)
+            aliases.setdefault(other, []).append((VISUAL_GENOME, number))
     return aliases
 
 
 RULES: dict[str, Callable[[str], Iterator[_HeldOut]]] = {
     "refcoco": _read_refer, "refcoco+": _read_refer, "refcocog": _read_refer, "karpathy": _read_karpathy,
-    "flickr30k": _read_flickr30k, "vqa": _read_vqa, "vcr": _read_vcr, "nlvr2": _read_nlvr2,
-    "list": _read_list,
+    "flickr30k": _read_flickr30k, "coco": _read_coco, "vqa": _read_vqa, "vqa-minival": _read_minival, "vcr": _read_vcr,
+    "nlvr2": _read_nlvr2, "labels": _read_labels, "list": _read_list,
 }  # fmt: skip
+_VQA_QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
+# Files of a folder that results are reported on, by their official names.
+_REPORTED: dict[str, tuple[str, ...]] = {
+    "refcoco": ("refs(unc).p", "refs(google).p"),
+    "refcoco+": ("refs(unc).p",),
+    "refcocog": ("refs(umd).p", "refs(google).p"),
+    "karpathy": ("dataset_coco.json", "dataset_flickr30k.json", "dataset_flickr8k.json"),
+    "flickr30k": ("val.txt", "test.txt"),
+    "vqa": tuple(map(_VQA_QUESTIONS.format, ("val2014", "test2015", "test-dev2015"))),
+    "vqa-minival": (_VQA_QUESTIONS.format("val2014"),),
+    "vcr": ("val.jsonl", "test.jsonl"),
+    "nlvr2": ("dev.json", "test1.json", "test2.json"),
+    "labels": tuple(f"{split}{kind}" for split in ("val", "test") for kind in KINDS),
+    VISUAL_GENOME: ("image_data.json",),
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from roibeam.pipelines.cli.surface.option import argument, option
 
 
 def leaks_command(
-    images: Annotated[str, argument("SOURCE_OR_STORE", "What extract takes, or a store's folder.")],
+    images: Annotated[str, argument("SOURCE_OR_STORE", "What extract takes, a store's folder, or that of a training run.")],
     held_out: Annotated[list[str], HELD_OUT_NEEDED],
     photos: Annotated[
         str | None,
@@ -25,14 +26,20 @@ def leaks_command(
 ) -> None:
     """Tells which images are test images of a benchmark.
 
-    The exit code is 1 if there are any.
+    Of a training run it tells which of them its model was trained on, runs that it started from included. The exit
+    code is 1 if there are any.
 
     Examples:
         roibeam leaks store/ --held-out karpathy=dataset_coco.json
+        roibeam leaks run/ --held-out vqa=vqa/ --held-out 'refcoco+=refs(unc).p'
     """
     from roibeam.pipelines.sources.held_out import find_leaks
+    from roibeam.pipelines.training.run_folder.trained_images import is_told, trained_report
 
-    report = find_leaks(images, held_out, image_root=photos, id_rule=id_rule, images_of=numbers_of)
+    if is_told(Path(images)):
+        report = trained_report(Path(images), held_out)
+    else:
+        report = find_leaks(images, held_out, image_root=photos, id_rule=id_rule, images_of=numbers_of)
     if as_json:
         typer.echo(json_line({"source": images, **report.to_json()}))
     else:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from roibeam.pipelines.cli.json_output import json_line
-from roibeam.pipelines.cli.options import JSON, RESUME, THREADS, run_folder_lines
+from roibeam.pipelines.cli.options import DROP_HELD_OUT, HELD_OUT, JSON, NUMBERS_OF, RESUME, THREADS, run_folder_lines
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
+from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
 from roibeam.pipelines.foundation.console.progress import waiting
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ def finetune_command(
         str | None, option("tokenizer", default="that of --from, else made from the task's texts")
     ] = None,
     min_match: Annotated[float, option("min-match", "Here: of the images of a split.")] = 1.0,
+    held_out: Annotated[list[str] | None, HELD_OUT] = None,
+    drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
+    numbers_of: Annotated[str | None, NUMBERS_OF] = None,
     steps: Annotated[int | None, option("steps", default="1,000")] = None,
     batch_size: Annotated[int | None, option("batch-size", "Here: questions or statements.", default="32")] = None,
     learning_rate: Annotated[
@@ -75,6 +79,7 @@ def finetune_command(
         from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps, batch_size=batch_size,
         learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, threads=threads, seed=seed, seeds=seeds,
         settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
+        held_out=HeldOutWords(held_out or (), drop_held_out, numbers_of),
     )  # fmt: skip
     # Before torch is imported.
     from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune

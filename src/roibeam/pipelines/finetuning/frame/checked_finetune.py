@@ -15,6 +15,7 @@ from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
 from roibeam.pipelines.model_files.start_files import bert_files, check_tokenizer_file
+from roibeam.pipelines.sources.held_out import HeldOut
 from roibeam.pipelines.training.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import check_run_folder
 
@@ -35,6 +36,8 @@ def check_finetune(request: FinetuneRequest) -> None:
     named.look(lambda: sections_of(request, task.options, recipe))
     named.look(lambda: _check_start(request))
     named.look(lambda: check_tokenizer_file(request.tokenizer))
+    named.look(request.held_out.check)
+    named.look(lambda: HeldOut(request.held_out.rules))
     named.check()
     if is_main_process() and request.seeds == 1:
         check_run_folder(request.out, resume="auto" if request.resume is None else request.resume)

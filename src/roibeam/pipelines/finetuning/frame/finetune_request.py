@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.name_list import check_lists
+from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
 
 NEW = "none"  # in place of a model to start from
 
@@ -29,6 +30,7 @@ class FinetuneRequest:
         steps, batch_size, learning_rate, warmup_steps: None for those of the recipe, else 1000, 32 groups for each
             micro-batch and process, 0.00005 and a tenth of the steps.
         device, threads, seed, settings, resume: as of `RequestedTraining`.
+        held_out: images that must not be trained on, beside those of the task's own files.
         seeds: runs with seeds `seed`, `seed` + 1, ...
     """
 
@@ -53,6 +55,7 @@ class FinetuneRequest:
     seeds: int = 1
     settings: Sequence[str] = ()
     resume: bool | None = None
+    held_out: HeldOutWords = HeldOutWords()
 
     def __post_init__(self) -> None:
         check_lists(self, "settings")

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,13 @@ from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
+from roibeam.pipelines.finetuning.trained_photos import (
+    PhotoNames,
+    check_given_rules,
+    check_own_splits,
+    photo_names,
+    seen_before,
+)
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
@@ -42,7 +49,7 @@ from roibeam.pipelines.model_files.trained_with import digest_of_classes
 from roibeam.pipelines.training.launched import is_main_process
 from roibeam.pipelines.training.loop import TrainResult, train
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
-from roibeam.pipelines.training.run_folder.trained_images import trained_among, write_trained_images
+from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +108,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     with FeatureStore(request.store) as store:
         choices = [] if start.found is None else check_feature_space(start.found, store)
         data = _joined(task, store, request.min_match)
-        notes = [*choices, *data.notes, *_leaks(data, start, allowed=sections["data"].shared_images)]
+        data, told = _guarded(request, task, store, data, start, allowed=sections["data"].shared_images)
+        notes = [*choices, *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, len(data.train.groups))
@@ -112,8 +120,10 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
 @dataclass(frozen=True)
 class _TaskData:
     train: JoinedGroups
+    train_files: tuple[Path, ...]
     validation: JoinedGroups | None
     notes: tuple[str, ...]
+    names: PhotoNames = field(default_factory=PhotoNames)
 
     @property
     def asked(self) -> Sequence[TaskGroup]:
@@ -122,10 +132,11 @@ class _TaskData:
 
 def _joined(task: DownstreamTask, store: FeatureStore, min_match: float) -> _TaskData:
     """The groups of both splits, those whose images the store has."""
-    images, found, notes = StoreImages(store), {}, []
+    images, found, files, notes = StoreImages(store), {}, dict[str, tuple[Path, ...]](), []
     for split in (task.train, *([task.validation] if task.validation else [])):
         with waiting(f"joining {split} with the store"):
             read = task.read(split)
+            files[split] = read.files
             found[split] = images.join(
                 read.groups,
                 f"{task.name}, {split}",
@@ -133,10 +144,38 @@ def _joined(task: DownstreamTask, store: FeatureStore, min_match: float) -> _Tas
                 hint=", or leave them out with a lower --min-match",
             )
         notes += [*read.notes, *found[split].notes(f"{task.name}, {split}")]
-    return _TaskData(found[task.train], found.get(task.validation or ""), tuple(notes))
+    return _TaskData(found[task.train], files[task.train], found.get(task.validation or ""), tuple(notes))
 
 
-def _leaks(data: _TaskData, start: TaskStart, *, allowed: bool) -> list[str]:
+def _guarded(
+    request: FinetuneRequest,
+    task: DownstreamTask,
+    store: FeatureStore,
+    data: _TaskData,
+    start: TaskStart,
+    *,
+    allowed: bool,
+) -> tuple[_TaskData, list[str]]:
+    """The data without images that are to be left out, and notes on what is not held out.
+
+    Raises:
+        ValueError: where an image would be trained on that results are reported on.
+    """
+    called = {**data.train.called, **({} if data.validation is None else data.validation.called)}
+    names, trained = photo_names(request.held_out, store, called), data.train.image_ids()
+    report = check_given_rules(request.held_out, trained, names, f"{task.name}, {task.train}")
+    notes = [] if report is None else report.lines()
+    if report is not None and report.leaked:
+        before = len(data.train.groups)
+        data = replace(data, train=data.train.without(report.leaked))
+        notes.append(f"{counted(before - len(data.train.groups), 'group')} of held-out images left out")
+        trained = data.train.image_ids()
+    notes += _validation_leaks(data, names, start, allowed=allowed)
+    notes += check_own_splits(request.task, request.data, data.train_files, trained, names, allowed=allowed)
+    return replace(data, names=names), notes
+
+
+def _validation_leaks(data: _TaskData, names: PhotoNames, start: TaskStart, *, allowed: bool) -> list[str]:
     """What of the validation images was trained on before, by the run that this one starts from.
 
     Raises:
@@ -153,13 +192,7 @@ def _leaks(data: _TaskData, start: TaskStart, *, allowed: bool) -> list[str]:
             f"not held out; take them out of one split, or say --set data.shared_images=true"
         )
     notes = [f"{told} are trained on: what is measured is not held out"] if shared else []
-    earlier = None if start.run is None else trained_among(start.run, asked)
-    if earlier:
-        notes.append(
-            f"{start.source} was trained on {len(earlier):,} of {counted(len(asked), 'validation image')}, such as "
-            f"{printable(earlier[0], 80)}"
-        )
-    return notes
+    return [*notes, *seen_before(start.run, asked, names).notes(start.source, "validation")]
 
 
 def _trained(
@@ -174,7 +207,8 @@ def _trained(
 ) -> FinetuneResult:
     tokenizer = _tokenizer(request, resume, start, data.train.groups)
     if is_main_process():
-        write_trained_images(request.out, data.train.image_ids(), before=start.run)
+        keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
+        write_trained_images(request.out, keys, before=start.run)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
     asked, loss = (
         AskedForm(task.form, len(task.labels) or 1, task.num_images),

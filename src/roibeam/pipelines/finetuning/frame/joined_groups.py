@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
@@ -23,12 +23,14 @@ class JoinedGroups:
         missing: different images that are not there, by the names that the task has.
         num_images: different images that the task names.
         left_out: groups without one of their images.
+        called: what the task calls images that the store has under other ids, by these.
     """
 
     groups: Sequence[TaskGroup]
     missing: tuple[str, ...]
     num_images: int
     left_out: int
+    called: Mapping[str, str] = field(default_factory=dict)
 
     def notes(self, what: str) -> list[str]:
         """For people: a line where something is missing."""
@@ -39,6 +41,11 @@ class JoinedGroups:
             f"{what}: {counted(self.left_out, 'group')} left out: the store lacks {len(self.missing):,} of "
             f"{counted(self.num_images, 'image')}, such as {shown}"
         ]
+
+    def without(self, image_ids: Iterable[str]) -> JoinedGroups:
+        """Without the groups that show one of these images."""
+        dropped = set(image_ids)
+        return replace(self, groups=[group for group in self.groups if not dropped & set(group.images)])
 
     def image_ids(self) -> list[str]:
         """Different ones, in the order of the groups."""
@@ -69,7 +76,8 @@ class StoreImages:
             ids = [self._id(image) for image in group.images]
             if None not in ids:
                 kept.append(replace(group, images=tuple(str(each) for each in ids)))
-        joined = JoinedGroups(kept, missing, len(names), len(groups) - len(kept))
+        called = {own: name for name in names if (own := self._id(name)) is not None and own != name}
+        joined = JoinedGroups(kept, missing, len(names), len(groups) - len(kept), called)
         found = len(names) - len(missing)
         if not kept or found < min_match * len(names):
             shown = ", ".join(printable(name, 60) for name in missing[:_SHOWN])

@@ -1,39 +1,52 @@
 """Which images a run was trained on, kept in its folder, so that an evaluation can tell that it is none.
 
 trained_images.npy: (n,) uint64 in rising order, 8 bytes a key. Ids that name one photo of COCO, Flickr or Visual Genome
-share a key (`image_identity.image_keys`), however they are spelled; other ids are compared as they stand.
+share a key (`image_identity.image_keys`), however they are spelled; other ids are compared as they stand. A bare number
+has the key of its data set where the run knew that, and its own as it stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import xxhash
 
-from roibeam.pipelines.sources.image_identity import image_keys
+from roibeam.pipelines.sources.held_out import HeldOut, LeakReport
+from roibeam.pipelines.sources.image_identity import DATA_SETS, Key, image_keys, whole_id
 
 TRAINED_IMAGES = "trained_images.npy"
 
 
-def write_trained_images(run_dir: Path, image_ids: Iterable[str], *, before: Path | None = None) -> None:
+def known_keys(image_id: str, data_set: str | None = None) -> list[Key]:
+    """What an image is known by to whoever knows its data set, and to whoever does not."""
+    keys = image_keys(image_id, None)
+    return keys if data_set is None else list(dict.fromkeys([*keys, *image_keys(image_id, data_set)]))
+
+
+def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | None = None) -> None:
     """Replaces the file of a run that goes on.
 
     Args:
+        keys: of all images, as `known_keys`.
         before: folder of the run whose weights this one starts from; what that was trained on is in them too.
     """
-    own = np.array([key for image_id in image_ids for key in _keys(image_id)], np.uint64)
-    keys = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
+    own = np.array([_number(key) for key in keys], np.uint64)
+    numbers = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
     aside = run_dir / f".writing-{TRAINED_IMAGES}"
     with aside.open("wb") as file:
-        np.save(file, keys, allow_pickle=False)
+        np.save(file, numbers, allow_pickle=False)
     aside.replace(run_dir / TRAINED_IMAGES)
 
 
-def trained_among(run_dir: Path, image_ids: Sequence[str]) -> list[str] | None:
+def trained_among(
+    run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
+) -> list[str] | None:
     """Those of the ids that the run was trained on; None where its folder does not tell.
 
+    Args:
+        keys_of: an id -> what its image is known by.
     Raises:
         ValueError: when the file is damaged.
     """
@@ -41,7 +54,37 @@ def trained_among(run_dir: Path, image_ids: Sequence[str]) -> list[str] | None:
     if not path.is_file():
         return None
     trained = _read(path)
-    return [image_id for image_id in image_ids if np.isin(_keys(image_id), trained, kind="sort").any()]
+    return [image_id for image_id in image_ids if _is_among(keys_of(image_id), trained)]
+
+
+def perhaps_trained_among(
+    run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
+) -> list[str]:
+    """Those of the ids whose number, bare and of nobody knows which data set, the run was trained on."""
+    trained = _read(run_dir / TRAINED_IMAGES)
+    found = []
+    for image_id in image_ids:
+        bare = [whole_id(str(value)) for name, value in keys_of(image_id) if name in DATA_SETS]
+        if bare and _is_among(bare, trained):
+            found.append(image_id)
+    return found
+
+
+def is_told(folder: Path) -> bool:
+    """Whether this is the folder of a run that tells what it was trained on."""
+    return (folder / TRAINED_IMAGES).is_file()
+
+
+def trained_report(run_dir: Path, held_out: Sequence[str]) -> LeakReport:
+    """Which held-out images a run was trained on.
+
+    Args:
+        held_out: as of `HeldOut`.
+    Raises:
+        ValueError: for rules and files that are none, or a damaged file of the run.
+    """
+    trained = _read(run_dir / TRAINED_IMAGES)
+    return HeldOut(held_out).images_among(lambda keys: _is_among(keys, trained), len(trained))
 
 
 def _read(path: Path) -> np.ndarray:
@@ -54,5 +97,12 @@ def _read(path: Path) -> np.ndarray:
         raise ValueError(f"{path}: {error}; it is damaged, remove it to evaluate without a look at it") from None
 
 
-def _keys(image_id: str) -> list[int]:
-    return [xxhash.xxh3_64_intdigest(f"{name}\0{value}".encode()) for name, value in image_keys(image_id, None)]
+def _is_among(keys: Iterable[Key], trained: np.ndarray) -> bool:
+    numbers = np.array([_number(key) for key in keys], np.uint64)
+    places = np.searchsorted(trained, numbers)
+    return bool((trained[np.minimum(places, len(trained) - 1)] == numbers).any()) if len(trained) else False
+
+
+def _number(key: Key) -> int:
+    name, value = key
+    return xxhash.xxh3_64_intdigest(f"{name}\0{value}".encode())

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
+from roibeam.pipelines.sources.held_out import MINIVAL_QUESTIONS
+
 MINIVAL = "minival"
-MINIVAL_QUESTIONS = 3_000
 WHOLE, WITHOUT_MINIVAL, ONLY_MINIVAL = "whole", "without minival", "only minival"
 # Split -> official files that it is made from, and which part of each.
 PARTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
