@@ -452,7 +452,9 @@ def test_classes_of_imagebert_may_leave_background_out(tokenizer: Any) -> None:
 
 def test_images_that_were_trained_on_are_known_by_any_of_their_names(tmp_path: Path) -> None:
     assert trained_among(tmp_path, ["a"]) is None
-    write_trained_images(tmp_path, (key for name in ("COCO_train2014_000000000042", "folder/b", "17") for key in known_keys(name)))
+    write_trained_images(
+        tmp_path, (key for name in ("COCO_train2014_000000000042", "folder/b", "17") for key in known_keys(name))
+    )
     others = ["000000000042", "folder/b", "b", "17", "000000000043", "COCO_val2014_000000000017"]
     assert trained_among(tmp_path, others) == ["000000000042", "folder/b", "17"]
     (tmp_path / "trained_images.npy").write_bytes(b"nothing")

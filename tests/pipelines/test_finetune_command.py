@@ -78,7 +78,7 @@ def test_a_table_of_ones_own_is_learned_predicted_and_scored(
     assert done.code == 0, done.err
     entries = [json.loads(line) for line in out.read_text().splitlines()]
     assert [entry["id"] for entry in entries] == [json.loads(line)["id"] for line in (table / "val.jsonl").open()]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["said.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["said.jsonl", "said.jsonl.card.json"]
     scored = roibeam("score", "labels", out, "--data", table, "--json")
     (figure,) = json.loads(scored.out)["figures"]
     lines = [json.loads(line) for line in (finetuned / "evaluation.jsonl").open()]

@@ -1,5 +1,5 @@
-"""Images of a task that must not be trained on: its own judged files, other tasks' files, and what a run has seen before,
-under whatever name."""
+"""Images of a task that must not be trained on: its own judged files, other tasks' files, and what a run saw, under
+whatever name."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_folder_stands_for_the_files_that_results_are_reported_on(official: Pa
     report = HeldOut([f"vqa={official}", f"refcoco+={official}"]).scan([coco(n) for n in range(1, 7)], None)
     assert report.leaked == tuple(coco(n) for n in (1, 3, 4, 5))
     assert [rule.line() for rule in report.rules] == [
-        f"vqa, v2_OpenEnded_mscoco_val2014_questions.json: 2 of 2 held-out images inside: {coco(3)} (COCO 3), {coco(4)} "
-        f"(COCO 4)",
+        f"vqa, v2_OpenEnded_mscoco_val2014_questions.json: 2 of 2 held-out images inside: {coco(3)} (COCO 3), "
+        f"{coco(4)} (COCO 4)",
         f"vqa, v2_OpenEnded_mscoco_test2015_questions.json: 1 of 1 held-out image inside: {coco(5)} (COCO 5)",
         f"refcoco+: 1 of 1 held-out image inside: {coco(1)} (COCO 1)",
     ]

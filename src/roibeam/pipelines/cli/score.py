@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.foundation.console.interruption import typed_again
 
 if TYPE_CHECKING:
     from roibeam.pipelines.finetuning.score_run import Figure, Score
@@ -40,7 +42,7 @@ def score_command(
     """
     from roibeam.pipelines.finetuning.score_run import ScoreRequest, run_score
 
-    score = run_score(ScoreRequest(task, file, data, split, rules, against), check_only=check)
+    score = run_score(ScoreRequest(task, file, data, split, rules, against, typed_again(sys.argv)), check_only=check)
     if as_json:
         typer.echo(json_line({"figures": [asdict(figure) for figure in score.figures], "card": score.card}))
         return
@@ -70,13 +72,18 @@ def _row(figure: Figure) -> str:
 
 
 def _card(card: dict[str, Any]) -> list[str]:
+    from roibeam.pipelines.finetuning.cards.prediction_card import card_lines
+
     rows, official = card["rows"], card["official_rows"]
     whole = "the whole split" if official in (rows, None) else f"the official split has {official:,}"
-    files = [f"labels   {path}  sha256 {digest[:16]}" for path, digest in card["labels"].items()]
-    files += [f"results  {path}  sha256 {digest[:16]}" for path, digest in card["results"].items()]
-    return [
-        f"task     {card['task']}, {card['split']}: {rows:,} rows; {whole}",
-        f"metric   {card['metric']}",
-        f"rules    {card['rules']}: {card['rules_words']}",
-        *files,
+    lines = [
+        ("task", f"{card['task']}, {card['split']}: {rows:,} rows; {whole}"),
+        ("metric", card["metric"]),
+        ("rules", f"{card['rules']}: {card['rules_words']}"),
+        *(("labels", f"{path}  sha256 {digest[:16]}") for path, digest in card["labels"].items()),
     ]
+    for (path, digest), predicted in zip(card["results"].items(), card["predicted"], strict=False):
+        lines.append(("results", f"{path}  sha256 {digest[:16]}"))
+        unknown = predicted.get("unknown")
+        lines += card_lines(predicted) if unknown is None else [("model", unknown)]
+    return [f"{name:<8} {value}" for name, value in lines]

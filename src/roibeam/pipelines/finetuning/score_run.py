@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.printable import printable
+from roibeam.pipelines.finetuning.cards.prediction_card import read_card, sha256_of
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.results.row_ids import STRICT
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS, OpenTask
@@ -28,6 +29,7 @@ class ScoreRequest:
         split: None for the task's usual one.
         rules: "strict", "official", or another name that the task knows.
         against: a second result file; None for none.
+        command: as it was typed, for the card.
     """
 
     task: str
@@ -36,6 +38,7 @@ class ScoreRequest:
     split: str | None = None
     rules: str = STRICT
     against: Path | None = None
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
         "official_rows": SCORED_TASKS[request.task].splits[split],
         "labels": {str(path): sha256_of(path) for path in task.files},
         "results": {str(path): sha256_of(path) for path in results},
+        "predicted": [_predicted(path, request.task, split) for path in results],
+        "command": request.command,
         "roibeam": __version__,
     }
     if check_only:
@@ -97,6 +102,15 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
         return Score((), card)
     measured = [task.measures(str(path)) for path in results]
     return Score(_figures(measured), card)
+
+
+def _predicted(results: Path, task: str, split: str) -> dict[str, Any]:
+    """What the card beside a file of predictions says, or why nothing is known."""
+    card, why = read_card(results, sha256_of(results))
+    if card is not None and (card.get("task"), card.get("split")) != (task, split):
+        said = f"{card.get('task')}, {card.get('split')}"
+        card, why = None, f"not known: its card is of {printable(said, 60)}"
+    return {"unknown": why} if card is None else card
 
 
 def _opened(request: ScoreRequest) -> tuple[str, OpenTask]:
@@ -134,9 +148,3 @@ def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:
                 facts["less_low"], facts["less_high"] = bootstrap.difference(*counts, *other.by_image(number_of))
         found.append(Figure(name, measure.mean, measure.percent, len(measure.values), **facts))
     return tuple(found)
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

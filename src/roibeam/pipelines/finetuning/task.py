@@ -40,6 +40,10 @@ class TaskSplit:
     notes: tuple[str, ...] = ()
 
 
+def has_target(group: TaskGroup) -> bool:
+    return group.target is not None
+
+
 @dataclass(frozen=True)
 class DownstreamTask:
     """A task with its folder of files opened.
@@ -61,6 +65,10 @@ class DownstreamTask:
         splits: their names, in the order to be shown.
         regions: group, place of an image in it, its record -> (R,) int64, which of its regions are shown in which
             order; None leaves that to the layout.
+        is_told: whether it is known what is right for a group, so that it can be judged.
+        judged_rows: of CHOICE: which rows of a group are judged, and which of these is right; None for all of them,
+            with the target's.
+        right_words: what is right for a group, for people; None where labels, choices or boxes say it.
     """
 
     name: str
@@ -78,6 +86,9 @@ class DownstreamTask:
     region_targets: Mapping[str, Any] = field(default_factory=dict)
     splits: tuple[str, ...] = ("train", "val", "test")
     regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None
+    is_told: Callable[[TaskGroup], bool] = has_target
+    judged_rows: Callable[[TaskGroup], tuple[slice, int | None]] | None = None
+    right_words: Callable[[TaskGroup], str] | None = None
 
     def __post_init__(self) -> None:
         if self.form == LABEL and len(self.labels) < 2:

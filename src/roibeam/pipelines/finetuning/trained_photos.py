@@ -67,7 +67,13 @@ def photo_names(words: HeldOutWords, store: FeatureStore, called: Mapping[str, s
 
 
 def check_own_splits(
-    task: str, folder: Path, trained_files: Sequence[Path], image_ids: Sequence[str], names: PhotoNames, *, allowed: bool
+    task: str,
+    folder: Path,
+    trained_files: Sequence[Path],
+    image_ids: Sequence[str],
+    names: PhotoNames,
+    *,
+    allowed: bool,
 ) -> list[str]:
     """Whether a run would train on images of the task's own validation and test files; a note where that is allowed.
 
@@ -100,7 +106,9 @@ def check_own_splits(
     return [*notes, f"{told}: what is measured on them is not held out"]
 
 
-def check_given_rules(words: HeldOutWords, image_ids: Sequence[str], names: PhotoNames, where: str) -> LeakReport | None:
+def check_given_rules(
+    words: HeldOutWords, image_ids: Sequence[str], names: PhotoNames, where: str
+) -> LeakReport | None:
     """What of the images that are trained on the user's rules hold out; None without a rule.
 
     Raises:
@@ -140,9 +148,7 @@ class SeenBefore:
         of = f"of {counted(self.images, f'{what} image')}"
         notes = []
         if self.trained:
-            notes.append(
-                f"{model} was trained on {len(self.trained):,} {of}, such as {printable(self.trained[0], 80)}"
-            )
+            notes.append(f"{model} was trained on {len(self.trained):,} {of}, such as {printable(self.trained[0], 80)}")
         if self.perhaps:
             notes.append(
                 f"{model} may have been trained on {len(self.perhaps):,} {of}, such as "

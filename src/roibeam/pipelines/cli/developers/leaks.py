@@ -14,7 +14,9 @@ from roibeam.pipelines.cli.surface.option import argument, option
 
 
 def leaks_command(
-    images: Annotated[str, argument("SOURCE_OR_STORE", "What extract takes, a store's folder, or that of a training run.")],
+    images: Annotated[
+        str, argument("SOURCE_OR_STORE", "What extract takes, a store's folder, or that of a training run.")
+    ],
     held_out: Annotated[list[str], HELD_OUT_NEEDED],
     photos: Annotated[
         str | None,

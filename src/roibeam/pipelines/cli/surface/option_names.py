@@ -294,6 +294,7 @@ _PERFECT = {
 }  # fmt: skip
 _OUTPUTS = {
     "tasks": _text("Also write tasks about the pictures: VQA v2, VCR, RefCOCO+, NLVR2.", "FOLDER", OUTPUT),
+    "page": _path("Also write a page of the best and the worst predictions, with boxes.", "FILE", OUTPUT),
     "out": _path("Where to write the result.", "PATH", OUTPUT, short="-o"),
     "draw": _path("Also draw the regions on the photo, into this .png file.", "FILE", OUTPUT),
     "html": _path("Also write a page that shows the images side by side.", "FILE", OUTPUT),

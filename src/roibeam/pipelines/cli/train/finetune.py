@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from roibeam.pipelines.cli.surface.option_names import TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
+from roibeam.pipelines.foundation.console.interruption import typed_again
 from roibeam.pipelines.foundation.console.progress import waiting
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def finetune_command(
         from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps, batch_size=batch_size,
         learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, threads=threads, seed=seed, seeds=seeds,
         settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
-        held_out=HeldOutWords(held_out or (), drop_held_out, numbers_of),
+        held_out=HeldOutWords(held_out or (), drop_held_out, numbers_of), command=typed_again(sys.argv),
     )  # fmt: skip
     # Before torch is imported.
     from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from roibeam.pipelines.cli.options import JSON, THREADS
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.foundation.console.interruption import typed_again
 from roibeam.pipelines.foundation.console.progress import waiting
 
 
@@ -21,6 +23,7 @@ def predict_command(
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],
     split: Annotated[str, option("split")] = "val",
+    page: Annotated[Path | None, option("page")] = None,
     blind: Annotated[bool, option("blind")] = False,
     permute_images: Annotated[bool, option("permute-images")] = False,
     seed: Annotated[int, option("seed", "Here: of --permute-images.", group=QUESTION, is_advanced=True)] = 0,
@@ -31,15 +34,17 @@ def predict_command(
 ) -> None:
     """Writes a fine-tuned model's predictions, as the task's test server takes them.
 
-    `roibeam score` scores them. A call that was ended goes on where it was; torchrun starts it on several GPUs.
+    `roibeam score` scores them; what it tells of the model lies beside them, in FILE.card.json. A call that was ended
+    goes on where it was; torchrun starts it on several GPUs.
 
     Examples:
         roibeam predict vqa-run/ --store store/ --data vqa/ --out answers.json
         roibeam predict vqa-run/ --store store/ --data vqa/ --blind --out blind.json
+        roibeam predict r/ --store s/ --data vqa/ --out a.json --page a.html
     """
     request = PredictRequest(
         run=run, store=store, data=data, out=out, split=split, blind=blind, permute_images=permute_images, seed=seed,
-        batch_size=batch_size, device=device, threads=threads,
+        batch_size=batch_size, device=device, threads=threads, page=page, command=typed_again(sys.argv),
     )  # fmt: skip
     check_predict(request)
     with waiting("loading torch"):
@@ -55,10 +60,13 @@ def predict_command(
                 {
                     "out": str(result.out), "task": result.task, "groups": result.groups, "parts_made": result.made,
                     "checkpoint": str(result.checkpoint), "notes": list(result.notes),
+                    "page": None if result.page is None else str(result.page),
                 }
             )
         )  # fmt: skip
         return
     for note in result.notes:
         typer.echo(f"note: {note}")
+    if result.page is not None:
+        typer.echo(f"{result.page}   the best and the worst of them")
     typer.echo(f"{result.out}   {result.groups:,} answers; roibeam score {result.task} {result.out} --data {data}")

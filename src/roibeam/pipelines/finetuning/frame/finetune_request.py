@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from roibeam.name_list import check_lists
@@ -31,6 +31,7 @@ class FinetuneRequest:
             micro-batch and process, 0.00005 and a tenth of the steps.
         device, threads, seed, settings, resume: as of `RequestedTraining`.
         held_out: images that must not be trained on, beside those of the task's own files.
+        command: as it was typed, for the cards of predictions.
         seeds: runs with seeds `seed`, `seed` + 1, ...
     """
 
@@ -55,7 +56,8 @@ class FinetuneRequest:
     seeds: int = 1
     settings: Sequence[str] = ()
     resume: bool | None = None
-    held_out: HeldOutWords = HeldOutWords()
+    held_out: HeldOutWords = field(default_factory=HeldOutWords)
+    command: str = ""
 
     def __post_init__(self) -> None:
         check_lists(self, "settings")

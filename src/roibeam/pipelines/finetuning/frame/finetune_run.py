@@ -295,6 +295,7 @@ def _recorded(
     """Facts that may differ on resume."""
     return {
         "labels": list(task.labels),
+        "command": request.command,
         "start": request.start,
         "recipe": request.recipe,
         "store": str(store.path),

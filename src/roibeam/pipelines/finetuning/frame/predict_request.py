@@ -31,6 +31,8 @@ class PredictRequest:
         permute_images: show every group another group's images, drawn by `seed`.
         batch_size: groups at once.
         device, threads: as of `RequestedTraining`.
+        page: file to write a page of the best and the worst predictions to; None for none.
+        command: as it was typed, for the card.
     """
 
     run: Path
@@ -44,6 +46,8 @@ class PredictRequest:
     batch_size: int = 64
     device: str = "auto"
     threads: int | None = None
+    page: Path | None = None
+    command: str = ""
 
     def checkpoint(self) -> FoundModel:
         """The model, in the folder of its checkpoint.
@@ -66,12 +70,14 @@ def check_predict(request: PredictRequest) -> None:
     has_store = named.need("--store", request.store)
     named.need("--data", request.data, FOLDER)
     named.need_output_folder(request.out.parent)
+    if request.page is not None:
+        named.need_output_folder(request.page.parent)
     named.look(lambda: check_device(request.device))
     found = named.look(request.checkpoint) if has_run else None
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
-    if request.out.is_dir():
-        named.look(lambda: _refuse_folder(request.out))
+    named.look(lambda: _refuse_folder("--out", request.out))
+    named.look(lambda: _refuse_folder("--page", request.page))
     named.check()
     assert found is not None
     if request.permute_images and saved_config(found.source.parent)["task"]["form"] == REGION:
@@ -80,5 +86,6 @@ def check_predict(request: PredictRequest) -> None:
         check_feature_space(found, store)
 
 
-def _refuse_folder(out: Path) -> None:
-    raise ValueError(f"--out {str(out)!r} is a folder; name a file to write")
+def _refuse_folder(option: str, file: Path | None) -> None:
+    if file is not None and file.is_dir():
+        raise ValueError(f"{option} {str(file)!r} is a folder; name a file to write")

@@ -2,6 +2,7 @@
 
     OUT.parts-<digest>/part-00003.json     entries of the result file of 1,024 groups; there whole or not at all
     OUT                                    all of them, written when the last part is there; then the parts go
+    OUT.card.json                          what they were made with, see cards/prediction_card.py
 
 The digest is of the weights and of all that is asked. Of several processes each makes every n-th part; batches do not
 cross parts, so the file does not depend on how many there are.
@@ -15,7 +16,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,30 +25,43 @@ import numpy as np
 import torch
 
 from roibeam.extraction.network.state import weights_digest
+from roibeam.features.counted import counted
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.report.feature_words import boxes_words
+from roibeam.pipelines.extract.report.region_meaning import warning_of_store
+from roibeam.pipelines.finetuning.cards.prediction_card import card_lines, write_card
+from roibeam.pipelines.finetuning.cards.prediction_page import write_prediction_page
+from roibeam.pipelines.finetuning.cards.told_rows import joined_parts, told_part
+from roibeam.pipelines.finetuning.frame.finetune_request import NEW
 from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted
 from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.frame.seeds import seeds_of
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
+from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.model_folder import FoundModel
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.model_files.trained_with import trained_with
 from roibeam.pipelines.training.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.folder import saved_config
+from roibeam.pipelines.training.run_folder.trained_images import is_told
+from roibeam.version import __version__
 
 logger = logging.getLogger(__name__)
 
 PART_GROUPS = 1024
+_PART_FORMAT = 2
 _SECONDS = 0.2  # between two looks for the parts of other processes
 
 
@@ -61,6 +75,7 @@ class PredictResult:
         made: parts that this process made; the others were there, or are another's.
         checkpoint: folder of the model that was asked.
         notes: for people.
+        page: the page that was asked for.
     """
 
     out: Path
@@ -69,6 +84,7 @@ class PredictResult:
     made: int
     checkpoint: Path
     notes: tuple[str, ...]
+    page: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,19 +143,88 @@ def run_prediction(request: PredictRequest) -> PredictResult:
         with waiting(f"joining {request.split} with the store"):
             read = task.read(request.split)
             joined = StoreImages(store).join(read.groups, f"{task.name}, {request.split}", min_match=1.0)
+        if request.page is not None and not any(map(task.is_told, joined.groups)):
+            raise ValueError(f"--page: nothing in {request.data} says what is right in the split {request.split}")
         groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
             trained.layout, trained.asked, store, loss=None, blind=request.blind, regions=task.regions,
         )  # fmt: skip
         batches.check(groups[0])
+        names = photo_names(HeldOutWords(), store, joined.called)
+        seen = seen_before(trained.run, joined.image_ids(), names)
+        notes += seen.notes(trained.run, request.split)
         trained.network.module.to(device.name)
-        folder = request.out.with_name(f"{request.out.name}.parts-{_digest(request, trained, groups)}")
+        weights = weights_digest(trained.network.module.state_dict())
+        folder = request.out.with_name(f"{request.out.name}.parts-{_digest(request, weights, groups)}")
         folder.mkdir(parents=True, exist_ok=True)
         made = _write_parts(request, trained, batches, groups, folder)
-    if is_main_process():
-        _join_parts(request.out, task, folder, _num_parts(groups))
-    return PredictResult(request.out, task.name, len(groups), made, trained.found.source, tuple(notes))
+        if is_main_process():
+            told = _join_parts(request.out, task, folder, _num_parts(groups))
+            card = _card(request, trained, store, weights, seen) | {"rows": len(groups), "told": _sums(told)}
+            write_card(request.out, card)
+            if request.page is not None:
+                _write_page(request, trained, store, told, card, seen.notes("the model", request.split))
+    return PredictResult(request.out, task.name, len(groups), made, trained.found.source, tuple(notes), request.page)
+
+
+def _sums(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in told.items() if name != "rows"}
+
+
+def _card(
+    request: PredictRequest, trained: TrainedTask, store: FeatureStore, weights: str, seen: SeenBefore
+) -> dict[str, Any]:
+    """See cards/prediction_card.py."""
+    saved = saved_config(trained.found.source.parent)
+    described, recorded = saved["task"], saved["recorded"]
+    start = str(recorded.get("start"))
+    is_known = start == NEW or is_told(Path(start).expanduser())
+    return {
+        "task": described["task"],
+        "split": request.split,
+        "options": described["task_options"],
+        "asked": {
+            "blind": request.blind, "permute_images": request.permute_images, "seed": request.seed,
+            "batch_size": request.batch_size,
+        },
+        "model": {
+            "folder": str(trained.found.source), "weights": weights, "step": trained_with(trained.found).step,
+            "system": described["system"], "seed": saved["train"].get("seed"), "seeds": seeds_of(trained.run),
+            "trained_on": recorded.get("data"),
+            **{name: recorded.get(name) for name in ("start", "recipe", "trained_groups", "notes")},
+        },
+        "store": {
+            "path": str(store.path), "content": store.manifest.content_digest,
+            "feature_space": store.fingerprint.feature_space,
+            "boxes": boxes_words(store.fingerprint) or f"not told ({store.fingerprint.feature_space[:60]})",
+        },
+        "leaks": {**seen.to_json(), "start_is_known": is_known},
+        "commands": [each for each in (recorded.get("command"), request.command) if each],
+        "torch": torch.__version__,
+        "roibeam": __version__,
+    }  # fmt: skip
+
+
+def _write_page(
+    request: PredictRequest,
+    trained: TrainedTask,
+    store: FeatureStore,
+    told: Mapping[str, Any],
+    card: Mapping[str, Any],
+    remarks: Sequence[str],
+) -> None:
+    assert request.page is not None
+    share = 100 * told["sum"] / told["judged"]
+    summary = (
+        f"{trained.task.name}, {request.split}: {told['measure']} {share:.2f} % of {counted(told['judged'], 'row')}, "
+        f"said by {trained.run.name}."
+    )
+    title = f"Predictions of {request.out.name}"
+    write_prediction_page(
+        request.page, title, summary, told, store, facts=card_lines(card), remarks=remarks,
+        banner=warning_of_store(store.manifest),
+    )  # fmt: skip
 
 
 def _num_parts(groups: Sequence[TaskGroup]) -> int:
@@ -158,33 +243,39 @@ def _write_parts(
         chosen = groups[number * PART_GROUPS : (number + 1) * PART_GROUPS]
         with waiting(f"predicting, part {number + 1} of {_num_parts(groups)}"):
             said = predicted(trained.network.module, batches, chosen, trained.asked.form, request.batch_size)
-            entries = list(trained.task.answers(chosen, list(said)))
+            answers = list(said)
+            made_of_it = {
+                "entries": list(trained.task.answers(chosen, answers)),
+                "told": told_part(trained.task, chosen, answers),
+            }
         aside = part.with_name(f".writing-{part.name}-{rank}")
-        aside.write_text(json.dumps(entries), "utf-8")
+        aside.write_text(json.dumps(made_of_it), "utf-8")
         aside.replace(part)
         made += 1
     return made
 
 
-def _join_parts(out: Path, task: DownstreamTask, folder: Path, count: int) -> None:
-    """Waits for the parts of all processes; a launcher ends this one when another fails."""
+def _join_parts(out: Path, task: DownstreamTask, folder: Path, count: int) -> dict[str, Any]:
+    """Waits for the parts of all processes; a launcher ends this one when another fails. Gives what they tell."""
     parts = [_part(folder, number) for number in range(count)]
     while not all(part.is_file() for part in parts):
         time.sleep(_SECONDS)
-    entries = [entry for part in parts for entry in json.loads(part.read_text("utf-8"))]
+    read = [json.loads(part.read_text("utf-8")) for part in parts]
+    entries = [entry for part in read for entry in part["entries"]]
     aside = out.with_name(f".writing-{out.name}")
     task.write(aside, entries)
     aside.replace(out)
     shutil.rmtree(folder)
+    return joined_parts(part["told"] for part in read)
 
 
 def _part(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.json"
 
 
-def _digest(request: PredictRequest, trained: TrainedTask, groups: Sequence[TaskGroup]) -> str:
+def _digest(request: PredictRequest, weights: str, groups: Sequence[TaskGroup]) -> str:
     """Twelve hexadecimal digits of the weights and of what is asked."""
-    asked: list[Any] = [weights_digest(trained.network.module.state_dict()), request.split, request.blind]
+    asked: list[Any] = [weights, request.split, request.blind, _PART_FORMAT]
     asked += [request.permute_images, request.seed, request.batch_size]
     found = hashlib.sha256(repr(asked).encode())
     for group in groups:

@@ -51,6 +51,19 @@ def write_seeds(out: Path, summary: Mapping[str, Any]) -> Path:
     return path
 
 
+def seeds_of(run: Path) -> dict[str, Any] | None:
+    """Of a run that is one of several seeds: how many, mean and sd of the main measure, and whether it is the best."""
+    path = run.parent / SEEDS_NAME
+    summary = read_json_object(path) if path.is_file() else {}
+    if run.name not in summary.get("runs", ()):
+        return None
+    main = summary["measures"].get(summary["main"], {})
+    return {
+        "count": len(summary["runs"]), "measure": summary["main"], "mean": main.get("mean"), "sd": main.get("sd"),
+        "is_best": summary.get("best") == run.name,
+    }  # fmt: skip
+
+
 def best_of_seeds(folder: Path) -> Path:
     """The best run of a folder of several seeds; the folder itself where it is of one.
 

@@ -67,6 +67,8 @@ def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | No
         write=_write,
         labels=chosen,
         splits=_SPLITS,
+        is_told=lambda group: group.facts["label"] is not None,
+        right_words=lambda group: str(group.facts["label"]),
     )
 
 

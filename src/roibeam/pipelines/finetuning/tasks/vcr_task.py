@@ -44,6 +44,10 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         measure = choice_measure(told, scores, options)
         return {measure.name: measure}
 
+    def judged_rows(group: TaskGroup) -> tuple[slice, int | None]:
+        first = 0 if len(group.rows) == NUM_CHOICES else NUM_CHOICES * group.facts[ANSWER]
+        return slice(first, first + NUM_CHOICES), group.facts[options.problem]
+
     def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[tuple[str, VcrScores]]:
         found = {group.id: each.scores for group, each in zip(groups, said, strict=True)}
         names = [group.id for group in groups]
@@ -68,6 +72,8 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         answers=answers,
         write=_write,
         regions=regions,
+        is_told=lambda group: group.facts[options.problem] is not None,
+        judged_rows=judged_rows,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +35,6 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     scores_of,
 )
 from roibeam.pipelines.finetuning.tasks.vqa_rules.splits import (
-    MINIVAL_QUESTIONS,
     ONLY_MINIVAL,
     PARTS,
     TRAINED,
@@ -48,6 +48,7 @@ from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.answer_labels import read_stored_targets
 from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
 from roibeam.pipelines.sources.datasets.vqa import VqaAsked, VqaLabels, read_vqa_asked, read_vqa_labels
+from roibeam.pipelines.sources.held_out import MINIVAL_QUESTIONS
 
 MAJORITY = "majority"
 VQA_LOSSES = ("bce", "kl", "ce")
@@ -165,6 +166,8 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         labels=chosen,
         mirrored=(lambda group: mirrored_group(group, chosen, options)) if options.mirror else None,
         splits=tuple(PARTS),
+        is_told=lambda group: "answers" in group.facts,
+        right_words=_people,
     )
 
 
@@ -215,6 +218,12 @@ def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions)
     told = [mirrored(each.answer) for each in group.facts["answers"]]
     target = scores_of(told, labels, text=options.targets, rule=options.score_rule)
     return replace(group, rows=rows, target=target, mirrored=True)
+
+
+def _people(group: TaskGroup) -> str:
+    """What people said, the most common answer first."""
+    counts = Counter(each.answer for each in group.facts["answers"])
+    return ", ".join(f"{answer} ({times})" for answer, times in counts.most_common())
 
 
 def _write(path: Path, entries: Sequence[Any]) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from roibeam.pipelines.sources.held_out import MINIVAL_QUESTIONS
-
 MINIVAL = "minival"
 WHOLE, WITHOUT_MINIVAL, ONLY_MINIVAL = "whole", "without minival", "only minival"
 # Split -> official files that it is made from, and which part of each.

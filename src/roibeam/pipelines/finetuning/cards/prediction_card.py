@@ -1,0 +1,127 @@
+"""The card of a file of predictions, FILE.card.json beside it: which model said it, shown what, trained on what.
+
+A card belongs to the bytes of its file: their SHA-256 stands in it, and a card of other bytes is not believed. The
+score's own part of a card, what was counted and by whose rules, is made where it is scored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from roibeam.features.folders.durable_files import write_bytes_atomically
+from roibeam.features.printable import printable
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+
+SUFFIX, FORMAT = ".card.json", 1
+UNKNOWN = "not known: no card of `roibeam predict` lies beside the file"
+
+
+def card_path(results: Path) -> Path:
+    return results.with_name(f"{results.name}{SUFFIX}")
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_card(results: Path, facts: Mapping[str, Any]) -> Path:
+    """Writes the card of a file that is there, whole or not at all."""
+    path = card_path(results)
+    card = {"format": FORMAT, "results": results.name, "sha256": sha256_of(results), **facts}
+    write_bytes_atomically(path, (json.dumps(card, indent=2) + "\n").encode("utf-8"))
+    return path
+
+
+def read_card(results: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
+    """The card of a file, or None and why there is none.
+
+    Args:
+        digest: SHA-256 of the file.
+    """
+    path = card_path(results)
+    if not path.is_file():
+        return None, UNKNOWN
+    try:
+        card = read_json_object(path)
+    except ValueError as error:
+        return None, f"not known: {printable(str(error), 200)}"
+    if card.get("format") != FORMAT:
+        return None, f"not known: {path.name} is of another version"
+    if card.get("sha256") != digest:
+        return None, f"not known: {path.name} is the card of other predictions; the file was changed since"
+    return card, ""
+
+
+def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of a card, for people: what, and the value in words."""
+    model, asked, store, leaks = (_part(card, name) for name in ("model", "asked", "store", "leaks"))
+    lines = [
+        ("model", _words(f"{model.get('system')}, step {model.get('step')}, {model.get('folder')}")),
+        ("weights", f"sha256 {str(model.get('weights'))[:16]}"),
+        ("trained", _words(_trained(model))),
+        ("seeds", _words(_seeds(model))),
+        ("boxes", _words(f"{store.get('boxes')}; {store.get('path')}, content {str(store.get('content'))[:16]}")),
+        ("shown", _shown(asked)),
+        ("best", _best(_part(card, "told"))),
+        ("leaks", _words(_leaks(leaks))),
+    ]
+    if card.get("commands"):
+        lines += [("commands", _words("; ".join(str(each) for each in card["commands"])))]
+    return [(name, value) for name, value in lines if value]
+
+
+def _part(card: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = card.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _words(text: str) -> str:
+    return printable(text, 1000)
+
+
+def _trained(model: Mapping[str, Any]) -> str:
+    recipe = f"recipe {model['recipe']}" if model.get("recipe") else "no recipe"
+    count = model.get("trained_groups")
+    return f"from {model.get('start')}, {recipe}, on {count:,} questions" if isinstance(count, int) else recipe
+
+
+def _seeds(model: Mapping[str, Any]) -> str:
+    seeds = model.get("seeds")
+    if not isinstance(seeds, Mapping):
+        return f"seed {model.get('seed')}, one run"
+    spread = "" if seeds.get("sd") is None else f", sd {100 * seeds['sd']:.2f}"
+    place = "the best" if seeds.get("is_best") else "one"
+    mean = 100 * seeds["mean"] if isinstance(seeds.get("mean"), float) else float("nan")
+    return (
+        f"seed {model.get('seed')}, {place} of {seeds.get('count')}: mean {mean:.2f}{spread} in their own evaluations"
+    )
+
+
+def _shown(asked: Mapping[str, Any]) -> str:
+    if asked.get("blind"):
+        return "no regions at all (--blind)"
+    return "images of other questions (--permute-images)" if asked.get("permute_images") else ""
+
+
+def _best(told: Mapping[str, Any]) -> str:
+    judged = told.get("judged")
+    if not judged:
+        return ""
+    possible = 100 * told["best_sum"] / judged
+    return f"{possible:.2f} % can be reached at best with these labels and boxes ({told.get('measure')}, oracle)"
+
+
+def _leaks(leaks: Mapping[str, Any]) -> str:
+    trained, images = leaks.get("trained_on"), leaks.get("images")
+    if trained is None:
+        return "not known: the run does not tell what it was trained on"
+    perhaps = leaks.get("perhaps_trained_on")
+    maybe = f", perhaps on {perhaps:,} more" if perhaps else ""
+    start = "" if leaks.get("start_is_known", True) else "; what its start was trained on before is not known"
+    return f"trained on {trained:,} of the {images:,} images of this split{maybe}{start}"

@@ -1,0 +1,191 @@
+"""Of what a model says to groups whose answer is known: how good it is, how good it could be, and the rows to be shown.
+
+A part of a prediction has a summary of its own, plain data for its file; summaries are joined as the parts are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from roibeam.features.printable import printable
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskGroup, TaskRow
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
+
+SHOWN = 8  # rows of a section of the page
+BEST, WORST, CONFIDENT = "best", "worst", "confident"
+_KEPT = 2 * SHOWN  # of each part: a row that two sections have is shown in one of them
+_TOP = 5
+_MOST_LETTERS = 600  # of a text of a row
+_SIGMOID_LOSSES = frozenset({"bce", "class_bce", "sigmoid", "regions", "rows"})  # each score is learned by itself
+UPPER_BOUND = "upper bound"
+
+
+def told_part(task: DownstreamTask, groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> dict[str, Any]:
+    """The summary of groups and what was said to them: counts, sums of the main measure, and rows that may be shown."""
+    pairs = [pair for pair in zip(groups, said, strict=True) if task.is_told(pair[0])]
+    if not pairs:
+        return {"measure": "", "judged": 0, "sum": 0.0, "best_sum": 0.0, "rows": {}}
+    known, given = [group for group, _ in pairs], [each for _, each in pairs]
+    measures = task.judge(known, given)
+    main = next(iter(measures.values()))
+    best = _best_values(task, known, measures)
+    rows = [_row(task, *pair, value) for pair, value in zip(pairs, main.values, strict=True)]
+    pair_of = {row["id"]: pair for row, pair in zip(rows, pairs, strict=True)}
+    chosen = {name: _sorted(rows, name)[:_KEPT] for name in (BEST, WORST, CONFIDENT)}
+    return {
+        "measure": main.name,
+        "judged": len(pairs),
+        "sum": float(sum(main.values)),
+        "best_sum": float(sum(best)),
+        "rows": {name: [_filled(task, *pair_of[row["id"]], row) for row in own] for name, own in chosen.items()},
+    }
+
+
+def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One summary of those of all parts."""
+    found: dict[str, Any] = {"measure": "", "judged": 0, "sum": 0.0, "best_sum": 0.0, "rows": {}}
+    for part in parts:
+        found["measure"] = found["measure"] or part["measure"]
+        for name in ("judged", "sum", "best_sum"):
+            found[name] += part[name]
+        for name, rows in part["rows"].items():
+            found["rows"][name] = _sorted([*found["rows"].get(name, ()), *rows], name)[:_KEPT]
+    return found
+
+
+def sections(told: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each section of the page, none of them in two."""
+    rows, seen, found = told["rows"], set[str](), {}
+    for name in (CONFIDENT, WORST, BEST):
+        found[name] = [row for row in rows.get(name, ()) if row["id"] not in seen][:SHOWN]
+        seen |= {row["id"] for row in found[name]}
+    return {name: found[name] for name in (BEST, WORST, CONFIDENT)}
+
+
+def probabilities(task: DownstreamTask, scores: np.ndarray) -> np.ndarray:
+    """(n,) float64, 0..1, as the task's loss reads its scores: each by itself, or all together."""
+    values = np.asarray(scores, np.float64)
+    if task.loss in _SIGMOID_LOSSES:
+        return np.asarray(0.5 * (1 + np.tanh(values / 2)))
+    powers = np.exp(values - values.max(initial=-np.inf))
+    return np.asarray(powers / powers.sum()) if len(powers) else powers
+
+
+def _best_values(task: DownstreamTask, groups: Sequence[TaskGroup], measures: Mapping[str, Any]) -> Sequence[float]:
+    """The main measure of each group for a model that always says the best that it can say."""
+    if UPPER_BOUND in measures:
+        return list(measures[UPPER_BOUND].values)
+    if task.form != LABEL:
+        return [1.0] * len(groups)
+    ideal = [Prediction(_ideal_scores(group.target, len(task.labels))) for group in groups]
+    return list(next(iter(task.judge(groups, ideal).values())).values)
+
+
+def _ideal_scores(target: Any, count: int) -> np.ndarray:
+    scores = np.zeros(count, np.float32)
+    for place, value in (target if isinstance(target, Mapping) else {} if target is None else {target: 1.0}).items():
+        scores[place] = value
+    return scores
+
+
+def _row(task: DownstreamTask, group: TaskGroup, said: Prediction, value: float) -> dict[str, Any]:
+    """What rows are sorted by; the rest is only made of those that are kept."""
+    shares = probabilities(task, said.scores[_judged(task, group)[0]])
+    right = _right_places(task, group, said)
+    return {
+        "id": group.id,
+        "value": float(value),
+        "confidence": float(shares.max(initial=0.0)),
+        "right_share": float(max((shares[place] for place in right), default=0.0)),
+    }
+
+
+def _sorted(rows: Iterable[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    if name == BEST:
+        good = [row for row in rows if row["value"] > 0.5]
+        return sorted(good, key=lambda row: (-row["value"], -row["confidence"], row["id"]))
+    wrong = [row for row in rows if row["value"] < 0.5]
+    if name == WORST:
+        return sorted(wrong, key=lambda row: (row["value"], row["right_share"], row["id"]))
+    return sorted(wrong, key=lambda row: (-row["confidence"], row["id"]))
+
+
+def _judged(task: DownstreamTask, group: TaskGroup) -> tuple[slice, int | None]:
+    """Which of the scores are judged, and of choices which of these is right."""
+    if task.form != CHOICE:
+        return slice(None), None
+    return (slice(None), group.target) if task.judged_rows is None else task.judged_rows(group)
+
+
+def _right_places(task: DownstreamTask, group: TaskGroup, said: Prediction) -> list[int]:
+    """Of the judged scores, those of what is right or best."""
+    if task.form == CHOICE:
+        right = _judged(task, group)[1]
+        return [] if right is None else [right]
+    if task.form == LABEL:
+        if isinstance(group.target, Mapping):
+            return [max(group.target, key=lambda place: group.target[place])] if group.target else []
+        return [] if group.target is None else [int(group.target)]
+    if said.boxes is None or not len(said.boxes):
+        return []
+    overlaps = _overlaps(said.boxes, np.asarray(group.target, np.float64))
+    return [int(overlaps.argmax())] if overlaps.max() >= 0.5 else []
+
+
+def _filled(task: DownstreamTask, group: TaskGroup, said: Prediction, row: dict[str, Any]) -> dict[str, Any]:
+    """A row with all that a page shows of it."""
+    judged, _ = _judged(task, group)
+    rows = group.rows[judged] if task.form == CHOICE else group.rows[:1]
+    shares = probabilities(task, said.scores[judged])
+    order = np.argsort(-shares, kind="stable")[:_TOP].tolist()
+    right = _right_places(task, group, said)
+    if task.form == LABEL:
+        words = {place: task.labels[place] for place in {*order, *right}}
+    elif task.form == CHOICE:
+        words = {place: rows[place].parts[-1].text for place in {*order, *right}}
+    else:
+        words = {place: f"region {place}" for place in {*order, *right}}
+    context = rows[0].parts[:-1] if task.form == CHOICE else rows[0].parts
+    told = task.right_words(group) if task.right_words is not None else ""
+    return {
+        **row,
+        "images": list(group.images),
+        "text": [_short(part.text) for part in context],
+        "said": _short(words[order[0]]) if order else "",
+        "right": _short(told or ", ".join(words[place] for place in right)),
+        "top": [[_short(words[place]), float(shares[place]), place in right] for place in order],
+        "tags": _tags(rows, order[:1], right) if task.form == CHOICE else {},
+        "boxes": _boxes(group, said, order) if task.form not in (LABEL, CHOICE) else None,
+    }
+
+
+def _tags(rows: Sequence[TaskRow], *places: Iterable[int]) -> dict[str, str]:
+    """Numbers of the boxes that the context, the choice and the right choice name, with their words."""
+    found: dict[str, str] = {}
+    for row in (rows[place] for chosen in places for place in chosen):
+        for part in row.parts:
+            for word, tag in zip(part.words, part.tags, strict=False):
+                if tag >= 0:
+                    found.setdefault(str(tag), _short(word))
+    return found
+
+
+def _boxes(group: TaskGroup, said: Prediction, order: Sequence[int]) -> dict[str, Any]:
+    boxes = np.zeros((0, 4)) if said.boxes is None else said.boxes
+    right = [] if group.target is None else np.asarray(group.target, np.float64).tolist()
+    return {"right": right, "candidates": [np.asarray(boxes[place], np.float64).tolist() for place in order]}
+
+
+def _overlaps(boxes: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(n,) overlaps of boxes x1 y1 x2 y2 with one of them, for what a page calls right; metrics have their own."""
+    both = np.minimum(boxes[:, 2:], right[2:]) - np.maximum(boxes[:, :2], right[:2])
+    shared = both.clip(min=0).prod(axis=1)
+    area = (boxes[:, 2:] - boxes[:, :2]).clip(min=0).prod(axis=1) + (right[2:] - right[:2]).clip(min=0).prod()
+    return np.asarray(shared / np.maximum(area - shared, 1e-9))
+
+
+def _short(text: str) -> str:
+    return printable(text, _MOST_LETTERS)
