@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from roibeam.pipelines.finetuning.frame.finetune_run import run_finetuning as run_finetuning
     from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest as PredictRequest
     from roibeam.pipelines.finetuning.frame.predict_run import run_prediction as run_prediction
+    from roibeam.pipelines.finetuning.own_task_file import OwnTask as OwnTask
+    from roibeam.pipelines.finetuning.tasks.labels import label_task as label_task
     from roibeam.pipelines.inputs.batches.image_batch import photo_inputs as photo_inputs
     from roibeam.pipelines.model_files.bert_start import read_bert as read_bert
     from roibeam.pipelines.model_files.bert_start import start_from_bert as start_from_bert
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining as run_pretraining
     from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage as RequestedStage
     from roibeam.pipelines.pretraining.requests.requested_stages import run_stages as run_stages
+    from roibeam.pipelines.sources.datasets.own_table import TableRow as TableRow
     from roibeam.pipelines.toyworld.write import write_world as write_world
 
 _FILES = {
@@ -59,6 +62,9 @@ _FILES = {
     "run_finetuning": "roibeam.pipelines.finetuning.frame.finetune_run",
     "PredictRequest": "roibeam.pipelines.finetuning.frame.predict_request",
     "run_prediction": "roibeam.pipelines.finetuning.frame.predict_run",
+    "OwnTask": "roibeam.pipelines.finetuning.own_task_file",
+    "label_task": "roibeam.pipelines.finetuning.tasks.labels",
+    "TableRow": "roibeam.pipelines.sources.datasets.own_table",
     "photo_inputs": "roibeam.pipelines.inputs.batches.image_batch",
     "read_bert": "roibeam.pipelines.model_files.bert_start",
     "start_from_bert": "roibeam.pipelines.model_files.bert_start",

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def score_command(
-    task: Annotated[str, argument("TASK", "vqa, vcr, nlvr2, refcoco, refcoco+, refcocog or labels.")],
+    task: Annotated[
+        str, argument("TASK", "vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, labels, or a file of your own task.")
+    ],
     file: Annotated[Path, argument("FILE", "Predictions, in the task's official format (docs/look.md).")],
     data: Annotated[Path, option("data")],
     split: Annotated[str | None, option("split", default="val, or dev for nlvr2")] = None,
@@ -86,4 +88,5 @@ def _card(card: dict[str, Any]) -> list[str]:
         lines.append(("results", f"{path}  sha256 {digest[:16]}"))
         unknown = predicted.get("unknown")
         lines += card_lines(predicted) if unknown is None else [("model", unknown)]
+    lines += [("command", card["command"])]
     return [f"{name:<8} {value}" for name, value in lines]

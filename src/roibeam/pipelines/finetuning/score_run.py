@@ -10,8 +10,9 @@ from typing import Any
 from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.cards.prediction_card import read_card, sha256_of
 from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.own_task_file import is_own, own_task, task_name
 from roibeam.pipelines.finetuning.results.row_ids import STRICT
-from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS, OpenTask
+from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS, OpenTask, ScoredTask
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
 from roibeam.version import __version__
@@ -23,7 +24,7 @@ _WITHOUT_INTERVAL = "question type "  # VQA has 65 of them
 class ScoreRequest:
     """
     Attributes:
-        task: a name of `SCORED_TASKS`.
+        task: a name of `SCORED_TASKS`, or a file of one's own.
         results: file with predictions, in the task's official format.
         data: folder with the data set's official files.
         split: None for the task's usual one.
@@ -78,21 +79,21 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
     Raises:
         ValueError: one line, for names and files that are not there or not what they should be.
     """
-    split, task = _opened(request)
+    split, task, official = _opened(request)
     if not task.rows:
         raise ValueError(f"{str(task.files[0])!r}: holds no row of {request.task}'s {split} split")
     results = [request.results, *([request.against] if request.against else [])]
     card = {
-        "task": request.task,
+        "task": task_name(request.task),
         "split": split,
         "metric": task.metric,
         "rules": request.rules,
         "rules_words": task.rules,
         "rows": task.rows,
-        "official_rows": SCORED_TASKS[request.task].splits[split],
+        "official_rows": official,
         "labels": {str(path): sha256_of(path) for path in task.files},
         "results": {str(path): sha256_of(path) for path in results},
-        "predicted": [_predicted(path, request.task, split) for path in results],
+        "predicted": [_predicted(path, task_name(request.task), split) for path in results],
         "command": request.command,
         "roibeam": __version__,
     }
@@ -113,21 +114,31 @@ def _predicted(results: Path, task: str, split: str) -> dict[str, Any]:
     return {"unknown": why} if card is None else card
 
 
-def _opened(request: ScoreRequest) -> tuple[str, OpenTask]:
+def _known(task: str) -> ScoredTask:
+    """Raises ValueError for an unknown name, or a file of a task that cannot be scored."""
+    if is_own(task):
+        scored = own_task(task, "TASK").scored
+        if scored is None:
+            raise ValueError(f"TASK {task!r}: its OwnTask has no `scored`, so that nothing can be scored")
+        return scored
+    if task not in SCORED_TASKS:
+        raise ValueError(f"no task {task!r}; choose one of {', '.join(SCORED_TASKS)}, or a file of your own task")
+    return SCORED_TASKS[task]
+
+
+def _opened(request: ScoreRequest) -> tuple[str, OpenTask, int | None]:
     named = NamedFiles()
     named.need("FILE", request.results, FILE)
     named.need("--data", request.data, FOLDER)
     named.need("--against", request.against, FILE)
-    known = SCORED_TASKS.get(request.task)
-    if known is None:
-        raise ValueError(f"no task {request.task!r}; choose one of {', '.join(SCORED_TASKS)}")
+    known = _known(request.task)
     split = request.split or next(iter(known.splits))
     if split not in known.splits:
         raise ValueError(f"{request.task} has no split {split!r}; choose one of {', '.join(known.splits)}")
     if request.rules not in known.rules:
         raise ValueError(f"{request.task} has no rules {request.rules!r}; choose one of {', '.join(known.rules)}")
     named.check()
-    return split, known.open(request.data, split, request.rules)
+    return split, known.open(request.data, split, request.rules), known.splits[split]
 
 
 def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, STRICT, check
 from roibeam.pipelines.finetuning.results.vcr_results import chosen_rows, read_vcr_results, scores_by_question
 from roibeam.pipelines.finetuning.results.vqa_results import answered_questions, answers_by_question, read_vqa_results
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
-from roibeam.pipelines.sources.datasets.own_table import read_table, table_of
+from roibeam.pipelines.sources.datasets.own_table import TableRow, read_table, table_of
 from roibeam.pipelines.sources.datasets.refer import read_refer
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
 from roibeam.pipelines.sources.datasets.vqa import read_vqa_labels, read_vqa_question_ids
@@ -152,14 +152,23 @@ def _open_refer(refs: tuple[str, ...]) -> Callable[[Path, str, str], OpenTask]:
     return open_task
 
 
-def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
-    path = table_of(folder, split)
-    rows = list(read_table(path))
+def opened_rows(
+    path: Path, rows: Sequence[TableRow], read: Callable[[str], Iterable[tuple[str, str]]], rules: str
+) -> OpenTask:
+    """A task of one label for each row of a file.
+
+    Args:
+        read: a result file -> (id, label) of each of its lines.
+    Raises:
+        RowsError: for an id that comes twice.
+    """
     ids = [row.id for row in rows]
     check_row_ids(repr(str(path)), ids, list(dict.fromkeys(ids)), unit="row")
 
     def check(results: str) -> dict[str, str]:
-        return read_label_results(results, ids, rules)
+        given = list(read(results))
+        check_row_ids(repr(results), [row[0] for row in given], ids, unit="row", allow_doubled=rules == OFFICIAL)
+        return dict(given)
 
     def scored(results: str) -> Measures:
         unknown = next((row.where for row in rows if row.label is None), None)
@@ -169,19 +178,27 @@ def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
         right = [float(said[row.id] == row.label) for row in rows]
         return {"accuracy": Measure("accuracy", right, [row.image for row in rows])}
 
-    return OpenTask("share of rows whose label is said", _STRICT, (path,), len(rows), check, scored)
+    words = "of several lines of one id the last counts; missing and unknown ids are errors"
+    return OpenTask(
+        "share of rows whose label is said", words if rules == OFFICIAL else _STRICT, (path,), len(rows), check, scored
+    )
+
+
+def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
+    path = table_of(folder, split)
+    return opened_rows(path, list(read_table(path)), read_label_results, rules)
 
 
 _BOX_RULES = (STRICT, OFFICIAL, "uniter", "vl-bert", "vilbert")
-_BOTH = (STRICT, OFFICIAL)
+BOTH_RULES = (STRICT, OFFICIAL)
 # Numbers of rows: of the data sets' own pages and papers; of RefCOCO, RefCOCO+ and RefCOCOg, sentences.
 SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
     {
         "vqa": ScoredTask(
-            {"val": 214_354, "train": 443_757, "test": 447_793, "test-dev": 107_394}, _BOTH, _open_vqa
+            {"val": 214_354, "train": 443_757, "test": 447_793, "test-dev": 107_394}, BOTH_RULES, _open_vqa
         ),
-        "vcr": ScoredTask({"val": 26_534, "train": 212_923, "test": 25_263}, _BOTH, _open_vcr),
-        "nlvr2": ScoredTask({"dev": 6_982, "train": 86_373, "test1": 6_967, "test2": 6_970}, _BOTH, _open_nlvr2),
+        "vcr": ScoredTask({"val": 26_534, "train": 212_923, "test": 25_263}, BOTH_RULES, _open_vcr),
+        "nlvr2": ScoredTask({"dev": 6_982, "train": 86_373, "test1": 6_967, "test2": 6_970}, BOTH_RULES, _open_nlvr2),
         "refcoco": ScoredTask(
             {"val": 10_834, "testA": 5_657, "testB": 5_095, "train": 120_624}, _BOX_RULES, _open_refer(("refs(unc).p",))
         ),
@@ -191,9 +208,13 @@ SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
         "refcocog": ScoredTask(
             {"val": 4_896, "test": 9_602, "train": 80_512}, _BOX_RULES, _open_refer(("refs(umd).p",))
         ),
-        "labels": ScoredTask({"val": None, "train": None, "test": None}, _BOTH, _open_labels),  # a table of one's own
+        "labels": ScoredTask({"val": None, "train": None, "test": None}, BOTH_RULES, _open_labels),
     }
 )  # fmt: skip
+
+
+class MissingFileError(ValueError):
+    """A folder does not have a file of a data set."""
 
 
 def find_file(folder: Path, *names: str) -> Path:
@@ -210,7 +231,7 @@ def find_file(folder: Path, *names: str) -> Path:
             raise ValueError(f"--data {str(folder)!r} holds {name} twice: {found[0]} and {found[1]}; name one's folder")
         if found:
             return found[0]
-    raise ValueError(f"--data {str(folder)!r} holds no {' or '.join(names)}, in itself or in a folder of it")
+    raise MissingFileError(f"--data {str(folder)!r} holds no {' or '.join(names)}, in itself or in a folder of it")
 
 
 def _literal(name: str) -> str:

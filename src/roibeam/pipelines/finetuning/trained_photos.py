@@ -106,6 +106,28 @@ def check_own_splits(
     return [*notes, f"{told}: what is measured on them is not held out"]
 
 
+def check_read_splits(
+    splits: Mapping[str, Sequence[str]], image_ids: Sequence[str], names: PhotoNames, *, allowed: bool
+) -> list[str]:
+    """As `check_own_splits`, of a task whose other splits are read as it reads them itself.
+
+    Args:
+        splits: split -> what the task calls its images.
+    """
+    trained = {key for image_id in image_ids for key in names.keys(image_id)}
+    notes = []
+    for split, images in splits.items():
+        shared = [image for image in dict.fromkeys(images) if trained & set(names.keys(image))]
+        told = f"{counted(len(shared), 'image')} of the split {split}" if shared else ""
+        if shared and not allowed:
+            raise ValueError(
+                f"{told} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them "
+                f"is not held out; take them out of one split, or say --set data.shared_images=true"
+            )
+        notes += [f"{told} are trained on: what is measured on them is not held out"] if shared else []
+    return notes
+
+
 def check_given_rules(
     words: HeldOutWords, image_ids: Sequence[str], names: PhotoNames, where: str
 ) -> LeakReport | None:

@@ -22,6 +22,7 @@ def predict_command(
     store: Annotated[str, option("store", "Of all images of the split.")],
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],
+    task: Annotated[str | None, option("task", "Here: of a task of your own, its file.", default="that of RUN")] = None,
     split: Annotated[str, option("split")] = "val",
     page: Annotated[Path | None, option("page")] = None,
     blind: Annotated[bool, option("blind")] = False,
@@ -44,7 +45,7 @@ def predict_command(
     """
     request = PredictRequest(
         run=run, store=store, data=data, out=out, split=split, blind=blind, permute_images=permute_images, seed=seed,
-        batch_size=batch_size, device=device, threads=threads, page=page, command=typed_again(sys.argv),
+        batch_size=batch_size, device=device, threads=threads, task=task, page=page, command=typed_again(sys.argv),
     )  # fmt: skip
     check_predict(request)
     with waiting("loading torch"):

@@ -71,8 +71,8 @@ def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("best", _best(_part(card, "told"))),
         ("leaks", _words(_leaks(leaks))),
     ]
-    if card.get("commands"):
-        lines += [("commands", _words("; ".join(str(each) for each in card["commands"])))]
+    commands = card.get("commands")
+    lines += [("command", _words(str(each))) for each in (commands if isinstance(commands, list) else ())]
     return [(name, value) for name, value in lines if value]
 
 

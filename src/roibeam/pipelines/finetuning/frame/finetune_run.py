@@ -31,7 +31,9 @@ from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import start_from_words, started_network
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
+from roibeam.pipelines.finetuning.own_task_file import digest_of_task, is_own, task_name
 from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.scored_tasks import MissingFileError
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
@@ -39,6 +41,7 @@ from roibeam.pipelines.finetuning.trained_photos import (
     PhotoNames,
     check_given_rules,
     check_own_splits,
+    check_read_splits,
     photo_names,
     seen_before,
 )
@@ -104,7 +107,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     sections = sections_of(request, named.options, recipe)
     start = start_of(request, request.system or (None if recipe is None else recipe.system))
     with waiting("reading the task"):
-        task = named.open(request.data, sections[request.task], None)
+        task = named.open(request.data, sections[task_name(request.task)], None)
     with FeatureStore(request.store) as store:
         choices = [] if start.found is None else check_feature_space(start.found, store)
         data = _joined(task, store, request.min_match)
@@ -171,8 +174,23 @@ def _guarded(
         notes.append(f"{counted(before - len(data.train.groups), 'group')} of held-out images left out")
         trained = data.train.image_ids()
     notes += _validation_leaks(data, names, start, allowed=allowed)
-    notes += check_own_splits(request.task, request.data, data.train_files, trained, names, allowed=allowed)
+    if is_own(request.task):
+        notes += check_read_splits(_other_splits(task), trained, names, allowed=allowed)
+    else:
+        notes += check_own_splits(request.task, request.data, data.train_files, trained, names, allowed=allowed)
     return replace(data, names=names), notes
+
+
+def _other_splits(task: DownstreamTask) -> dict[str, list[str]]:
+    """Images of the splits that a run does not look at otherwise, as far as their files are there."""
+    found: dict[str, list[str]] = {}
+    for split in task.splits:
+        if split not in (task.train, task.validation):
+            try:
+                found[split] = [image for group in task.read(split).groups for image in group.images]
+            except MissingFileError:
+                continue  # a split whose file is not there cannot be judged on either
+    return found
 
 
 def _validation_leaks(data: _TaskData, names: PhotoNames, start: TaskStart, *, allowed: bool) -> list[str]:
@@ -274,8 +292,9 @@ def _described(
     kept = {each: value for each, value in asdict(sections["data"]).items() if each != "validation_groups"}
     return {
         "kind": FINETUNING,
-        "task": name,
-        "task_options": asdict(sections[name]),
+        "task": task_name(name),
+        **({"task_file": digest_of_task(name)} if is_own(name) else {}),
+        "task_options": asdict(sections[task_name(name)]),
         "form": task.form,
         "num_images": task.num_images,
         "labels": digest_of_labels(task.labels),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
+from roibeam.pipelines.finetuning.own_task_file import task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.foundation.overrides import apply_overrides
@@ -82,7 +83,7 @@ def sections_of(
         "data": FinetuneData(batch_size=batch_size),
         "layout": LayoutOptions() if recipe is None else recipe.layout,
         "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
-        request.task: options() if recipe is None else recipe.options,
+        task_name(request.task): options() if recipe is None else recipe.options,
     }
     train = [each for each in request.settings if each.startswith("train.")]
     changed = apply_overrides(sections, [each for each in request.settings if each not in train])

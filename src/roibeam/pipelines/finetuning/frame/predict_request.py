@@ -31,6 +31,7 @@ class PredictRequest:
         permute_images: show every group another group's images, drawn by `seed`.
         batch_size: groups at once.
         device, threads: as of `RequestedTraining`.
+        task: file of a task of one's own that the run learned; None for one of `TASKS`.
         page: file to write a page of the best and the worst predictions to; None for none.
         command: as it was typed, for the card.
     """
@@ -46,6 +47,7 @@ class PredictRequest:
     batch_size: int = 64
     device: str = "auto"
     threads: int | None = None
+    task: str | None = None
     page: Path | None = None
     command: str = ""
 

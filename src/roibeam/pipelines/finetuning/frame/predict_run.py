@@ -40,6 +40,7 @@ from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
 from roibeam.pipelines.finetuning.frame.seeds import seeds_of
+from roibeam.pipelines.finetuning.own_task_file import digest_of_task, is_own, task_name
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
@@ -104,10 +105,11 @@ class TrainedTask:
     run: Path
 
     @classmethod
-    def read(cls, found: FoundModel, data: Path) -> TrainedTask:
+    def read(cls, found: FoundModel, data: Path, task_file: str | None = None) -> TrainedTask:
         """
         Args:
             data: folder with the files of its task.
+            task_file: of a task of one's own.
         Raises:
             ValueError: when a file of the run is damaged, or its labels are not those that it learned.
         """
@@ -115,13 +117,34 @@ class TrainedTask:
         described, labels = saved["task"], saved["recorded"].get("labels", [])
         if digest_of_labels(labels) != described["labels"]:
             raise ValueError(f"{found.source.parent / 'config.json'}: its labels are not those that the model learned")
-        named = task_named(described["task"])
+        named = task_named(_task_asked(described, task_file))
         task = named.open(data, named.options(**described["task_options"]), labels or None)
         asked = AskedForm(described["form"], len(labels) or 1, described["num_images"])
         system = SYSTEMS[described["system"]]
         network = read_network(found.source, system, asked)
         layout = LayoutOptions(**described["layout"])
         return cls(found, network, system, asked, layout, task, found.source.parents[2])
+
+
+def _task_asked(described: Mapping[str, Any], task_file: str | None) -> str:
+    """The name or the file of the task that a run learned.
+
+    Raises:
+        ValueError: when the task is one of the user's own and its file is not named, or has changed.
+    """
+    name, digest = str(described["task"]), described.get("task_file")
+    if digest is None:
+        if task_file is not None and task_file != name:
+            raise ValueError(f"--task {task_file!r}: the run learned {name}; leave --task out")
+        return name
+    if task_file is None:
+        raise ValueError(f"--task is missing: the run learned a task of your own; name its file, such as {name}.py")
+    if not is_own(task_file) or task_name(task_file) != name:
+        raise ValueError(f"--task {task_file!r}: the run learned {name}, of a file {name}.py")
+    task_named(task_file)
+    if digest_of_task(task_file) != digest:
+        logger.warning("%s has changed since the run learned it", task_file)
+    return task_file
 
 
 def run_prediction(request: PredictRequest) -> PredictResult:
@@ -133,7 +156,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     check_predict(request)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    trained = TrainedTask.read(request.checkpoint(), request.data)
+    trained = TrainedTask.read(request.checkpoint(), request.data, request.task)
     task = trained.task
     task.check_split(request.split)
     device = choose_device(request.device)

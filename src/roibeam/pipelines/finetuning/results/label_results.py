@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from roibeam.features.printable import printable
-from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, check_row_ids
 
 
-def read_label_results(path: str, ids: Sequence[str], rules: str) -> dict[str, str]:
-    """Label by id. Official rules take the last of several lines; strict ones refuse them.
-
-    Raises:
-        RowsError: for missing, unknown and, by strict rules, doubled ids.
-        ValueError: naming the line that is no such object.
-    """
-    rows: list[tuple[str, str]] = []
+def read_label_results(path: str) -> Iterator[tuple[str, str]]:
+    """Id and label of each line; ValueError naming the line that is no such object."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -29,6 +23,8 @@ def read_label_results(path: str, ids: Sequence[str], rules: str) -> dict[str, s
                 raise ValueError(
                     f"{path!r}, line {number}: expected an object with the texts id and label, got {shown}"
                 )
-            rows.append((name, label))
-    check_row_ids(repr(path), [row[0] for row in rows], ids, unit="row", allow_doubled=rules == OFFICIAL)
-    return dict(rows)
+            yield name, label
+
+
+def write_label_results(path: Path, said: Iterable[tuple[str, str]]) -> None:
+    path.write_text("".join(f"{json.dumps({'id': name, 'label': label})}\n" for name, label in said), "utf-8")

@@ -1,24 +1,29 @@
-"""One label for an image and a text, from a table of one's own; accuracy; a result file of one JSON object a line.
+"""One label for an image and a text: from a table of one's own, or from a data set's own files (`label_task`).
 
-The labels are those of the training table, and are kept with the model.
+The labels are those of the training rows, and are kept with the model. Accuracy is the metric.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
 from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.own_task_file import OwnTask
+from roibeam.pipelines.finetuning.results.label_results import read_label_results, write_label_results
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
-from roibeam.pipelines.sources.datasets.own_table import read_table, table_of
+from roibeam.pipelines.finetuning.scored_tasks import BOTH_RULES, OpenTask, ScoredTask, find_file, opened_rows
+from roibeam.pipelines.finetuning.task import DownstreamTask, NamedTask, Prediction, TaskSplit
+from roibeam.pipelines.sources.datasets.own_table import TableRow, read_table, table_of
 
 _SPLITS = ("train", "val", "test")
+Said = tuple[str, str]  # id of a row, and the label that is said
+Rows = Callable[[Path], Iterable[TableRow]]
 
 
 @dataclass(frozen=True)
@@ -35,13 +40,88 @@ class LabelsOptions:
             raise ValueError(f"LabelsOptions: validation must be val, test or nothing, got {self.validation!r}")
 
 
+@dataclass(frozen=True)
+class OwnLabelsOptions:
+    """
+    Attributes:
+        min_occurrence: training rows that a label needs; rows of rarer ones are not trained on.
+    """
+
+    min_occurrence: int = 1
+
+    def __post_init__(self) -> None:
+        if self.min_occurrence < 1:
+            raise ValueError(f"OwnLabelsOptions: min_occurrence must be at least 1, got {self.min_occurrence}")
+
+
 def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | None) -> DownstreamTask:
     """A table for each split in `folder`, see sources/datasets/own_table.py.
 
     Args:
         labels: that a model learned; None for those of the training table.
     """
-    chosen = tuple(labels) if labels is not None else _labels(table_of(folder, "train"))
+    return _labels_task(
+        "labels", lambda split: table_of(folder, split), read_table, labels, splits=_SPLITS,
+        validation=options.validation or None, write=write_label_results,
+    )  # fmt: skip
+
+
+def label_task(
+    name: str,
+    files: Mapping[str, str],
+    rows: Rows,
+    *,
+    validation: str | None = "val",
+    write: Callable[[Path, Iterable[Said]], None] = write_label_results,
+    read: Callable[[str], Iterable[Said]] = read_label_results,
+    official_rows: Mapping[str, int] | None = None,
+) -> OwnTask:
+    """A data set that gives one label to an image and a text, for the file of a task of one's own.
+
+    Args:
+        name: for people.
+        files: name of the official file of each split, the training split first.
+        rows: such a file -> its rows.
+        validation: the split that a run is judged on; None for none.
+        write: result file, (id, label) of each row; as the data set's test server takes them.
+        read: the same file -> (id, label) of each row.
+        official_rows: how many rows the splits have, where that is known.
+    """
+
+    def file_of(folder: Path, split: str) -> Path:
+        return find_file(folder, files[split])
+
+    def open_task(folder: Path, options: OwnLabelsOptions, labels: Sequence[str] | None) -> DownstreamTask:
+        return _labels_task(
+            name, lambda split: file_of(folder, split), rows, labels, splits=tuple(files), validation=validation,
+            write=write, min_occurrence=options.min_occurrence,
+        )  # fmt: skip
+
+    def open_scored(folder: Path, split: str, rules: str) -> OpenTask:
+        path = file_of(folder, split)
+        return opened_rows(path, list(rows(path)), read, rules)
+
+    counts = official_rows or {}
+    shown_first = [*([validation] if validation else []), *files]
+    scored = ScoredTask({split: counts.get(split) for split in shown_first}, BOTH_RULES, open_scored)
+    if validation is not None and validation not in files:
+        raise ValueError(f"{name}: no file of the validation split {validation!r}; there are {', '.join(files)}")
+    return OwnTask(NamedTask(OwnLabelsOptions, open_task), scored)
+
+
+def _labels_task(
+    name: str,
+    file_of: Callable[[str], Path],
+    rows: Rows,
+    labels: Sequence[str] | None,
+    *,
+    splits: tuple[str, ...],
+    validation: str | None,
+    write: Callable[[Path, Iterable[Said]], None],
+    min_occurrence: int = 1,
+) -> DownstreamTask:
+    train = splits[0]
+    chosen = tuple(labels) if labels is not None else _labels(file_of(train), rows, min_occurrence)
     places = {label: place for place, label in enumerate(chosen)}
 
     def words(predictions: Sequence[Prediction]) -> list[str]:
@@ -51,50 +131,53 @@ def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | No
         right = [float(word == group.facts["label"]) for group, word in zip(groups, words(predictions), strict=True)]
         return {"accuracy": Measure("accuracy", right, [group.images[0] for group in groups])}
 
-    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[Said]:
         for group, word in zip(groups, words(predictions), strict=True):
-            yield {"id": group.id, "label": word}
+            yield group.id, word
+
+    def write_entries(path: Path, entries: Sequence[Any]) -> None:
+        write(path, [(row, label) for row, label in entries])
 
     return DownstreamTask(
-        name="labels",
+        name=name,
         form=LABEL,
         loss="class",
-        read=lambda split: _read(table_of(folder, split), places, split),
-        train="train",
-        validation=options.validation or None,
+        read=lambda split: _read(file_of(split), rows, places, split, is_trained=split == train),
+        train=train,
+        validation=validation,
         judge=judge,
         answers=answers,
-        write=_write,
+        write=write_entries,
         labels=chosen,
-        splits=_SPLITS,
+        splits=splits,
         is_told=lambda group: group.facts["label"] is not None,
         right_words=lambda group: str(group.facts["label"]),
     )
 
 
-def _write(path: Path, entries: Sequence[Any]) -> None:
-    path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries), "utf-8")
-
-
-def _labels(path: Path) -> tuple[str, ...]:
-    found = sorted({row.label for row in read_table(path) if row.label is not None})
+def _labels(path: Path, rows: Rows, min_occurrence: int) -> tuple[str, ...]:
+    counts = Counter(row.label for row in rows(path) if row.label is not None)
+    found = sorted(label for label, times in counts.items() if times >= min_occurrence)
     if len(found) < 2:
         raise ValueError(f"{str(path)!r}: {counted(len(found), 'label')} in its column label; expected at least 2")
     return tuple(found)
 
 
-def _read(path: Path, places: Mapping[str, int], split: str) -> TaskSplit:
-    rows = list(read_table(path))
+def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, is_trained: bool) -> TaskSplit:
+    rows = list(rows_of(path))
     ids = [row.id for row in rows]
     check_row_ids(repr(str(path)), ids, list(dict.fromkeys(ids)), unit="id")
     unknown = 0
     groups = []
     for row in rows:
-        if split == "train" and row.label is None:
+        if is_trained and row.label is None:
             raise ValueError(f"{row.where}: no label, and this is trained on")
         target = None if row.label is None else places.get(row.label)
-        unknown += row.label is not None and target is None
-        text = TaskRow((TaskText((row.text,)),))
-        groups.append(TaskGroup(row.id, (row.image,), (text,), target, facts={"label": row.label}))
-    notes = [f"{split}: {counted(unknown, 'row')} with a label that nothing is trained on"] * bool(unknown)
+        is_unknown = row.label is not None and target is None
+        unknown += is_unknown
+        if not (is_trained and is_unknown):
+            text = TaskRow((TaskText((row.text,)),))
+            groups.append(TaskGroup(row.id, (row.image,), (text,), target, facts={"label": row.label}))
+    words = "of a label that is too rare are left out" if is_trained else "have a label that nothing is trained on"
+    notes = [f"{split}: {counted(unknown, 'row')} {words}"] * bool(unknown)
     return TaskSplit(groups, (path,), tuple(notes))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from roibeam.near_names import name_hint
+from roibeam.pipelines.finetuning.own_task_file import is_own, own_task
 from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, open_nlvr2
@@ -28,7 +29,9 @@ TASKS: Mapping[str, NamedTask] = MappingProxyType(
 
 
 def task_named(name: str) -> NamedTask:
-    """Raises ValueError for an unknown name."""
+    """Raises ValueError for an unknown name, or a file that is no task."""
+    if is_own(name):
+        return own_task(name).task
     if name not in TASKS:
-        raise ValueError(f"--task {name!r}: {name_hint(name, TASKS)}")
+        raise ValueError(f"--task {name!r}: {name_hint(name, TASKS)}; or name a file of your own task, such as own.py")
     return TASKS[name]
