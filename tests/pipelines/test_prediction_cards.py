@@ -1,0 +1,188 @@
+"""What stands beside predictions: the card that the score tells, the page with its boxes, for a task in a file of one's
+own and for each form of task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_commands import one_line
+
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.cards.prediction_page import write_prediction_page
+from roibeam.pipelines.finetuning.cards.told_rows import joined_parts, sections, told_part
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+
+Roibeam = Callable[..., Any]
+EVIL = '<script>alert("x")</script>\u202e &'
+
+OWN_TASK = """
+import json
+from roibeam.pipelines import TableRow, label_task
+
+FILES = {"train": "own_train.jsonl", "val": "own_val.jsonl", "test": "own_test.jsonl"}
+
+def rows(path):
+    for number, line in enumerate(path.open()):
+        each = json.loads(line)
+        yield TableRow(f"{path}, line {number}", each["pair"], each["photo"], each["words"], each.get("gold"))
+
+def write(path, said):
+    path.write_text(json.dumps([{"pair": pair, "said": label} for pair, label in said]))
+
+def read(path):
+    return [(each["pair"], each["said"]) for each in json.load(open(path))]
+
+TASK = label_task("own", FILES, rows, write=write, read=read, official_rows={"val": 9})
+"""
+
+
+@pytest.fixture(scope="module")
+def own(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with own.py and its data. Read only."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "own.py").write_text(OWN_TASK)
+    with FeatureStore(store[0]) as opened:
+        images = list(opened.ids())
+    for split, chosen in (("train", images[:4]), ("val", images[4:6]), ("test", images[6:])):
+        rows = [
+            {"pair": f"{split} {n}", "photo": image, "words": f"a {EVIL} thing", "gold": ("x", "<b>y</b>")[n % 2]}
+            for n, image in enumerate(chosen)
+        ]
+        told = [row if split != "test" else {name: row[name] for name in ("pair", "photo", "words")} for row in rows]
+        (folder / f"own_{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in told))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(own: Path, store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tiny_commands import command
+
+    out = tmp_path_factory.mktemp("run") / "run"
+    command("finetune", out, "--task", own / "own.py", "--from", "none", "--system", "visualbert", "--store", store[0],
+            "--data", own, "--device", "cpu", "--steps", 1, "--batch-size", 4,
+            "--set", "own.min_occurrence=2")  # fmt: skip
+    return out
+
+
+def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
+    roibeam: Roibeam, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out, page, task = tmp_path / "said.json", tmp_path / "page.html", own / "own.py"
+    words = ("predict", run, "--store", store[0], "--data", own, "--device", "cpu", "--out", out, "--page", page)
+    done = roibeam(*words, "--task", task)
+    assert done.code == 0, done.err
+    assert [each["pair"] for each in json.loads(out.read_text())] == ["val 0", "val 1"]
+    scored = roibeam("score", task, out, "--data", own)
+    assert scored.code == 0, scored.err
+    told = {line[:8].strip(): line[9:] for line in scored.out.splitlines()[3:]}
+    assert told["task"] == "own, val: 2 rows; the official split has 9"
+    assert told["model"].startswith("visualbert, step 1, ") and told["leaks"].startswith("trained on 0 of the 2 images")
+    assert told["best"].startswith("100.00 %") and told["seeds"] == "seed 0, one run"
+    text = page.read_text("utf-8")
+    assert "<script" not in text and "\u202e" not in text and "&lt;b&gt;y&lt;/b&gt;" in text
+    assert "data:image/jpeg" in text and len(text) < 2_000_000
+    entries = json.loads(out.read_text())
+    out.write_text(json.dumps([entries[1], entries[0]]))
+    again = json.loads(roibeam("score", task, out, "--data", own, "--json").out)["card"]["predicted"][0]
+    assert again == {
+        "unknown": "not known: said.json.card.json is the card of other predictions; the file was changed since"
+    }
+
+
+def test_a_file_of_a_task_is_never_run_unasked(
+    roibeam: Roibeam, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    assert not list(run.rglob("*.py"))
+    words = ("predict", run, "--store", store[0], "--data", own, "--device", "cpu", "--out", tmp_path / "a")
+    (tmp_path / "none.py").write_text("x = 1")
+    (tmp_path / "fails.py").write_text("1 / 0")
+    (tmp_path / "own.py").write_text("TASK = 3")
+    calls: list[tuple[tuple[object, ...], str]] = [
+        ((), "--task is missing: the run learned a task of your own; name its file, such as own.py"),
+        (("--task", tmp_path / "none.py"), "the run learned own, of a file own.py"),
+        (("--task", tmp_path / "own.py"), "sets TASK to a int; expected an OwnTask"),
+        (
+            ("--task", own / "own.py", "--split", "test", "--page", tmp_path / "p"),
+            "says what is right in the split test",
+        ),
+    ]
+    for more, said in calls:
+        done = roibeam(*words, *more)
+        assert done.code == 1 and said in one_line(done), (more, done.err)
+    for name, said in (
+        ("none.py", "sets no TASK"),
+        ("fails.py", "does not run: ZeroDivisionError"),
+        ("gone.py", "no such file"),
+    ):
+        done = roibeam("score", tmp_path / name, own / "own.py", "--data", own)
+        assert done.code == 1 and said in one_line(done), done.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fails.py", "none.py", "own.py"]
+
+
+# --- the rows of a page, without a model
+
+
+def measured(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
+    right = [float(each.scores.argmax() == group.facts["place"]) for group, each in zip(groups, said, strict=True)]
+    return {"accuracy": Measure("accuracy", right, [group.images[0] for group in groups])}
+
+
+def small_task(form: str) -> DownstreamTask:
+    return DownstreamTask(
+        name="small", form=form, loss={LABEL: "class", CHOICE: "softmax", REGION: "regions"}[form],
+        read=lambda split: TaskSplit(()), train="train", validation=None, judge=measured,
+        answers=lambda groups, said: iter(()), write=lambda path, entries: None, labels=("red", "blue", "green"),
+    )  # fmt: skip
+
+
+def groups_of(form: str, images: Sequence[str]) -> list[TaskGroup]:
+    box = np.array([0, 0, 10, 10], np.float32)
+    rows = {CHOICE: tuple(TaskRow((TaskText(("what",)), TaskText(("box", EVIL), (n, -1)))) for n in range(4))}
+    return [
+        TaskGroup(f"{n:03}", (image,), rows.get(form, (TaskRow((TaskText((EVIL,)),)),)), box if form == REGION else 1,
+                  facts={"place": 1})
+        for n, image in enumerate(images)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [LABEL, CHOICE, REGION])
+def test_a_page_shows_each_form_and_is_the_same_of_parts(form: str, store: tuple[Path, Path], tmp_path: Path) -> None:
+    with FeatureStore(store[0]) as opened:
+        ids = list(opened.ids())
+        task, groups = small_task(form), groups_of(form, [ids[n % len(ids)] for n in range(40)])
+        draw = np.random.default_rng(0)
+        boxes = np.array([[50, 50, 60, 60], [0, 0, 10, 9], [5, 5, 30, 30], [1, 1, 90, 80]], np.float32)
+        count = 3 if form == LABEL else 4
+        said = [
+            Prediction(draw.normal(size=count).astype(np.float32), boxes if form == REGION else None) for _ in groups
+        ]
+        whole = told_part(task, groups, said)
+        parts = [told_part(task, groups[n : n + 7], said[n : n + 7]) for n in range(0, 40, 7)]
+        told = joined_parts(json.loads(json.dumps(parts)))
+        assert told["judged"] == 40 and told["sum"] == whole["sum"] and told["best_sum"] == 40
+        shown = sections(told)
+        assert shown == json.loads(json.dumps(sections(whole)))
+        assert [len(rows) for rows in shown.values()] == [8, 8, 8]
+        ids_shown = [row["id"] for rows in shown.values() for row in rows]
+        assert len(set(ids_shown)) == 24
+        wrong = sorted(
+            (row for row, each in zip(groups, said, strict=True) if each.scores.argmax() != 1), key=lambda g: g.id
+        )
+        surest = max(wrong, key=lambda group: _surest(task, said[int(group.id)].scores))
+        assert shown["confident"][0]["id"] == surest.id
+        write_prediction_page(tmp_path / "page.html", EVIL, EVIL, told, opened)
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "<script" not in text and text.count("<svg") == 24 and len(text) < 2_000_000
+    assert {LABEL: "blue", CHOICE: "box (1)", REGION: ">right<"}[form] in text
+
+
+def _surest(task: DownstreamTask, scores: np.ndarray) -> float:
+    values = np.exp(scores.astype(float))
+    return float(scores.max()) if task.form == REGION else float((values / values.sum()).max())
