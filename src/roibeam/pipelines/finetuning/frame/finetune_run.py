@@ -26,7 +26,13 @@ from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import WORDS, sections_of, steps_for, without_evaluations
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import GroupTask
-from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, shared_images
+from roibeam.pipelines.finetuning.frame.joined_groups import (
+    JoinedGroups,
+    StoreImages,
+    check_ids,
+    check_told,
+    shared_images,
+)
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import start_from_words, started_network
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
@@ -35,7 +41,7 @@ from roibeam.pipelines.finetuning.own_task_file import digest_of_task, is_own, t
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import MissingFileError
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.task import DownstreamTask
+from roibeam.pipelines.finetuning.task import DownstreamTask, has_target
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.finetuning.trained_photos import (
     PhotoNames,
@@ -140,13 +146,17 @@ def _joined(task: DownstreamTask, store: FeatureStore, min_match: float) -> _Tas
         with waiting(f"joining {split} with the store"):
             read = task.read(split)
             files[split] = read.files
+            what = f"{task.name}, {split}"
+            check_ids(read.groups, what)
+            told, use = (has_target, "trained on") if split == task.train else (task.is_told, "judged")
+            check_told(read.groups, told, what, use)
             found[split] = images.join(
                 read.groups,
-                f"{task.name}, {split}",
+                what,
                 min_match=min_match,
                 hint=", or leave them out with a lower --min-match",
             )
-        notes += [*read.notes, *found[split].notes(f"{task.name}, {split}")]
+        notes += [*read.notes, *found[split].notes(what)]
     return _TaskData(found[task.train], files[task.train], found.get(task.validation or ""), tuple(notes))
 
 

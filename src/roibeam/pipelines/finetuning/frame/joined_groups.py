@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.sources.image_finder import ImageFinder
 from roibeam.pipelines.sources.image_identity import Key, image_keys
@@ -101,3 +102,23 @@ def shared_images(train: Iterable[str], validation: Iterable[str]) -> list[str]:
     """Images of the validation split that are trained on, under whatever name."""
     trained: set[Key] = {key for image in train for key in image_keys(image, None)}
     return [image for image in validation if trained & set(image_keys(image, None))]
+
+
+def check_ids(groups: Sequence[TaskGroup], what: str) -> None:
+    """Raises ValueError where two groups have one id: their predictions could not be told apart."""
+    ids = [group.id for group in groups]
+    check_row_ids(what, ids, list(dict.fromkeys(ids)), unit="id")
+
+
+def check_told(groups: Sequence[TaskGroup], is_told: Callable[[TaskGroup], bool], what: str, use: str) -> None:
+    """Raises ValueError where nobody tells what is right for a group that is trained on, or judged.
+
+    Args:
+        use: what is done with the groups.
+    """
+    untold = [group.id for group in groups if not is_told(group)]
+    if untold:
+        raise ValueError(
+            f"{what}: nothing says what is right for {counted(len(untold), 'row')} of {len(groups):,} (first: "
+            f"{printable(untold[0], 80)}), and this split is {use}"
+        )

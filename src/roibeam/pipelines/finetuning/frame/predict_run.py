@@ -36,7 +36,7 @@ from roibeam.pipelines.finetuning.frame.finetune_request import NEW
 from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted
-from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages
+from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages, check_ids
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
 from roibeam.pipelines.finetuning.frame.seeds import seeds_of
@@ -165,6 +165,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
         notes = check_feature_space(trained.found, store)
         with waiting(f"joining {request.split} with the store"):
             read = task.read(request.split)
+            check_ids(read.groups, f"{task.name}, {request.split}")
             joined = StoreImages(store).join(read.groups, f"{task.name}, {request.split}", min_match=1.0)
         if request.page is not None and not any(map(task.is_told, joined.groups)):
             raise ValueError(f"--page: nothing in {request.data} says what is right in the split {request.split}")

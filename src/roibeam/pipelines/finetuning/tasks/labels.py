@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
+from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.own_task_file import OwnTask
 from roibeam.pipelines.finetuning.results.label_results import read_label_results, write_label_results
@@ -88,6 +89,8 @@ def label_task(
         official_rows: how many rows the splits have, where that is known.
     """
 
+    rows, read = _own_rows(rows), _own_results(read)
+
     def file_of(folder: Path, split: str) -> Path:
         return find_file(folder, files[split])
 
@@ -107,6 +110,36 @@ def label_task(
     if validation is not None and validation not in files:
         raise ValueError(f"{name}: no file of the validation split {validation!r}; there are {', '.join(files)}")
     return OwnTask(NamedTask(OwnLabelsOptions, open_task), scored)
+
+
+def _own_rows(rows: Rows) -> Rows:
+    """Rows of a reader that somebody else wrote: whatever it raises, and whatever it gives that is no row, is told."""
+
+    def checked(path: Path) -> Iterator[TableRow]:
+        read = 0
+        try:
+            for row in rows(path):
+                texts = (row.where, row.id, row.image, row.text, row.label or "")
+                if not all(isinstance(text, str) for text in texts):
+                    raise TypeError(f"a row must be of texts, got {row}")
+                yield row
+                read += 1
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            told = printable(f"{type(error).__name__}: {error}", 200)
+            raise ValueError(f"{str(path)!r}, row {read}: the reader of the task failed: {told}") from error
+
+    return checked
+
+
+def _own_results(read: Callable[[str], Iterable[Said]]) -> Callable[[str], Iterator[Said]]:
+    def checked(path: str) -> Iterator[Said]:
+        try:
+            yield from [(str(row), str(label)) for row, label in read(path)]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            told = printable(f"{type(error).__name__}: {error}", 200)
+            raise ValueError(f"{path!r}: the reader of the task's results failed: {told}") from error
+
+    return checked
 
 
 def _labels_task(
