@@ -23,7 +23,7 @@ NO_PAGES = {"curves.svg"}
 # What must be among them, in any case; what else the commands write is opened too.
 EXPECTED = {
     "store/report.html", "random/report.html", "run/report.html", "run/batch.html", "run/evaluation/report.html",
-    "run/probe.svg", "stages/report.html", "stages/stage-1/report.html", "stages/stage-2/report.html",
+    "run/probe.svg", "said.html", "stages/report.html", "stages/stage-1/report.html", "stages/stage-2/report.html",
     "detector/report.html", "differ.html", "equal.html",
 }  # fmt: skip
 TINY_DETECTOR = (
@@ -70,12 +70,36 @@ def written(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tiny_net
             "--steps 15 --learning-rate 0.001")  # fmt: skip
     command("evaluate", out / "run", "--store", out / "store", "--captions", out / "held_out.json")
     command("probe", out / "run", photos / "sample_00008.jpg", "a [MASK] box on a [MASK]", "--detector", "toy")
+    _predict(out)
     for other, page in (("few", "differ.html"), ("store", "equal.html")):
         _compare(out / "store", out / other, out / page)
     world = out / "world"
     write_world(world, seed=0, num_images=40, workers=1)
     command("detector", "train", out / "detector", "--labels", world / "visual_genome" / "train.txt", *TINY_DETECTOR)
     return out
+
+
+def _predict(out: Path) -> None:
+    """A page of predictions: of the drawn pictures, whether a caption has a word."""
+    captions = json.loads((out / "samples" / "captions.json").read_text())
+    names = {image["id"]: image["file_name"] for image in captions["images"]}
+    (out / "table").mkdir()
+    for split, ids in (("train", range(8)), ("val", range(8, 14))):
+        rows = [
+            {
+                "image": names[row["image_id"]],
+                "text": f"{row['caption']} {'long' * 40}",
+                "label": str("a " in row["caption"]),
+            }
+            for row in captions["annotations"]
+            if row["image_id"] in ids
+        ]
+        rows[0]["label"] = "False"
+        (out / "table" / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command("finetune", out / "learned", "--task", "labels", "--from", out / "run", "--store", out / "store", "--data",
+            out / "table", "--steps", 2, "--batch-size", 4, "--threads", 1)  # fmt: skip
+    command("predict", out / "learned", "--store", out / "store", "--data", out / "table", "--out", out / "said.jsonl",
+            "--page", out / "said.html", "--threads", 1)  # fmt: skip
 
 
 def _compare(left: Path, right: Path, page: Path) -> None:

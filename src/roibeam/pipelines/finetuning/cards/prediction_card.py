@@ -66,7 +66,7 @@ def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("weights", f"sha256 {str(model.get('weights'))[:16]}"),
         ("trained", _words(_trained(model))),
         ("seeds", _words(_seeds(model))),
-        ("boxes", _words(f"{store.get('boxes')}; {store.get('path')}, content {str(store.get('content'))[:16]}")),
+        ("boxes", _words(_boxes(store, _part(card, "options")))),
         ("shown", _shown(asked)),
         ("best", _best(_part(card, "told"))),
         ("leaks", _words(_leaks(leaks))),
@@ -83,6 +83,12 @@ def _part(card: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _words(text: str) -> str:
     return printable(text, 1000)
+
+
+def _boxes(store: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Which boxes were shown, and where their features are from."""
+    given = f"{options['boxes']} ones of the task; " if options.get("boxes") else ""
+    return f"{given}{store.get('boxes')}; store {store.get('path')}, content {str(store.get('content'))[:16]}"
 
 
 def _trained(model: Mapping[str, Any]) -> str:

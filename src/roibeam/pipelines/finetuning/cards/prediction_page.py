@@ -25,6 +25,11 @@ from roibeam.pipelines.inputs.shown_photos import Shown, stored_photos
 _SAID, _RIGHT, _QUIET, _NAMED = "#f3a800", "#2f9e5f", "#aeb6c2", "#4a7ab5"
 _MOST_BYTES = 1_900_000  # of the rows of a page
 _REGIONS = 6  # of a photo
+_LEGENDS = {
+    "regions": "Boxes: what was said, what is right, and the next best candidates.",
+    "named": "Boxes: those that the texts name, with their numbers.",
+    "best": "Boxes: the regions of the store that have the best scores.",
+}
 _TITLES = {
     BEST: ("Best", "right, and surest of it"),
     WORST: ("Worst", "wrong, with the least on what is right"),
@@ -73,6 +78,8 @@ def _page(
     yield page_start(title, summary, style=CANVAS_STYLE + _STYLE) + banner_html(banner)
     for remark in remarks:
         yield note("Note:", remark)
+    kinds = dict.fromkeys(_kind(row) for rows in chosen.values() for row in rows)
+    yield f'<p class="quiet">{" ".join(_LEGENDS[kind] for kind in kinds)}</p>\n'
     room = _MOST_BYTES
     for name, rows in chosen.items():
         heading, words = _TITLES[name]
@@ -91,6 +98,11 @@ def _page(
     lines = [[escaped(name), escaped(value, 1000)] for name, value in facts]
     yield f"<section><h2>The card</h2>\n{folded('How this was made', table(['what', 'value'], lines))}</section>\n"
     yield PAGE_END
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    """Which boxes are drawn, of `_LEGENDS`."""
+    return "regions" if row["boxes"] is not None else "named" if row["tags"] else "best"
 
 
 def _row(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, Shown]) -> Iterator[str]:
@@ -113,9 +125,9 @@ def _images(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, Sh
     for number, image_id in enumerate(row["images"]):
         record = store[image_id]
         jpeg, why = photos.get(image_id, (None, "the store has no such image"))
-        if row["boxes"] is not None:
+        if _kind(row) == "regions":
             boxes = _chosen_boxes(row)
-        elif row["tags"]:
+        elif _kind(row) == "named":
             boxes = list(_named_boxes(row["tags"], record))
         else:
             boxes = list(_best_boxes(record, Names(store.vocabulary["classes"] or ())))
