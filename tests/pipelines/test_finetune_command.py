@@ -201,6 +201,11 @@ def test_seeds_give_mean_spread_and_best(
     assert summary["best"] == f"seed-{values.index(max(values))}" and "2 seeds, the best is" in done.out
     said_by = roibeam("predict", out, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--json")
     assert f"/{summary['best']}/" in json.loads(said_by.out.splitlines()[-1])["checkpoint"]
+    card = json.loads((tmp_path / "a.card.json").read_text())
+    mean = summary["measures"]["accuracy"]["mean"]
+    assert card["model"]["seeds"].items() >= {"count": 2, "is_best": True, "mean": mean}.items()
+    # The pictures of the small world are those of the pre-training too.
+    assert card["leaks"]["trained_on"] == card["leaks"]["images"] == 4 and card["leaks"]["start_is_known"]
 
 
 # VQA's official files, over a drawn world with a perfect store

@@ -264,7 +264,7 @@ def _trained(
         request.out,
         description={"model": network.described, **described},
         defaults={name: defaults_of(sections[name]) for name in ("data", "layout", "head")},
-        recorded=_recorded(request, task, store, data, notes),
+        recorded={**_recorded(request, task, store, data, notes), "start_tells_images": start.tells_images},
         resume=resume,
     )
     evaluation = result.evaluation

@@ -32,7 +32,6 @@ from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.finetuning.cards.prediction_card import card_lines, write_card
 from roibeam.pipelines.finetuning.cards.prediction_page import write_prediction_page
 from roibeam.pipelines.finetuning.cards.told_rows import joined_parts, told_part
-from roibeam.pipelines.finetuning.frame.finetune_request import NEW
 from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted
@@ -56,7 +55,6 @@ from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.model_files.trained_with import trained_with
 from roibeam.pipelines.training.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.folder import saved_config
-from roibeam.pipelines.training.run_folder.trained_images import is_told
 from roibeam.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -202,8 +200,6 @@ def _card(
     """See cards/prediction_card.py."""
     saved = saved_config(trained.found.source.parent)
     described, recorded = saved["task"], saved["recorded"]
-    start = str(recorded.get("start"))
-    is_known = start == NEW or is_told(Path(start).expanduser())
     return {
         "task": described["task"],
         "split": request.split,
@@ -223,7 +219,7 @@ def _card(
             "feature_space": store.fingerprint.feature_space,
             "boxes": boxes_words(store.fingerprint) or f"not told ({store.fingerprint.feature_space[:60]})",
         },
-        "leaks": {**seen.to_json(), "start_is_known": is_known},
+        "leaks": {**seen.to_json(), "start_is_known": bool(recorded.get("start_tells_images"))},
         "commands": [each for each in (recorded.get("command"), request.command) if each],
         "torch": torch.__version__,
         "roibeam": __version__,

@@ -16,6 +16,7 @@ from roibeam.pipelines.model_files.changed_model import built_config
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load_model
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_tokenizer
+from roibeam.pipelines.training.run_folder.trained_images import is_told
 
 _DEFAULT_SIZE = "small"
 # InterBERT shares BERT's layers out to its joint ones and those of the text.
@@ -45,6 +46,11 @@ class TaskStart:
     def run(self) -> Path | None:
         """Folder of the run that the model is of, where it has one."""
         return None if self.found is None or self.found.tokenizer is None else self.found.tokenizer.parent
+
+    @property
+    def tells_images(self) -> bool:
+        """Whether it is known what the model was trained on; new weights were on nothing."""
+        return self.found is None or (self.run is not None and is_told(self.run))
 
     def model(self, *, vocab_size: int, width: int) -> Any:
         """The model; a new one is drawn from torch's random state.
