@@ -68,8 +68,8 @@ def finetune_command(
 ) -> None:
     """Trains a pre-trained model on a task, from stored features.
 
-    Tasks are vqa, from its official files, and labels: one label for an image and a text, from a table of your own.
-    torchrun starts it on several GPUs.
+    Tasks are vqa, vcr, nlvr2, refcoco, refcoco+ and refcocog from their official files; labels, one label for an image
+    and a text, from a table of your own; or a file of your own task. torchrun starts it on several GPUs.
 
     Examples:
         roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
