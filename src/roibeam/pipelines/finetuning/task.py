@@ -96,7 +96,9 @@ class NamedTask(NamedTuple):
         options: frozen dataclass of its settings, all with defaults.
         open: folder of its files, its settings, and the labels that a model learned, None for a new model -> the task.
             ValueError for files that are not there or not what they should be.
+        check: its settings -> nothing; ValueError for those that cannot be trained with. None where all can.
     """
 
     options: type
     open: Callable[[Path, Any, Sequence[str] | None], DownstreamTask]
+    check: Callable[[Any], None] | None = None

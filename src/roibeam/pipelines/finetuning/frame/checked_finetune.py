@@ -9,6 +9,7 @@ from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneReq
 from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
 from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
@@ -32,7 +33,7 @@ def check_finetune(request: FinetuneRequest) -> None:
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
     named.look(lambda: check_device(request.device))
-    named.look(lambda: sections_of(request, task.options, recipe))
+    named.look(lambda: _check_settings(request, task, recipe))
     named.look(lambda: _check_start(request))
     named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.check()
@@ -52,6 +53,17 @@ def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
     if recipe.task != request.task:
         raise ValueError(f"--recipe {request.recipe} is for the task {recipe.task}, not {request.task}")
     return recipe
+
+
+def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecipe | None) -> None:
+    options = sections_of(request, task.options, recipe)[request.task]
+    if task.check is None:
+        return
+    try:
+        task.check(options)
+    except ValueError as error:
+        said = "" if recipe is None else f"--recipe {request.recipe}: "
+        raise ValueError(f"{said}{error}") from None
 
 
 def _check_start(request: FinetuneRequest) -> None:

@@ -31,6 +31,7 @@ from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import start_from_words, started_network
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
+from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask
@@ -95,18 +96,24 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         torch.set_num_threads(request.threads)
     recipe, named = recipe_of(request), task_named(request.task)
     sections = sections_of(request, named.options, recipe)
-    start = start_of(request, request.system or (None if recipe is None else recipe.system))
+    start = start_of(request, recipe)
     with waiting("reading the task"):
         task = named.open(request.data, sections[request.task], None)
     with FeatureStore(request.store) as store:
         choices = [] if start.found is None else check_feature_space(start.found, store)
         data = _joined(task, store, request.min_match)
-        notes = [*choices, *data.notes, *_leaks(data, start, allowed=sections["data"].shared_images)]
+        notes = [*choices, *_start_notes(recipe, request, start), *data.notes, *_leaks(data, start, allowed=sections["data"].shared_images)]
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, len(data.train.groups))
         sections = sections_of(request, named.options, recipe, steps=steps)
         return _trained(request, resume, sections, start, task, store, data, notes)
+
+
+def _start_notes(recipe: TaskRecipe | None, request: FinetuneRequest, start: TaskStart) -> tuple[str, ...]:
+    if recipe is None:
+        return ()
+    return recipe.start_notes(pretrained=start.found is not None, from_bert=request.from_bert is not None)
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,9 @@ def started_network(system: TaskSystem, model: Any, asked: AskedForm, head: str,
         release = release_head(system, asked)
         module: Any = release.network(release.config(model.config, asked.num_labels))
         load_start(module, dict(release.start(model.state_dict(), list(module.state_dict()))))
-        return _of_release(module, release)
+        return _of_release(module, release, system)
     task_model = TaskModel(model, system.new_head(model.config, asked))
-    return _of_ours(task_model, type(model).base_model_prefix)
+    return _of_ours(task_model, system)
 
 
 def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:
@@ -98,7 +98,7 @@ def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetw
             release = release_head(system, asked)
             network_class: Any = release.network
             config = network_class.config_class.from_dict(settings)
-            return _of_release(build_model(lambda: network_class(config), state), release)
+            return _of_release(build_model(lambda: network_class(config), state), release, system)
         model_class: Any = system.model_class
         encoder = config_class_of(model_class).from_dict(settings["model"])
         head_class = HEADS[settings["head"]["model_type"]]
@@ -108,22 +108,29 @@ def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetw
         )
     except (KeyError, ValueError) as error:
         raise ValueError(f"{folder}: no model of a fine-tuning run: {error}") from None
-    return _of_ours(module, model_class.base_model_prefix)
+    return _of_ours(module, system)
 
 
-def _of_release(module: Any, release: ReleaseHead) -> TaskNetwork:
+def _of_release(module: Any, release: ReleaseHead, system: TaskSystem) -> TaskNetwork:
+    """Heads of other tasks stay as they are: this one does not read them."""
+    if release.head:
+        _train_only(module, (*system.trained, release.head))
     described = {**module.config.to_diff_dict(), "architectures": [release.official]}
     return TaskNetwork(module, module.config, described)
 
 
-def _of_ours(module: TaskModel, encoder: str) -> TaskNetwork:
+def _of_ours(module: TaskModel, system: TaskSystem) -> TaskNetwork:
     """The pre-training heads stay with the model and are not trained: no task reads them."""
     model: Any = module.model
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(f"{encoder}.") and parameter.requires_grad)
+    _train_only(model, system.trained)
     described = {
         "model_type": TASK_MODEL,
         "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},
         "head": module.head.config.to_diff_dict(),
     }
     return TaskNetwork(module, model.config, described)
+
+
+def _train_only(module: nn.Module, beginnings: tuple[str, ...]) -> None:
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name.startswith(beginnings) and parameter.requires_grad)

@@ -50,12 +50,15 @@ class ReleaseHead:
         official: name of the class whose checkpoints it has.
         config: configuration of the pre-trained model and number of labels -> that of the network.
         start: state of the pre-trained model and names of the network's parameters -> what it starts from.
+        head: what names of the head's parameters begin with, where the network has heads that are not read; those and
+            the model's are trained.
     """
 
     network: type[nn.Module]
     official: str
     config: Callable[[Any, int], Any]
     start: Callable[[Mapping[str, Tensor], Sequence[str]], Mapping[str, Tensor]]
+    head: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class TaskSystem:
         classifier: of the head for labels, of `CLASSIFIERS`.
         changes: by form, fields of the configuration that a model must have for it.
         release_heads: by form.
+        parts: what names of the parameters of model and its pooler begin with, its pre-training heads not; () where
+            that is the class's `base_model_prefix`.
     """
 
     name: str
@@ -88,6 +93,12 @@ class TaskSystem:
     classifier: str = "linear"
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     release_heads: Mapping[str, ReleaseHead] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """What names of the model's parameters begin with that a task trains."""
+        return self.parts or (f"{self.model_class.base_model_prefix}.",)  # type: ignore[attr-defined]
 
     def rows_for(self, asked: AskedForm) -> int:
         """Rows of a batch that one row of a task takes."""

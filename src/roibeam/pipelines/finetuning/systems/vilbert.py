@@ -49,7 +49,7 @@ SYSTEM = TaskSystem(
     text=_text,
     positions=lambda config: config.max_position_embeddings - config.first_position,
     classifier="two_layers",
-    release_heads={LABEL: ReleaseHead(ViLbertAnswers, "ViLbertForTasks", with_labels, shared_parameters)},
+    release_heads={LABEL: ReleaseHead(ViLbertAnswers, "ViLbertForTasks", with_labels, shared_parameters, "answer_head.")},
 )
 SINGLE_STREAM = replace(
     SYSTEM,
@@ -58,4 +58,5 @@ SINGLE_STREAM = replace(
     sizes={"small": single_stream_small, "base": SingleStreamConfig},
     positions=lambda config: config.max_position_embeddings,
     release_heads={},
+    parts=("embeddings.", "encoder.", "pooler."),
 )

@@ -29,7 +29,7 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
     """What opens the data set of this name, one of `SPLITS`."""
 
     def open_task(folder: Path, options: ReferringOptions, labels: Sequence[str] | None) -> DownstreamTask:
-        _check(options)
+        check_referring(options)
         files = read_referring(folder, name, options)
 
         def read(split: str) -> TaskSplit:
@@ -59,7 +59,7 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
     return open_task
 
 
-def _check(options: ReferringOptions) -> None:
+def check_referring(options: ReferringOptions) -> None:
     """Raises ValueError for what runs on stored features cannot do."""
     if options.whole_image != NONE:
         raise ValueError("whole_image: a whole photo as a candidate is not yet trained on; leave it at none")

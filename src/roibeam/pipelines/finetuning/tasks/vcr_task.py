@@ -28,7 +28,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     Rationales are trained for the right answer. Elsewhere they are asked for each answer, as the leaderboard does, and
     judged for the right one.
     """
-    _check(options)
+    check_vcr(options)
 
     def read(split: str) -> TaskSplit:
         path = find_file(folder, f"{split}.jsonl")
@@ -84,7 +84,7 @@ def _of_right_answer(group: TaskGroup, scores: np.ndarray) -> np.ndarray:
     return scores.reshape(NUM_CHOICES, NUM_CHOICES)[group.facts[ANSWER]]
 
 
-def _check(options: VcrOptions) -> None:
+def check_vcr(options: VcrOptions) -> None:
     """Raises ValueError for what runs on stored features cannot do."""
     if options.boxes == DETECTED:
         raise ValueError("boxes: detected regions of a second store are not joined yet; leave it at annotated")
