@@ -1,4 +1,4 @@
-"""What a fine-tuning run is asked: seeds, answers and tables of one's own. Published runs are in test_task_recipes.py."""
+"""What a fine-tuning run is asked: seeds, answers and tables of one's own (published runs: test_task_recipes.py)."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_wrong_files_are_told_in_one_line(roibeam: Roibeam, data: Path, boxes: d
         (("vqa", other, "--data", data), "40 questions that nobody asked"),
         (("vqa", CHOICES / "nlvr2.predictions.csv", "--data", data), "not a json file"),
         (("vqa", mixed, "--data", tmp_path), "holds no v2_mscoco_val2014_annotations.json"),
-        (("vqa", mixed, "--data", data, "--split", "minival"), "choose one of val, train, test, test-dev"),
+        (("vqa", mixed, "--data", data, "--split", "trainval"), "choose one of val, train, test, test-dev"),
         (("vqa", mixed, "--data", data, "--rules", "uniter"), "choose one of strict, official"),
         (("vqaa", mixed, "--data", data), "no task 'vqaa'"),
         (

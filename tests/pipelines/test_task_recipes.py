@@ -1,4 +1,4 @@
-"""The published fine-tuning runs: what each sets, that its figures are the printed ones, and which cannot be run yet."""
+"""The published fine-tuning runs: what each sets, whether its figures are the printed ones, which cannot run yet."""
 
 from __future__ import annotations
 
@@ -272,7 +272,9 @@ def test_a_pretrained_models_figures_are_those_of_its_fine_tuning() -> None:
         here[recipe.model] |= {(each.task, each.value) for each in recipe.figures}
     same = {"interbert-release": "interbert", "vilbert-paper": "vilbert"}
     for name, pretrained in RECIPES.items():
-        told = {(each.task, each.value) for each in pretrained.figures if each.task in ("VQA", "VCR", "RefCOCO+", "NLVR2")}
+        told = {
+            (each.task, each.value) for each in pretrained.figures if each.task in ("VQA", "VCR", "RefCOCO+", "NLVR2")
+        }
         assert told <= here[name] | here[same.get(name, name)], name
 
 
@@ -285,7 +287,13 @@ def trained_parameters(name: str) -> int:
     return sum(each.numel() for each in network.module.parameters() if each.requires_grad)
 
 
-ONE_OF_EACH = ("vlbert-vqa", "vilbert-vcr-answer", "vilbert-vqa-single-stream", "visualbert-nlvr2", "interbert-vcr-answer")
+ONE_OF_EACH = (
+    "vlbert-vqa",
+    "vilbert-vcr-answer",
+    "vilbert-vqa-single-stream",
+    "visualbert-nlvr2",
+    "interbert-vcr-answer",
+)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
@@ -384,9 +392,7 @@ TOY: dict[tuple[str, str], float] = {}
 def cell(task: str, system: str) -> str:
     """Published runs, each with its first figure and where it stands; behind them what the toy world shows."""
     names = [
-        name
-        for name, recipe in TASK_RECIPES.items()
-        if (recipe.task, recipe.system) == (task, system) and name in FULL
+        name for name, recipe in TASK_RECIPES.items() if (recipe.task, recipe.system) == (task, system) and name in FULL
     ]
     runs = []
     for name in names:

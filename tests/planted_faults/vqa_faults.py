@@ -16,7 +16,7 @@ FAULTS = (
     ),
     Fault(
         "minival has the lowest ids",
-        f"{_RULES}/splits.py",
+        "src/roibeam/pipelines/sources/datasets/vqa.py",
         "sorted(question_ids)[-count:]",
         "sorted(question_ids)[:count]",
         f"{_TEST}::test_minival_is_the_last_questions_by_their_ids",

@@ -101,6 +101,4 @@ class InterBertFields(BertFields):
                 f"region_target_size is {self.region_target_size}"
             )
         if self.region_labels == "hard" and self.region_loss != "kl":
-            raise ValueError(
-                f"InterBertConfig: region_labels 'hard' are classes, region_loss is {self.region_loss!r}; set it to 'kl'"
-            )
+            raise ValueError(f"InterBertConfig: region_labels 'hard' are of region_loss 'kl', not {self.region_loss!r}")

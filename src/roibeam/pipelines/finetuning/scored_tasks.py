@@ -22,7 +22,7 @@ from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.sources.datasets.own_table import read_table, table_of
 from roibeam.pipelines.sources.datasets.refer import read_refer
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
-from roibeam.pipelines.sources.datasets.vqa import read_vqa_labels, read_vqa_question_ids
+from roibeam.pipelines.sources.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
 
 Measures = dict[str, Measure]
 
@@ -61,7 +61,8 @@ class ScoredTask:
     open: Callable[[Path, str, str], OpenTask]
 
 
-VQA_YEARS = {"train": "train2014", "val": "val2014", "test": "test2015", "test-dev": "test-dev2015"}
+MINIVAL = "minival"  # of VQA, see `minival_ids`
+VQA_YEARS = {"train": "train2014", "val": "val2014", MINIVAL: "val2014", "test": "test2015", "test-dev": "test-dev2015"}
 _STRICT = "an id that is missing, doubled or unknown is an error"
 
 
@@ -80,6 +81,9 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
     else:
         path = find_file(folder, f"v2_mscoco_{year}_annotations.json")
         labels = list(read_vqa_labels(str(path)))
+        if split == MINIVAL:
+            chosen = minival_ids([each.question_id for each in labels])
+            labels = [each for each in labels if each.question_id in chosen]
         questions = [each.question_id for each in labels]
 
         def scored(results: str) -> Measures:
@@ -178,7 +182,7 @@ _BOTH = (STRICT, OFFICIAL)
 SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
     {
         "vqa": ScoredTask(
-            {"val": 214_354, "train": 443_757, "test": 447_793, "test-dev": 107_394}, _BOTH, _open_vqa
+            {"val": 214_354, "train": 443_757, "test": 447_793, "test-dev": 107_394, MINIVAL: 3_000}, _BOTH, _open_vqa
         ),
         "vcr": ScoredTask({"val": 26_534, "train": 212_923, "test": 25_263}, _BOTH, _open_vcr),
         "nlvr2": ScoredTask({"dev": 6_982, "train": 86_373, "test1": 6_967, "test2": 6_970}, _BOTH, _open_nlvr2),

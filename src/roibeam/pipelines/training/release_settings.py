@@ -84,12 +84,14 @@ RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-# Fields by which a release does what nobody meant: means of micro-batches, all but the last one's gradients lost, decay on
-# the wrong parameters or none trained where some should be, a schedule that lags one step. Everything else is a choice.
+# Fields by which a release does what nobody meant: means of micro-batches, gradients of all but the last one lost, decay
+# on the wrong parameters or some not trained, a schedule that lags one step. Everything else is a choice.
 ACCIDENTS = ("loss_mean", "step_gradients", "parameter_groups", "starts_at_zero")
 
 
-def parted_settings(name: str, *, meant: Mapping[str, Any] = MappingProxyType({})) -> tuple[dict[str, Any], dict[str, Any]]:
+def parted_settings(
+    name: str, *, meant: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of a release without its accidents, and these.
 
     Args:

@@ -102,7 +102,12 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     with FeatureStore(request.store) as store:
         choices = [] if start.found is None else check_feature_space(start.found, store)
         data = _joined(task, store, request.min_match)
-        notes = [*choices, *_start_notes(recipe, request, start), *data.notes, *_leaks(data, start, allowed=sections["data"].shared_images)]
+        notes = [
+            *choices,
+            *_start_notes(recipe, request, start),
+            *data.notes,
+            *_leaks(data, start, allowed=sections["data"].shared_images),
+        ]
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, len(data.train.groups))

@@ -127,6 +127,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
         with waiting(f"joining {request.split} with the store"):
             read = task.read(request.split)
             joined = StoreImages(store).join(read.groups, f"{task.name}, {request.split}", min_match=1.0)
+        notes = [*notes, *read.notes]
         groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),

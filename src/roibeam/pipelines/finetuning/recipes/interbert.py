@@ -20,8 +20,8 @@ _ADAMW: Mapping[str, Any] = MappingProxyType(
      "average_rate": 0.9999}
 )  # fmt: skip
 _SHARED_OPEN = (
-    "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and annotated "
-    "ones, at most 100 with the whole image, names drawn from a table, 60 and 80 pieces, as released.",
+    "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
+    "annotated ones, at most 100 with the whole image, names drawn from a table, 60 and 80 pieces, as released.",
     "A long choice shortens the question of those behind it in the release "
     "(--set vcr.truncation=running vcr.max_pieces=57); here each row is cut by itself.",
 )
@@ -112,14 +112,17 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
         recipe, name = _vcr(problem), f"interbert-vcr-{problem}"
         for row in _ROWS:
             end = f"-{row.name}" if row.name else ""
-            yield f"{name}{end}", replace(
-                recipe,
-                summary=f"{recipe.summary}; {row.words}" if row.words else recipe.summary,
-                model=row.model,
-                start=row.start,
-                model_fields=interbert_fields("paper") if row.start == BERT else {},
-                in_turn_with=f"{recipe.in_turn_with}{end}",
-                figures=_figures(problem, row),
+            yield (
+                f"{name}{end}",
+                replace(
+                    recipe,
+                    summary=f"{recipe.summary}; {row.words}" if row.words else recipe.summary,
+                    model=row.model,
+                    start=row.start,
+                    model_fields=interbert_fields("paper") if row.start == BERT else {},
+                    in_turn_with=f"{recipe.in_turn_with}{end}",
+                    figures=_figures(problem, row),
+                ),
             )
         yield f"interbert-vcr-release-{problem}", _released(problem, _figures(problem, _ROWS[0]))
 

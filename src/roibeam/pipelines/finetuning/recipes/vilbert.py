@@ -23,9 +23,9 @@ _SOURCE = "arXiv:1908.02265, section 3.2; jiasenlu/vilbert_beta vlbert_tasks.yml
 _RELEASE, _ACCIDENTS = parted_settings("vilbert-release-tasks")
 _FALLS = (12 / 20, 16 / 20)
 _SCHEDULE_OPEN = (
-    "Warm-up, what comes behind it, decay, clipping, Adam's betas and epsilon are not in the paper: a tenth of the steps, "
-    "a tenth of the rate after epochs 12 and 16, 0.01 on matrices, 1 for each tensor, 0.9 and 0.999, 1e-6, as released. "
-    "There decay lies on biases and LayerNorms (--set steps.rule=release)."
+    "Warm-up, what comes behind it, decay, clipping, Adam's betas and epsilon are not in the paper: a tenth of the "
+    "steps, a tenth of the rate after epochs 12 and 16, 0.01 on matrices, 1 for each tensor, 0.9 and 0.999, 1e-6, as "
+    "released. There decay lies on biases and LayerNorms (--set steps.rule=release)."
 )
 _TWENTY_OPEN = 'Epochs are "a maximum of 20", and how one is chosen is not said: 20.'
 _VQA = TaskRecipe(
@@ -78,7 +78,7 @@ def _vcr(problem: str) -> TaskRecipe:
         left_open=(
             _SCHEDULE_OPEN,
             "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
-            "annotated ones, at most 100 with the whole image, names drawn from a table, 60 and 80 pieces, as released.",
+            "annotated ones, at most 100 with the whole image, names from a table, 60 and 80 pieces, as released.",
             "A long choice shortens the question of those behind it in the release "
             "(--set vcr.truncation=running vcr.max_pieces=57); here each row is cut by itself.",
             "In the release each problem has an update of its own, and the rise ends after half of what is meant.",

@@ -1,4 +1,4 @@
-"""VL-BERT's published fine-tuning runs: section 4.2 of arXiv:1908.08530, and cfgs/{vqa,vcr,refcoco} of jackroos/VL-BERT.
+"""VL-BERT's published fine-tuning runs: section 4.2 of arXiv:1908.08530, and cfgs/ of jackroos/VL-BERT.
 
 "paper" is the first version. Of the later one, which the release belongs to, few figures are known here. Its table of
 ablations is reached with half of the epochs.
@@ -76,7 +76,7 @@ _VQA_PAPER = _vqa(
     summary="VL-BERT of the paper's first version, VQA v2: the state of [MASK], one of all answers",
     source=f"{_PAPER} 4.2.2",
     model="vlbert-paper",
-    options=VqaOptions(loss="ce"),
+    options=VqaOptions(answers="majority-train+val", loss="ce"),
     head_start="drawn",
     settings=_ADAM,
     accidents={},
@@ -91,16 +91,16 @@ _VQA_PAPER = _vqa(
         _ADAM_OPEN,
         "What the classifier has beside its output is not said: the release's transform, which starts as that of "
         "masked words. Nothing is mirrored. A question without an answer among the labels does not count.",
-        "Whether validation questions are trained on is not said: they are not.",
+        "Whether validation questions are trained on is not said: they are not. The answers are counted on both parts.",
     ),
 )
 _VCR_OPEN = (
     "People's names are not said to be anything; the release's 13 names go on from one question to the next "
     "(--set vcr.names=in-turn), so they depend on the order; here by their order in a row.",
-    "Texts are cut at 64 pieces, question and answer counted, by the release, where a long choice shortens the question "
-    "of all four (--set vcr.truncation=shared vcr.max_pieces=64); here each row by itself.",
-    "Photos of half of the questions are mirrored there, without a change of words. Segment 1 starts as segment 0, which "
-    "captions have trained; here as it is.",
+    "Texts are cut at 64 pieces, question and answer counted, by the release, where a long choice shortens the "
+    "question of all four (--set vcr.truncation=shared vcr.max_pieces=64); here each row by itself.",
+    "Photos of half of the questions are mirrored there, without a change of words. Segment 1 starts as segment 0, "
+    "which captions have trained; here as it is.",
     _STORED_OPEN,
 )
 
@@ -147,9 +147,9 @@ _VCR_ROWS: Mapping[str, Mapping[str, float]] = {
     },
 }  # fmt: skip
 _VCR_PAPER_OPEN = (
-    "The boxes whose classes are learned are masked ones; how many is not said, nor what that loss weighs: 15 % of them, "
-    "as in pre-training, and as much as the choice.",
-    "Whether choices share a softmax is not said (\"a Softmax classifier for predicting whether the given Answer is the "
+    "The boxes whose classes are learned are masked ones; how many is not said, nor what that loss weighs: 15 % of "
+    "them, as in pre-training, and as much as the choice.",
+    'Whether choices share a softmax is not said ("a Softmax classifier for predicting whether the given Answer is the '
     'correct choice"): they do. Clipping is not given: none.',
 )
 
@@ -192,10 +192,10 @@ _TRACKS = (
     _Track("detected", "among MAttNet's boxes", "detected_regions"),
 )
 _REFERRING_OPEN = (
-    "Overlaps are measured in the resized and clamped photo by the release (--set 'refcoco+.overlap_in=input'); here in "
-    "the photo.",
-    "Before its one number a region goes through the transform of masked regions there; here one layer. Half of the photos "
-    "are mirrored there, with left and right changed in the text.",
+    "Overlaps are measured in the resized and clamped photo by the release (--set 'refcoco+.overlap_in=input'); here "
+    "in the photo.",
+    "Before its one number a region goes through the transform of masked regions there; here one layer. Half of the "
+    "photos are mirrored there, with left and right changed in the text.",
     _STORED_OPEN,
 )
 
@@ -277,30 +277,36 @@ _ABLATION: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 def _ablations(name: str, recipe: TaskRecipe) -> Iterator[tuple[str, TaskRecipe]]:
     for row, (model, words) in _ABLATION.items():
-        yield f"{name}-ablation-{row}", replace(
-            recipe,
-            summary=f"{recipe.summary}; {words}, half of the epochs",
-            source=f"{recipe.source}; later version of the paper, Table 4",
-            model=model,
-            start=BERT if row == "none" else PRETRAINED,
-            model_fields=vlbert_fields("release") if row == "none" else {},
-            epochs=recipe.epochs / 2,
-            figures=(),
-            left_open=(*recipe.left_open, _UNKNOWN_OPEN),
+        yield (
+            f"{name}-ablation-{row}",
+            replace(
+                recipe,
+                summary=f"{recipe.summary}; {words}, half of the epochs",
+                source=f"{recipe.source}; later version of the paper, Table 4",
+                model=model,
+                start=BERT if row == "none" else PRETRAINED,
+                model_fields=vlbert_fields("release") if row == "none" else {},
+                epochs=recipe.epochs / 2,
+                figures=(),
+                left_open=(*recipe.left_open, _UNKNOWN_OPEN),
+            ),
         )
 
 
 def _vqa_runs() -> Iterator[tuple[str, TaskRecipe]]:
     yield "vlbert-vqa", _VQA
     yield "vlbert-vqa-without-pretraining", _without(_VQA, (), epochs=20)
-    yield "vlbert-vqa-large", replace(
-        _VQA,
-        summary=f"{_VQA.summary}; large",
-        source=f"{_CFGS}/vqa/large_4x16G_fp32.yaml",
-        model="vlbert-large",
-        figures=(
-            Figure("VQA", "accuracy, test-dev", 71.79, _LATER),
-            Figure("VQA", "accuracy, test-std", 72.22, _LATER),
+    yield (
+        "vlbert-vqa-large",
+        replace(
+            _VQA,
+            summary=f"{_VQA.summary}; large",
+            source=f"{_CFGS}/vqa/large_4x16G_fp32.yaml",
+            model="vlbert-large",
+            figures=(
+                Figure("VQA", "accuracy, test-dev", 71.79, _LATER),
+                Figure("VQA", "accuracy, test-std", 72.22, _LATER),
+            ),
         ),
     )
     yield "vlbert-vqa-paper", _VQA_PAPER
@@ -314,13 +320,16 @@ def _vcr_runs() -> Iterator[tuple[str, TaskRecipe]]:
         name, base = f"vlbert-vcr-{problem}", _vcr(problem, f"base_{files}_4x16G_fp32")
         yield name, replace(base, figures=_vcr_figures(problem, _LATER, _VCR_ROWS["base"]))
         yield f"{name}-without-pretraining", _without(base, ())
-        yield f"{name}-large", replace(
-            base,
-            summary=f"{base.summary}; large",
-            source=f"{_CFGS}/vcr/large_{files}_4x16G_fp16.yaml",
-            model="vlbert-large-e2e",
+        yield (
+            f"{name}-large",
+            replace(
+                base,
+                summary=f"{base.summary}; large",
+                source=f"{_CFGS}/vcr/large_{files}_4x16G_fp16.yaml",
+                model="vlbert-large-e2e",
                 figures=_vcr_figures(problem, _LATER, _VCR_ROWS["large"]),
-            left_open=(*base.left_open, "The release trains it in fp16 through apex; here fp32, or --precision."),
+                left_open=(*base.left_open, "The release trains it in fp16 through apex; here fp32, or --precision."),
+            ),
         )
         paper = _vcr_paper(problem)
         yield f"{name}-paper", paper
@@ -335,10 +344,13 @@ def _referring_runs() -> Iterator[tuple[str, TaskRecipe]]:
         yield name, replace(base, left_open=(*base.left_open, _UNKNOWN_OPEN))
         yield f"{name}-without-pretraining", _without(base, ())
         large = track.figures(_LATER, 80.31, 83.62, 75.45) if gt else ()
-        yield f"{name}-large", replace(
-            _referring(track, "large", model="vlbert-large-e2e", figures=large),
-            summary=f"{base.summary}; large",
-            left_open=(*base.left_open, *(() if large else (_UNKNOWN_OPEN,))),
+        yield (
+            f"{name}-large",
+            replace(
+                _referring(track, "large", model="vlbert-large-e2e", figures=large),
+                summary=f"{base.summary}; large",
+                left_open=(*base.left_open, *(() if large else (_UNKNOWN_OPEN,))),
+            ),
         )
         paper = _referring_paper(track)
         yield f"{name}-paper", paper
@@ -348,6 +360,4 @@ def _referring_runs() -> Iterator[tuple[str, TaskRecipe]]:
             yield from _ablations(name, base)
 
 
-VLBERT_TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
-    dict([*_vqa_runs(), *_vcr_runs(), *_referring_runs()])
-)
+VLBERT_TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(dict([*_vqa_runs(), *_vcr_runs(), *_referring_runs()]))

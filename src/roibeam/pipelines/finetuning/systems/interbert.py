@@ -42,5 +42,7 @@ SYSTEM = TaskSystem(
     sizes={"small": interbert_small, "base": interbert_config},
     text=_text,
     positions=lambda config: config.max_position_embeddings,
-    release_heads={LABEL: ReleaseHead(InterBertAnswers, "InterBertForTasks", with_labels, shared_parameters, "answer_head.")},
+    release_heads={
+        LABEL: ReleaseHead(InterBertAnswers, "InterBertForTasks", with_labels, shared_parameters, "answer_head.")
+    },
 )

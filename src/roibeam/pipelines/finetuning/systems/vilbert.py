@@ -49,7 +49,9 @@ SYSTEM = TaskSystem(
     text=_text,
     positions=lambda config: config.max_position_embeddings - config.first_position,
     classifier="two_layers",
-    release_heads={LABEL: ReleaseHead(ViLbertAnswers, "ViLbertForTasks", with_labels, shared_parameters, "answer_head.")},
+    release_heads={
+        LABEL: ReleaseHead(ViLbertAnswers, "ViLbertForTasks", with_labels, shared_parameters, "answer_head.")
+    },
 )
 SINGLE_STREAM = replace(
     SYSTEM,

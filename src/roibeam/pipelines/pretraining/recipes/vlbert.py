@@ -58,9 +58,8 @@ def _release(summary: str, source: str, *, size: str, end_to_end: bool, text_cor
 
 def _ablation(summary: str, row: str, **model: Any) -> Recipe:
     """A row of the later version's Table 4 that no released file is of."""
-    captions = _release(
-        summary, "base_prec_withouttextonly_4x16G_fp32.yaml", size="base", end_to_end=False, text_corpus=False, half=False
-    )  # fmt: skip
+    file = "base_prec_withouttextonly_4x16G_fp32.yaml"
+    captions = _release(summary, file, size="base", end_to_end=False, text_corpus=False, half=False)
     return replace(
         captions,
         source=f"later version of arXiv:1908.08530, Table 4, row {row}; {captions.source}",
