@@ -97,7 +97,7 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*pretrain, "--set", "train.device=cuda"), "--device cuda: torch sees no GPU here"),
         WrongCall((*joint, "--set", "photos.flp=false"), "photos has no field 'flp'; did you mean flip"),
         WrongCall((*joint, "--set", "encoder.recompute=yes"), "encoder.recompute=yes': expected true or false"),
-        WrongCall((*joint, "--set", "end_to_end.masked_pixels=blak"), "it must be one of 'blank', 'whole'"),
+        WrongCall((*joint, "--set", "end_to_end.masked_pixels=blak"), "it must be one of 'blank', 'whole', 'shown'"),
         WrongCall((*joint, "--set", "detector.depth=7"), "depth is 7; it must be one of"),
         WrongCall((*joint, "--set", "labelled.heads=new"), "no section 'labelled'; choose one of train,"),
         WrongCall((*joint, "--labels", captions, "--set", "detection.classes=-1"), "classes is -1.0; it must not"),

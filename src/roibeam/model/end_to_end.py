@@ -111,10 +111,16 @@ class EndToEndModel(nn.Module):
                 f"{type(model).__name__} reads no feature of the whole image: set whole_image='model', or it would be "
                 f"made for nothing"
             )
-        if getattr(config, "masked_appearance", None) == "pixels" and choices.masked_pixels != "blank":
+        shows_masked = getattr(config, "masked_appearance", None) == "pixels"
+        if shows_masked and choices.masked_pixels == "whole":
             raise ValueError(
                 "masked_appearance 'pixels' shows the model the features of masked regions, so their pixels must be "
                 "blank: set masked_pixels='blank'"
+            )
+        if choices.masked_pixels == "shown" and not (shows_masked and getattr(config, "masked_region_token", False)):
+            raise ValueError(
+                "masked_pixels 'shown' is of a VL-BERT with masked_appearance 'pixels' and masked_region_token, which "
+                "tells a masked region by its token; set masked_pixels to 'blank' or 'whole'"
             )
         self.model = model
         self.region_encoder = region_encoder
@@ -213,8 +219,8 @@ class EndToEndModel(nn.Module):
     def _check_blanks(self, batch: VLBatch, blanked: Tensor, with_image: slice | Tensor) -> None:
         """Whether the photos hide what the run says they hide; what the run says is what its results mean."""
         real = batch.region_mask[with_image]
-        if self.choices.masked_pixels == "whole":
-            wrong, told = blanked & real, "blank though masked_pixels is 'whole'"
+        if self.choices.masked_pixels != "blank":
+            wrong, told = blanked & real, f"blank though masked_pixels is {self.choices.masked_pixels!r}"
         else:
             wrong, told = batch.masked_regions[with_image] & real & ~blanked, "masked but not blank in the pixels"
         if bool(wrong.any()):

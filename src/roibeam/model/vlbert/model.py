@@ -77,7 +77,7 @@ class VLBertModel(VLBertPreTrainedModel):
         super().__init__(config)
         hidden, appearance = config.hidden_size, config.masked_appearance
         self.region_projection = RegionProjection(config)
-        self.region_token = nn.Embedding(1, hidden)
+        self.region_token = nn.Embedding(config.num_region_tokens, hidden)
         self.masked_region_token = nn.Embedding(1, hidden) if config.masked_region_token else None
         learned, embedding = appearance == "learned", appearance == "embedding"
         self.masked_region_feature = ZeroEmbedding(1, config.region_feature_size) if learned else None
@@ -94,7 +94,8 @@ class VLBertModel(VLBertPreTrainedModel):
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, whole image, regions, [END].
         Raises:
             ValueError: when regions are masked in their pixels and the batch has no feature of the whole image; when
-                text is grounded and the batch has no `aligned_words`; for rows without an image in a model that was
+                text is grounded and the batch has no `aligned_words`, or regions have tokens of their classes and it has
+                no `region_classes`; for rows without an image in a model that was
                 not made for them.
         """
         if self.config.masked_appearance == "pixels" and batch.whole_image_features is None:
@@ -108,7 +109,7 @@ class VLBertModel(VLBertPreTrainedModel):
     def encode(self, batch: VLBatch, elements: ImageElements, *, with_attention: bool = False) -> VLOutput:
         """As `forward`, with image elements that the caller made: `batch` gives only text and image size."""
         batch = batch.with_texts_of_rows()
-        embedded = (*self.embed_elements(elements, batch.image_hw), elements.mask)
+        embedded = (*self.embed_elements(elements, batch.image_hw, batch.region_classes), elements.mask)
         tokens, visuals, mask = map(batch.images_to_rows, embedded)
         whole, text_visuals = self.text_visuals(batch, visuals)
         if not self.config.whole_image_element:
@@ -136,7 +137,9 @@ class VLBertModel(VLBertPreTrainedModel):
             attention=attention,
         )
 
-    def embed_elements(self, elements: ImageElements, image_hw: Tensor) -> tuple[Tensor, Tensor]:
+    def embed_elements(
+        self, elements: ImageElements, image_hw: Tensor, classes_IR: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Tokens (I, E, H) and visual features (I, E, V) of image elements, masked ones as the config says."""
         masked, features = elements.masked[..., None], elements.features
         if self.masked_region_feature is not None:
@@ -149,10 +152,19 @@ class VLBertModel(VLBertPreTrainedModel):
         if self.masked_region_embedding is not None:
             # "visual feature embedding is replaced by a special learnable embedding" (section 3.3, task 3)
             visuals = torch.where(masked, self.masked_region_embedding.weight.to(visuals.dtype), visuals)
-        tokens = self.region_token.weight.expand(*masked.shape[:2], -1)
+        tokens = self._region_tokens(classes_IR, masked)
         if self.masked_region_token is not None:
             tokens = torch.where(masked, self.masked_region_token.weight, tokens)
         return tokens, visuals
+
+    def _region_tokens(self, classes_IR: Tensor | None, masked_IE1: Tensor) -> Tensor:
+        """(I, E, H): [IMG], or the token of each element's class, the whole image's first."""
+        table = self.region_token.weight
+        if len(table) == 1:
+            return table.expand(*masked_IE1.shape[:2], -1)
+        if classes_IR is None:
+            raise ValueError(f"VLBertModel: {len(table)} num_region_tokens need VLBatch.region_classes")
+        return table[F.pad(classes_IR, (1, 0)).clamp(0, len(table) - 1)]
 
     def text_visuals(self, batch: VLBatch, visuals_BEV: Tensor) -> tuple[Tensor, Tensor]:
         """Visual features of what is no image element: one of each row (B, V), and those of its pieces (B, T, V)."""

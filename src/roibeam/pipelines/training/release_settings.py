@@ -84,7 +84,7 @@ RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-# Fields by which a release does what nobody meant: means of micro-batches, gradients of all but the last one lost, decay
+# Fields by which a release does what nobody meant: means of micro-batches, gradients lost but for the last one, decay
 # on the wrong parameters or some not trained, a schedule that lags one step. Everything else is a choice.
 ACCIDENTS = ("loss_mean", "step_gradients", "parameter_groups", "starts_at_zero")
 
