@@ -41,8 +41,8 @@ class VLBertFields(BertFields):
             measured on blanked pixels, as the release does end to end; whoever made the features blanked them.
             "embedding": one learned vector instead of the whole visual feature, box included (section 3.3). "none": no
             region is ever masked, as in most tasks; `VLBatch.masked_regions` is not read.
-        num_region_tokens: tokens of image elements: 1, [IMG]; or one for each class of `VLBatch.region_classes`, where 0
-            is the whole image (the release's `object_word_embed_mode: 1` on VCR: 81).
+        num_region_tokens: of image elements: 1, [IMG]; or one for each class of `VLBatch.region_classes`, of which
+            0 is the whole image (the release's `object_word_embed_mode: 1` on VCR: 81).
         masked_region_token: whether a masked region has a token of its own instead of [IMG].
         visual_norm: what stands between a visual feature and the sum: "layer_norm"; "scale", one learned number each
             for text and regions; "none".

@@ -94,8 +94,8 @@ class VLBertModel(VLBertPreTrainedModel):
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, whole image, regions, [END].
         Raises:
             ValueError: when regions are masked in their pixels and the batch has no feature of the whole image; when
-                text is grounded and the batch has no `aligned_words`, or regions have tokens of their classes and it has
-                no `region_classes`; for rows without an image in a model that was
+                text is grounded and the batch has no `aligned_words`, or regions have a token for each class and it
+                has no `region_classes`; for rows without an image in a model that was
                 not made for them.
         """
         if self.config.masked_appearance == "pixels" and batch.whole_image_features is None:
