@@ -12,8 +12,8 @@ from roibeam.features.folders.folder_protocol import OutputFolder
 
 LOCK_NAME = ".lock"
 
-# The locks this process holds. A forked child (a loader's worker) shares them, and would hold them for seconds after its
-# parent was killed: it lets go of its copies at once.
+# The locks this process holds. A forked child (a loader's worker) shares them, and would hold them for seconds after
+# its parent was killed: it lets go of its copies at once.
 _HELD: set[int] = set()
 
 
