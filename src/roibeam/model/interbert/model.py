@@ -277,8 +277,8 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         match, predicted = batch.match_labels, batch.region_target_mask
         counts = {"masked_words": count_labels(batch.text_labels)}
         if self.masked_region_head is not None:
-            known = match is not None and predicted is not None
-            counts["masked_regions"] = count_true(self._asked_regions(match, predicted) if known else None)
+            asked = None if match is None or predicted is None else self._asked_regions(match, predicted)
+            counts["masked_regions"] = count_true(asked)
         return {**counts, "matching": count_labels(match)}
 
     def word_logits(self, states: Tensor) -> Tensor:
