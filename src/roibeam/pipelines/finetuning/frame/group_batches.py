@@ -24,6 +24,7 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSyst
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.sample import ImageSide
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
+from roibeam.pipelines.inputs.captioned.corpus import reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
@@ -41,12 +42,14 @@ class ShownImage:
         regions: (R,) int64, numbers of the record's regions that are shown, in their order.
         named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
         num_boxes: that words may name.
+        boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored.
     """
 
     record: RegionRecord
     regions: np.ndarray
     named: Mapping[int, int]
     num_boxes: int
+    boxes: np.ndarray
 
 
 class GroupBatches:
@@ -82,12 +85,13 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._store, self._loss, self._blind, self._regions = store, loss, blind, regions
+        self._read, self._loss, self._blind, self._regions = reader(store), loss, blind, regions
+        self._global_width = int(getattr(config, "global_feature_size", 0))
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
 
     def check(self, group: TaskGroup) -> None:
         """Raises ValueError when the record of the group's first image does not fit the model."""
-        record = self._store[group.images[0]]
+        record = self._read(group.images[0])
         check_width(self._config, record)
         self._global_feature(record)
 
@@ -120,7 +124,7 @@ class GroupBatches:
 
     def _shown(self, group: TaskGroup, number: int) -> ShownImage:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
-        record = self._store[group.images[number]]
+        record = self._read(group.images[number])
         given = group.boxes[number] if len(group.boxes) else None
         if given is not None:
             regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
@@ -128,11 +132,12 @@ class GroupBatches:
         else:
             regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
             named = {int(region): place for place, region in enumerate(regions)}
-        if group.mirrored:  # stored features are those of the photo as it is
-            record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
         if self._blind and self._asked.form != REGION:
-            return ShownImage(record, np.arange(0), {}, num_boxes)
-        return ShownImage(record, regions, named, num_boxes)
+            regions, named = np.arange(0), {}
+        boxes = record.boxes[regions]
+        if group.mirrored:  # stored features are those of the photo as it is
+            boxes = mirrored_boxes(boxes, record.width)
+        return ShownImage(record, regions, named, num_boxes, boxes)
 
     def _stored_regions(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
         if self._regions is not None:
@@ -158,11 +163,11 @@ class GroupBatches:
 
     def _image(self, shown: Sequence[ShownImage]) -> ImageSide:
         """What a row shows: an image, or several that are read together."""
-        features = torch.cat([as_tensor(each.record.features[each.regions]) for each in shown])
+        parts, several = [as_tensor(each.record.features[each.regions]) for each in shown], len(shown) > 1
+        features = torch.cat(parts) if several else parts[0]
         if self._blind:
             features = torch.zeros_like(features)
-        boxes = np.concatenate([each.record.boxes[each.regions] for each in shown])
-        several = len(shown) > 1
+        boxes = np.concatenate([each.boxes for each in shown])
         return ImageSide(
             features=features,
             boxes=boxes,
@@ -206,7 +211,7 @@ class GroupBatches:
 
     def _global_feature(self, record: RegionRecord) -> torch.Tensor | None:
         """(G,) for a model that reads one; ValueError where the record has none of that width."""
-        width = getattr(self._config, "global_feature_size", 0)
+        width = self._global_width
         if not width:
             return None
         feature = record.image_feature
