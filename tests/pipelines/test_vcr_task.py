@@ -25,9 +25,9 @@ from roibeam.pipelines.finetuning.tasks.vcr import (
     read_vcr_groups,
     vcr_scores,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_names import read_people_names
-from roibeam.pipelines.finetuning.tasks.vcr_photo import outline_mask, prepare_vcr_photo
-from roibeam.pipelines.finetuning.tasks.vcr_pieces import (
+from roibeam.pipelines.finetuning.tasks.vcr_rules.names import read_people_names
+from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import outline_mask, prepare_vcr_photo
+from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     TRUNCATIONS,
     KeptPieces,
     PieceCoder,
@@ -35,7 +35,7 @@ from roibeam.pipelines.finetuning.tasks.vcr_pieces import (
     cut_rows,
     row_pieces,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_regions import join_regions, object_classes, object_targets
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import join_regions, object_classes, object_targets
 from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_metadata
 

@@ -1,8 +1,8 @@
 """VCR from its official files: a question with four answers, and with an answer four rationales.
 
 A group is a question with its four choices, of which one is right. Where nobody knows the right answer (test), the
-rationales are asked for each answer, so a group has 4 x 4 rows. Names are in vcr_names.py, cutting in vcr_pieces.py,
-regions in vcr_regions.py, photos with outlines in vcr_photo.py. Source: Zellers et al. (arXiv:1811.10830).
+rationales are asked for each answer, so a group has 4 x 4 rows. Names are in vcr_rules/names.py, cutting in vcr_rules/pieces.py,
+regions in vcr_rules/regions.py, photos with outlines in vcr_rules/photo.py. Source: Zellers et al. (arXiv:1811.10830).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice
 from roibeam.pipelines.finetuning.results.vcr_results import VcrScores, joined_scores, probabilities
 from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.tasks.vcr_names import (
+from roibeam.pipelines.finetuning.tasks.vcr_rules.names import (
     BY_MENTION,
     NAME_RULES,
     EntryNames,
@@ -25,7 +25,7 @@ from roibeam.pipelines.finetuning.tasks.vcr_names import (
     name_rule,
     read_people_names,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_pieces import (
+from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     EACH_ROW,
     TRUNCATIONS,
     PartPieces,
@@ -33,7 +33,7 @@ from roibeam.pipelines.finetuning.tasks.vcr_pieces import (
     PieceRules,
     row_pieces,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES, named_objects
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES, named_objects
 from roibeam.pipelines.foundation.files.image_ids import image_id_of
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
@@ -52,16 +52,16 @@ class VcrOptions:
     Attributes:
         problem: what is chosen: the "answer" of a question, or the "rationale" of a question and its answer.
         names: what people are called: by the order of "mention" in a row; "restarted" in the choice (VisualBERT);
-            "in-turn", from one question to the next (VL-BERT); "drawn" (ViLBERT). See vcr_names.py.
+            "in-turn", from one question to the next (VL-BERT); "drawn" (ViLBERT). See vcr_rules/names.py.
         people: a file with their names, a table with a column "name"; "" for the 15 of VisualBERT's release.
         seed: of names that are drawn.
         joining: a word between the objects of one tag: "and" (VL-BERT), or none.
-        truncation: of a longer text, one of `TRUNCATIONS` of vcr_pieces.py.
+        truncation: of a longer text, one of `TRUNCATIONS` of vcr_rules/pieces.py.
         max_pieces: text pieces of a row, special ones not counted, but see `PieceRules.separator`; 0 cuts nothing.
         cut_untold: whether rationales are cut in a split without labels; VL-BERT's release does not.
         pieces_twice: cut into word pieces twice, as 12-in-1 does. See `PieceRules`.
         boxes: which regions are shown: those "annotated" in the file; "detected" ones before these (ViLBERT); those
-            "named" in question, answers and rationales (VisualBERT). See vcr_regions.py.
+            "named" in question, answers and rationales (VisualBERT). See vcr_rules/regions.py.
         max_boxes: regions of an image, the whole image counted; 0 = all. Detected ones go first.
         object_loss: whether the classes of regions are learned beside: "none"; of the "masked" ones, as the paper of
             VL-BERT says; of all "shown", as its release does.

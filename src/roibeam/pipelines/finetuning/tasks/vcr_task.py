@@ -15,8 +15,8 @@ from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import find_file
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, VcrOptions, choice_measure, read_vcr_groups, vcr_scores
-from roibeam.pipelines.finetuning.tasks.vcr_pieces import EACH_ROW
-from roibeam.pipelines.finetuning.tasks.vcr_regions import DETECTED, NO_LOSS
+from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import EACH_ROW
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import DETECTED, NO_LOSS
 from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
 
 TRAIN, VALIDATION = "train", "val"
