@@ -1,8 +1,8 @@
 """VCR from its official files: a question with four answers, and with an answer four rationales.
 
 A group is a question with its four choices, of which one is right. Where nobody knows the right answer (test), the
-rationales are asked for each answer, so a group has 4 x 4 rows. Names are in vcr_rules/names.py, cutting in vcr_rules/pieces.py,
-regions in vcr_rules/regions.py, photos with outlines in vcr_rules/photo.py. Source: Zellers et al. (arXiv:1811.10830).
+rationales are asked for each answer, so a group has 4 x 4 rows. The rules in which the releases differ are in vcr_rules/:
+names, cutting, regions, photos with outlines. Source: Zellers et al. (arXiv:1811.10830).
 """
 
 from __future__ import annotations
