@@ -22,12 +22,13 @@ from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
+from roibeam.pipelines.model_files.encoder_settings import EncoderOptions
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
-from roibeam.pipelines.pretraining.end_to_end.settings import EncoderOptions, PhotoRules
+from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 logger = logging.getLogger(__name__)
