@@ -48,7 +48,7 @@ def make_task(
     task = DownstreamTask(
         name="small", form=form, loss=LOSS[kind], read=lambda split: TaskSplit(groups(kind)), train="train",
         validation=None, judge=_judge, answers=lambda groups, said: iter(()), write=lambda path, entries: None,
-        labels=tuple("abc"), mirrored=mirrored,
+        labels=tuple("abc"), mirrored=mirrored, mirrors=True,
     )  # fmt: skip
     made = batches(network, system, kind)
     data = FinetuneData(batch_size=batch_size, workers=workers)

@@ -31,14 +31,14 @@ FAULTS = (
     Fault(
         "boxes stay where they are in a mirrored photo",
         "src/roibeam/pipelines/finetuning/frame/group_batches.py",
-        "        if group.mirrored:",
+        "        if group.mirrored and self._photos is None:",
         "        if False:",
         f"{_TEST}::test_boxes_are_mirrored_and_features_are_not",
     ),
     Fault(
         "the whole image is the mean of what is shown",
         "src/roibeam/pipelines/finetuning/frame/group_batches.py",
-        "if self._options.whole_image == SHOWN or self._blind:",
+        "if self._options.whole_image == SHOWN or self._blind or self._photos is not None:",
         "if True:",
         f"{_ITEMS}[finetune_vilbert/data_vqa_first]",
     ),

@@ -1,4 +1,4 @@
-"""Photos of groups on their way into batches: each is read, resized, mirrored and cut once for each group that shows it.
+"""Photos of groups on their way into batches: each is read, resized, mirrored and cut once for each group.
 
 record and its boxes -> thread: photo read, resized, mirrored; outlines -> CutPhoto -> ImageBatch beside the VLBatch
 """
@@ -21,7 +21,6 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
 from roibeam.pipelines.foundation.files.archives import parse_location
 from roibeam.pipelines.foundation.files.remote_files import is_url
@@ -69,7 +68,7 @@ class GroupPhotos:
         outlines: Outlines | None = None,
     ) -> None:
         ids = list(image_ids)
-        self._photos = RecordPhotos(store, ids, folder)
+        self._store, self._photos = store, RecordPhotos(store, ids, folder)
         if missing := self._photos.missing():
             image_id, why = next(iter(missing.items()))
             raise ValueError(
@@ -88,10 +87,12 @@ class GroupPhotos:
         """Whether every other photo of training is mirrored."""
         return self._options.flip
 
-    @property
-    def aspect_buckets(self) -> bool:
-        """See `TaskPhotos`."""
-        return self._options.aspect_buckets
+    def likeness(self, image_ids: Iterable[str]) -> list[float] | None:
+        """For each image its width by its height; None where photos come in any order."""
+        if not self._options.aspect_buckets:
+            return None
+        metas = map(self._store.meta, image_ids)
+        return [meta.width / meta.height for meta in metas]
 
     def coming(
         self, record: RegionRecord, regions: np.ndarray, boxes: np.ndarray, *, mirrored: bool
@@ -106,19 +107,18 @@ class GroupPhotos:
         place = PhotoPlace(record.image_id, self._locations[record.image_id], (record.height, record.width))
         return self._threads().submit(self._cut, place, record, regions, boxes, mirrored)
 
-    def placed(self, rows: VLBatch, photos: Sequence[Future[CutPhoto]]) -> tuple[VLBatch, ImageBatch]:
-        """A batch with boxes as they are in its photos: clipped to them, and mirrored where these are; and the photos.
+    def collated(self, photos: Sequence[Future[CutPhoto]]) -> tuple[ImageBatch, Tensor]:
+        """Photos padded to one batch, and (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
+        zeros at padding.
 
-        Args:
-            photos: those of its images, in their order.
         Raises:
             ValueError: naming a photo that cannot be read, or is not the one that its record was made of.
         """
         cut = [photo.result() for photo in photos]
         made = collate_inputs([each.input for each in cut], self._choices)
-        boxes = made.regions["region_boxes"] * rows.region_mask[..., None]
-        images = replace(made.images, cell_weights=_padded([each.masks for each in cut], rows.region_mask.shape[1]))
-        return replace(rows, region_boxes=boxes, whole_image_features=None), images
+        boxes, mask = made.regions["region_boxes"], made.regions["region_mask"]
+        masks = _padded([each.masks for each in cut], mask.shape[1])
+        return replace(made.images, cell_weights=masks), boxes * mask[..., None]
 
     def _cut(
         self, place: PhotoPlace, record: RegionRecord, regions: np.ndarray, boxes: np.ndarray, mirrored: bool

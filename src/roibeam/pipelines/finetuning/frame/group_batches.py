@@ -5,7 +5,9 @@ An image is read, and stands in a batch, once for a group.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup, TaskRow
@@ -41,12 +44,21 @@ class ShownImage:
         regions: (R,) int64, numbers of the record's regions that are shown, in their order.
         named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
         num_boxes: that words may name.
+        mirrored: whether the photo is shown mirrored; boxes of the record are those of the photo as it is.
     """
 
     record: RegionRecord
     regions: np.ndarray
     named: Mapping[int, int]
     num_boxes: int
+    mirrored: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PhotoSide(ImageSide):
+    """What a batch has of an image whose photo a thread reads; its features are none yet, (R, 0)."""
+
+    photo: Future[CutPhoto]
 
 
 class GroupBatches:
@@ -83,10 +95,35 @@ class GroupBatches:
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
         self._store, self._loss, self._blind, self._regions = store, loss, blind, regions
+        self._photos: GroupPhotos | None = None
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
 
+    @property
+    def photos(self) -> GroupPhotos | None:
+        """Of a run through the region encoder; None on stored features."""
+        return self._photos
+
+    def with_photos(self, photos: GroupPhotos) -> GroupBatches:
+        """The same from photos: boxes are those of the store, or of the task where it gives some, features the
+        encoder's.
+
+        Raises:
+            ValueError: for a system that reads several images in one row.
+        """
+        if self._system.joins_images and self._asked.num_images > 1:
+            raise ValueError(
+                f"--end-to-end: {self._system.name} reads {self._asked.num_images} images in one row, which is not "
+                f"made of photos; take stored features, or a system with a row for each image, such as vlbert"
+            )
+        made = copy.copy(self)
+        made._photos = photos
+        return made
+
     def check(self, group: TaskGroup) -> None:
-        """Raises ValueError when the record of the group's first image does not fit the model."""
+        """Raises ValueError when record or photo of the group's first image does not fit the model."""
+        if self._photos is not None:
+            self.batch([group])
+            return
         record = self._store[group.images[0]]
         check_width(self._config, record)
         self._global_feature(record)
@@ -96,7 +133,10 @@ class GroupBatches:
         Raises:
             ValueError: naming the group whose rows do not fit.
         """
-        rows = self.rows(groups)
+        return self.finished(groups, self.rows(groups))
+
+    def finished(self, groups: Sequence[TaskGroup], rows: SharedRows) -> TaskBatch:
+        """The batch of groups whose rows are made, once their photos are read."""
         inputs = rows.collate(pad_id=self._pad_id)
         if self._options.task_token >= 0:
             inputs = replace(inputs, task_ids=torch.full((len(rows.texts),), self._options.task_token))
@@ -105,7 +145,12 @@ class GroupBatches:
         if self._loss is not None and all(group.target is not None for group in groups):
             real = real_scores(self._asked.form, inputs, sizes, self._asked.num_labels)
             targets = self._loss.targets(groups, inputs, real.shape[1])
-        return TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
+        batch = TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
+        coming = [image.photo for image in rows.images if isinstance(image, PhotoSide)]
+        if self._photos is None or not coming:
+            return batch
+        images, placed = self._photos.collated(coming)
+        return replace(batch, images=images, placed_boxes=placed)
 
     def rows(self, groups: Sequence[TaskGroup]) -> SharedRows:
         """The rows of the groups before padding. An image is there once for each group that shows it."""
@@ -122,17 +167,21 @@ class GroupBatches:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
         record = self._store[group.images[number]]
         given = group.boxes[number] if len(group.boxes) else None
-        if given is not None:
+        if given is not None and self._photos is not None:
+            record = _at_boxes(record, given)
+            regions, num_boxes = np.arange(record.num_regions), record.num_regions
+            named = {place: place for place in range(num_boxes)}
+        elif given is not None:
             regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
             named, num_boxes = {place: place for place in range(len(regions))}, len(regions)
         else:
             regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
             named = {int(region): place for place, region in enumerate(regions)}
-        if group.mirrored:  # stored features are those of the photo as it is
+        if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
             record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
         if self._blind and self._asked.form != REGION:
             return ShownImage(record, np.arange(0), {}, num_boxes)
-        return ShownImage(record, regions, named, num_boxes)
+        return ShownImage(record, regions, named, num_boxes, group.mirrored)
 
     def _stored_regions(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
         if self._regions is not None:
@@ -158,13 +207,10 @@ class GroupBatches:
 
     def _image(self, shown: Sequence[ShownImage]) -> ImageSide:
         """What a row shows: an image, or several that are read together."""
-        features = torch.cat([as_tensor(each.record.features[each.regions]) for each in shown])
-        if self._blind:
-            features = torch.zeros_like(features)
         boxes = np.concatenate([each.record.boxes[each.regions] for each in shown])
         several = len(shown) > 1
-        return ImageSide(
-            features=features,
+        side = ImageSide(
+            features=self._features(shown),
             boxes=boxes,
             masked=np.zeros(len(boxes), bool),
             whole_image=self._whole_image(shown[0].record),
@@ -173,6 +219,19 @@ class GroupBatches:
             height=shown[0].record.height,
             width=shown[0].record.width,
         )
+        if self._photos is None or self._blind:
+            return side
+        (one,) = shown
+        coming = self._photos.coming(one.record, one.regions, boxes, mirrored=one.mirrored)
+        return PhotoSide(**vars(side), photo=coming)
+
+    def _features(self, shown: Sequence[ShownImage]) -> torch.Tensor:
+        """(R, D) of what is shown together; none, (R, 0), where the encoder makes them of photos."""
+        if self._photos is not None:
+            count = sum(len(each.regions) for each in shown)
+            return torch.zeros(count, self._config.region_feature_size if self._blind else 0)
+        features = torch.cat([as_tensor(each.record.features[each.regions]) for each in shown])
+        return torch.zeros_like(features) if self._blind else features
 
     def _aligned(self, name: str, text: RowText, shown: ShownImage) -> np.ndarray | None:
         """See `PretrainSample.aligned_words`; a word names a box by its number: of those that the task gives, else of
@@ -200,7 +259,7 @@ class GroupBatches:
 
     def _whole_image(self, record: RegionRecord) -> torch.Tensor | None:
         """(D,), see `LayoutOptions.whole_image`; None where it is made of what is shown."""
-        if self._options.whole_image == SHOWN or self._blind:
+        if self._options.whole_image == SHOWN or self._blind or self._photos is not None:
             return None
         return whole_image_feature(record, stored=self._options.whole_image == STORED)
 
@@ -217,3 +276,20 @@ class GroupBatches:
                 f"that it was trained with"
             )
         return torch.zeros(width) if self._blind else as_float32(feature)
+
+
+def _at_boxes(record: RegionRecord, boxes: Any) -> RegionRecord:
+    """The record of the same photo with these boxes (n, 4), cut to it, without features."""
+    limits = np.array([record.width, record.height] * 2, np.float32)
+    placed = np.clip(np.asarray(boxes, np.float32).reshape(-1, 4), 0, limits)
+    count, kind = len(placed), record.features.dtype
+    return RegionRecord(
+        image_id=record.image_id,
+        height=record.height,
+        width=record.width,
+        boxes=placed,
+        features=np.zeros((count, 1), kind),
+        class_ids=np.zeros(count, np.uint16),
+        class_scores=np.zeros(count, np.float32),
+        image_feature=record.image_feature,
+    )

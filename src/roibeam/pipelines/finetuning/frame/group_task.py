@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
+from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.sample_order import SampleOrder
 
@@ -64,7 +66,10 @@ class GroupTask:
         self._batches, self._task = batches, task
         self._asked, self._loss, self._train, self._data = asked, loss, train, data
         self._validation = validation[: data.validation_groups or None]
-        self._order, self._seed = SampleOrder(len(train), (_ORDER, seed)), seed
+        photos = batches.photos
+        self._mirrors = task.mirrors if photos is None else photos.flip
+        likeness = None if photos is None else photos.likeness(group.images[0] for group in train)
+        self._order, self._seed = SampleOrder(len(train), (_ORDER, seed), likeness), seed
 
     @property
     def model(self) -> nn.Module:
@@ -86,12 +91,21 @@ class GroupTask:
             return self._batches.batch([self._shown(epoch, place) for epoch, place in chosen])
 
         if not self._data.workers:
-            return map(batch, places())
+            return map(batch, places()) if self._batches.photos is None else self._while_photos_are_read(places())
         return batches_ahead(places, batch, workers=self._data.workers)
+
+    def _while_photos_are_read(self, places: Iterator[list[tuple[int, int]]]) -> Iterator[TaskBatch]:
+        """As `batches`: threads read the photos of the next batch while one is trained on."""
+        waiting: deque[tuple[list[TaskGroup], SharedRows]] = deque()
+        for chosen in places:
+            groups = [self._shown(epoch, place) for epoch, place in chosen]
+            waiting.append((groups, self._batches.rows(groups)))
+            if len(waiting) > 1:
+                yield self._batches.finished(*waiting.popleft())
 
     def _shown(self, epoch: int, place: int) -> TaskGroup:
         """A group as it is trained on; whether it is mirrored depends on seed, epoch and group alone."""
-        group, mirrored = self._train[place], self._task.mirrored
+        group, mirrored = self._train[place], self._task.mirrored if self._mirrors else None
         if mirrored is None or np.random.default_rng((_MIRRORED, self._seed, epoch, place)).random() < 0.5:
             return group
         return mirrored(group)
@@ -135,7 +149,8 @@ class GroupTask:
 
 def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
     """(G, N), see `group_scores`."""
-    return group_scores(form, model(in_float32(batch.inputs)), batch.group_sizes)
+    inputs, *images = batch.model_inputs
+    return group_scores(form, model(in_float32(inputs), *images), batch.group_sizes)
 
 
 def predicted(

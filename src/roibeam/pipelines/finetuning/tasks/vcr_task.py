@@ -15,6 +15,7 @@ from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import find_file
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, VcrOptions, choice_measure, read_vcr_groups, vcr_scores
+from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import EACH_ROW
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import DETECTED, NO_LOSS
 from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
@@ -68,6 +69,8 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         answers=answers,
         write=_write,
         regions=regions,
+        mirrored=lambda group: replace(group, mirrored=True),
+        outlines=region_masks,
     )
 
 
