@@ -20,6 +20,9 @@ def predict_command(
     store: Annotated[str, option("store", "Of all images of the split.")],
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],
+    photos: Annotated[
+        str | None, option("photos", "For a model trained end to end.", default="where the store says")
+    ] = None,
     split: Annotated[str, option("split")] = "val",
     blind: Annotated[bool, option("blind")] = False,
     permute_images: Annotated[bool, option("permute-images")] = False,
@@ -38,8 +41,8 @@ def predict_command(
         roibeam predict vqa-run/ --store store/ --data vqa/ --blind --out blind.json
     """
     request = PredictRequest(
-        run=run, store=store, data=data, out=out, split=split, blind=blind, permute_images=permute_images, seed=seed,
-        batch_size=batch_size, device=device, threads=threads,
+        run=run, store=store, data=data, out=out, photos=photos, split=split, blind=blind,
+        permute_images=permute_images, seed=seed, batch_size=batch_size, device=device, threads=threads,
     )  # fmt: skip
     check_predict(request)
     with waiting("loading torch"):

@@ -21,6 +21,8 @@ import torch
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
+from roibeam.pipelines.finetuning.end_to_end.task_encoder import task_encoder
 from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import WORDS, sections_of, steps_for, without_evaluations
@@ -28,7 +30,7 @@ from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import GroupTask
 from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, shared_images
 from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import start_from_words, started_network
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network, with_encoder
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.rows import TaskGroup
@@ -99,13 +101,13 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     with waiting("reading the task"):
         task = named.open(request.data, sections[request.task], None)
     with FeatureStore(request.store) as store:
-        choices = [] if start.found is None else check_feature_space(start.found, store)
+        choices = [] if start.found is None or request.end_to_end else check_feature_space(start.found, store)
         data = _joined(task, store, request.min_match)
         notes = [*choices, *data.notes, *_leaks(data, start, allowed=sections["data"].shared_images)]
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, len(data.train.groups))
-        sections = sections_of(request, named.options, recipe, steps=steps)
+        sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.whole_image)
         return _trained(request, resume, sections, start, task, store, data, notes)
 
 
@@ -182,7 +184,8 @@ def _trained(
     )
     torch.manual_seed(config.seed)
     with waiting("building the model"):
-        model = start.model(vocab_size=tokenizer.vocab_size, width=store.feature_dim)
+        width = sections["detector"].feature_dim if request.end_to_end else store.feature_dim
+        model = start.model(vocab_size=tokenizer.vocab_size, width=width)
         network = started_network(start.system, model, asked, sections["head"].kind, source=start.source)
         if sections["head"].start == WORDS:
             start_from_words(network, task.labels, tokenizer)
@@ -190,6 +193,9 @@ def _trained(
         start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
         regions=task.regions,
     )  # fmt: skip
+    if request.end_to_end:
+        network, photos = _from_photos(request, sections, start, task, network, store, data)
+        batches = batches.with_photos(photos)
     batches.check(data.train.groups[0])
     trained = GroupTask(
         network, batches, task, asked, loss, data.train.groups, data.asked, sections["data"],
@@ -211,6 +217,25 @@ def _trained(
             evaluation = trained.evaluate()
     judged = len(data.asked[: sections["data"].validation_groups or None])
     return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
+
+
+def _from_photos(
+    request: FinetuneRequest,
+    sections: Mapping[str, Any],
+    start: TaskStart,
+    task: DownstreamTask,
+    network: TaskNetwork,
+    store: FeatureStore,
+    data: _TaskData,
+) -> tuple[TaskNetwork, GroupPhotos]:
+    """The network with its encoder, and the photos that this one reads."""
+    with waiting("building the region encoder"):
+        encoder = task_encoder(request.encoder, sections["detector"], sections["encoder"], start.encoder)
+    choices, options = sections["end_to_end"], sections["photos"]
+    images = dict.fromkeys([*data.train.image_ids(), *(data.validation.image_ids() if data.validation else ())])
+    with waiting("looking for the photos"):
+        photos = GroupPhotos(store, images, request.encoder.photos, encoder, choices, options, outlines=task.outlines)
+    return with_encoder(network, encoder, choices), photos
 
 
 def _tokenizer(
@@ -252,7 +277,15 @@ def _described(
         "groups": _digest_of_groups(data.train.groups),
         "tokenizer": tokenizer.digest,
         "feature_space": store.fingerprint.feature_space,
+        **_described_photos(sections),
     }
+
+
+def _described_photos(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run from photos, beside what its model's own config says."""
+    if "photos" not in sections:
+        return {}
+    return {"photos": sections["photos"].described(), "region_chunk": sections["encoder"].region_chunk}
 
 
 def _recorded(
@@ -264,6 +297,7 @@ def _recorded(
         "start": request.start,
         "recipe": request.recipe,
         "store": str(store.path),
+        "photos": request.encoder.photos,
         "data": str(request.data),
         "trained_groups": len(data.train.groups),
         "notes": list(notes),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount, accuracy
+from roibeam.model.end_to_end import EndToEndModel
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores
@@ -150,6 +151,8 @@ class GroupTask:
 def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
     """(G, N), see `group_scores`."""
     inputs, *images = batch.model_inputs
+    if not images and isinstance(model, EndToEndModel):
+        model = model.model  # shown nothing: its features are not made of photos
     return group_scores(form, model(in_float32(inputs), *images), batch.group_sizes)
 
 

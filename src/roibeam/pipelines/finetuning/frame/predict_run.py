@@ -25,12 +25,14 @@ import torch
 
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
+from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
 from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted
 from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
-from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict, reads_photos
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
@@ -40,6 +42,7 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.model_folder import FoundModel
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.launched import is_main_process, num_processes
@@ -77,6 +80,7 @@ class TrainedTask:
 
     Attributes:
         run: folder of the run.
+        photos: how it reads photos; None for one on stored features.
     """
 
     found: FoundModel
@@ -86,6 +90,7 @@ class TrainedTask:
     layout: LayoutOptions
     task: DownstreamTask
     run: Path
+    photos: TaskPhotos | None = None
 
     @classmethod
     def read(cls, found: FoundModel, data: Path) -> TrainedTask:
@@ -105,7 +110,24 @@ class TrainedTask:
         system = SYSTEMS[described["system"]]
         network = read_network(found.source, system, asked)
         layout = LayoutOptions(**described["layout"])
-        return cls(found, network, system, asked, layout, task, found.source.parents[2])
+        photos = TaskPhotos(**described["photos"]) if reads_photos(found) else None
+        return cls(found, network, system, asked, layout, task, found.source.parents[2], photos)
+
+    def from_photos(
+        self, batches: GroupBatches, store: FeatureStore, groups: Sequence[TaskGroup], folder: str | None
+    ) -> GroupBatches:
+        """The batches with the photos of these groups.
+
+        Raises:
+            ValueError: as `GroupPhotos`.
+        """
+        joint: Any = self.network.module
+        assert self.photos is not None
+        images = dict.fromkeys(image for group in groups for image in group.images)
+        encoder = region_encoder_of(joint)
+        return batches.with_photos(
+            GroupPhotos(store, images, folder, encoder, joint.choices, self.photos, outlines=self.task.outlines)
+        )
 
 
 def run_prediction(request: PredictRequest) -> PredictResult:
@@ -123,7 +145,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     device = choose_device(request.device)
     logger.info("%s", device.words)
     with FeatureStore(request.store) as store:
-        notes = check_feature_space(trained.found, store)
+        notes = [] if trained.photos else check_feature_space(trained.found, store)
         with waiting(f"joining {request.split} with the store"):
             read = task.read(request.split)
             joined = StoreImages(store).join(read.groups, f"{task.name}, {request.split}", min_match=1.0)
@@ -132,6 +154,8 @@ def run_prediction(request: PredictRequest) -> PredictResult:
             trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
             trained.layout, trained.asked, store, loss=None, blind=request.blind, regions=task.regions,
         )  # fmt: skip
+        if trained.photos is not None:
+            batches = trained.from_photos(batches, store, groups, request.photos)
         batches.check(groups[0])
         trained.network.module.to(device.name)
         folder = request.out.with_name(f"{request.out.name}.parts-{_digest(request, trained, groups)}")
