@@ -38,7 +38,7 @@ FAULTS = (
     Fault(
         "the whole image is the mean of what is shown",
         "src/roibeam/pipelines/finetuning/frame/group_batches.py",
-        "if self._options.whole_image == SHOWN or self._blind or self._photos is not None:",
+        "if self._options.whole_image == SHOWN or self._blind:",
         "if True:",
         f"{_ITEMS}[finetune_vilbert/data_vqa_first]",
     ),

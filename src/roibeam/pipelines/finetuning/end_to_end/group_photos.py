@@ -87,6 +87,11 @@ class GroupPhotos:
         """Whether every other photo of training is mirrored."""
         return self._options.flip
 
+    @property
+    def has_whole_image(self) -> bool:
+        """Whether a feature of the whole image is made of each photo."""
+        return self._choices.whole_image == "box"
+
     def likeness(self, image_ids: Iterable[str]) -> list[float] | None:
         """For each image its width by its height; None where photos come in any order."""
         if not self._options.aspect_buckets:

@@ -259,7 +259,10 @@ class GroupBatches:
 
     def _whole_image(self, record: RegionRecord) -> torch.Tensor | None:
         """(D,), see `LayoutOptions.whole_image`; None where it is made of what is shown."""
-        if self._options.whole_image == SHOWN or self._blind or self._photos is not None:
+        if self._photos is not None:  # the encoder makes it; a model that would read it is shown zeros if it is blind
+            hidden = self._blind and self._photos.has_whole_image
+            return torch.zeros(self._config.region_feature_size) if hidden else None
+        if self._options.whole_image == SHOWN or self._blind:
             return None
         return whole_image_feature(record, stored=self._options.whole_image == STORED)
 
