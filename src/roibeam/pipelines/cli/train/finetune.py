@@ -83,7 +83,7 @@ def finetune_command(
         roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
         roibeam finetune r/ --task labels --from run/ --store store/ --data my/
         roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3
-        roibeam finetune r/ --task vcr --from pixels/ --store s/ --data vcr/ --end-to-end
+        roibeam finetune r/ --task vcr --from run/ --store s/ --data d/ --end-to-end
     """
     request = FinetuneRequest(
         out=out, task=task, start=start, store=store, data=data, recipe=recipe, system=system, size=model,
