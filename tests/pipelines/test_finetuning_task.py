@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from rank_deviations import BOUNDS, largest_difference, log_in
-from ranks import run_ranks, said
 from safetensors.torch import load_file
 from small_finetuning import SmallFinetuning, make_task
 from small_pretraining import settings
@@ -89,25 +87,6 @@ def test_a_run_that_goes_on_is_the_run_that_was_not_ended(system: str, kind: str
     assert whole.keys() == ended.keys() and all(torch.equal(whole[name], ended[name]) for name in whole)
     first = weights(tmp_path / "whole", 3)
     assert any(not torch.equal(first[name], whole[name]) for name in whole)
-
-
-@pytest.mark.parametrize(
-    ("system", "kind"),
-    [
-        ("vlbert", CHOICE),
-        *(pytest.param(system, kind, marks=pytest.mark.slow) for system in SYSTEMS for kind in (LABEL, REGION)),
-    ],
-)
-def test_two_processes_train_as_one(system: str, kind: str, tmp_path: Path) -> None:
-    """Groups with two to four choices fall to them unevenly."""
-    logs = []
-    for ranks in (1, 2):
-        folder = tmp_path / str(ranks)
-        work = SmallFinetuning(folder, settings(steps=4), 4 // ranks, system, kind, double=True)
-        assert run_ranks(work, ranks, tmp_path / f"said-{ranks}") == [0] * ranks, said(tmp_path / f"said-{ranks}")
-        logs.append(log_in(folder))
-    assert largest_difference(*logs) < BOUNDS["float64"]
-    assert logs[0][0]["loss"] != logs[0][-1]["loss"]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSyst
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.sample import ImageSide
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
+from roibeam.pipelines.inputs.captioned.corpus import reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
@@ -44,13 +45,16 @@ class ShownImage:
         regions: (R,) int64, numbers of the record's regions that are shown, in their order.
         named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
         num_boxes: that words may name.
-        mirrored: whether the photo is shown mirrored; boxes of the record are those of the photo as it is.
+        boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored; before a
+            photo is read they are those of the photo as it is.
+        mirrored: whether the image is shown mirrored.
     """
 
     record: RegionRecord
     regions: np.ndarray
     named: Mapping[int, int]
     num_boxes: int
+    boxes: np.ndarray
     mirrored: bool = False
 
 
@@ -94,7 +98,8 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._store, self._loss, self._blind, self._regions = store, loss, blind, regions
+        self._read, self._loss, self._blind, self._regions = reader(store), loss, blind, regions
+        self._global_width = int(getattr(config, "global_feature_size", 0))
         self._photos: GroupPhotos | None = None
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
 
@@ -113,7 +118,7 @@ class GroupBatches:
         if self._system.joins_images and self._asked.num_images > 1:
             raise ValueError(
                 f"--end-to-end: {self._system.name} reads {self._asked.num_images} images in one row, which is not "
-                f"made of photos; take stored features, or a system with a row for each image, such as vlbert"
+                f"made of photos; take stored features, or a system with a row for each image, such as vilbert"
             )
         made = copy.copy(self)
         made._photos = photos
@@ -124,7 +129,7 @@ class GroupBatches:
         if self._photos is not None:
             self.batch([group])
             return
-        record = self._store[group.images[0]]
+        record = self._read(group.images[0])
         check_width(self._config, record)
         self._global_feature(record)
 
@@ -165,7 +170,7 @@ class GroupBatches:
 
     def _shown(self, group: TaskGroup, number: int) -> ShownImage:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
-        record = self._store[group.images[number]]
+        record = self._read(group.images[number])
         given = group.boxes[number] if len(group.boxes) else None
         if given is not None and self._photos is not None:
             record = _at_boxes(record, given)
@@ -177,11 +182,12 @@ class GroupBatches:
         else:
             regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
             named = {int(region): place for place, region in enumerate(regions)}
-        if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
-            record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
         if self._blind and self._asked.form != REGION:
-            return ShownImage(record, np.arange(0), {}, num_boxes)
-        return ShownImage(record, regions, named, num_boxes, group.mirrored)
+            regions, named = np.arange(0), {}
+        boxes = record.boxes[regions]
+        if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
+            boxes = mirrored_boxes(boxes, record.width)
+        return ShownImage(record, regions, named, num_boxes, boxes, group.mirrored)
 
     def _stored_regions(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
         if self._regions is not None:
@@ -207,8 +213,8 @@ class GroupBatches:
 
     def _image(self, shown: Sequence[ShownImage]) -> ImageSide:
         """What a row shows: an image, or several that are read together."""
-        boxes = np.concatenate([each.record.boxes[each.regions] for each in shown])
         several = len(shown) > 1
+        boxes = np.concatenate([each.boxes for each in shown])
         side = ImageSide(
             features=self._features(shown),
             boxes=boxes,
@@ -230,7 +236,8 @@ class GroupBatches:
         if self._photos is not None:
             count = sum(len(each.regions) for each in shown)
             return torch.zeros(count, self._config.region_feature_size if self._blind else 0)
-        features = torch.cat([as_tensor(each.record.features[each.regions]) for each in shown])
+        parts = [as_tensor(each.record.features[each.regions]) for each in shown]
+        features = torch.cat(parts) if len(parts) > 1 else parts[0]
         return torch.zeros_like(features) if self._blind else features
 
     def _aligned(self, name: str, text: RowText, shown: ShownImage) -> np.ndarray | None:
@@ -268,7 +275,7 @@ class GroupBatches:
 
     def _global_feature(self, record: RegionRecord) -> torch.Tensor | None:
         """(G,) for a model that reads one; ValueError where the record has none of that width."""
-        width = getattr(self._config, "global_feature_size", 0)
+        width = self._global_width
         if not width:
             return None
         feature = record.image_feature

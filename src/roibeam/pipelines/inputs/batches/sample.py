@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -118,7 +119,7 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
     )
 
 
-def text_fields(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray], *, pad_id: int) -> dict[str, Tensor]:
+def text_fields(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray], *, pad_id: int) -> dict[str, Any]:
     """What a `VLBatch` has of Q texts: `text_ids`, `text_mask`, `text_segments`.
 
     Args:
@@ -133,7 +134,7 @@ def text_fields(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray], *, pa
     }
 
 
-def image_fields(images: Sequence[ImageSide]) -> dict[str, Tensor | None]:
+def image_fields(images: Sequence[ImageSide]) -> dict[str, Any]:
     """What a `VLBatch` has of I images; what none of them has is None."""
     regions, width = [len(image.boxes) for image in images], images[0].features.shape[1]
     shape = (len(images), max(regions))

@@ -54,12 +54,10 @@ class SharedRows:
     def collate(self, *, pad_id: int) -> VLBatch:
         """The batch, padded. Where every row has its own text, or image, nothing is said to be shared."""
         of_images = image_fields(self.images)
-        mask = of_images["region_mask"]
-        assert mask is not None
         return VLBatch(
-            **text_fields(*zip(*self.texts, strict=True), pad_id=pad_id),
+            **text_fields([ids for ids, _ in self.texts], [segments for _, segments in self.texts], pad_id=pad_id),
             **of_images,
-            aligned_words=aligned_words(self.row_words, mask.shape[1]),
+            aligned_words=aligned_words(self.row_words, of_images["region_mask"].shape[1]),
             row_texts=_shared(self.row_texts),
             row_images=_shared(self.row_images),
             sample_ids=tuple(self.row_names),
