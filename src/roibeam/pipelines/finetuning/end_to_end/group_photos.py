@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +30,22 @@ from roibeam.pipelines.inputs.record_photos import PhotoPlace, RecordPhotos
 
 # Path of a photo, its record, cells each way -> (K, cells, cells) float32, what each cell of each region counts.
 Outlines = Callable[[str, RegionRecord, int], np.ndarray]
+
+
+class ShownRegions(NamedTuple):
+    """What is cut out of a photo.
+
+    Attributes:
+        record: of the photo.
+        regions: (R,) int64, numbers of the record's regions that are shown.
+        boxes: (R, 4) float32, x1 y1 x2 y2 in pixels of the photo as it is.
+        masked: (R,) bool, what of them the model must not see.
+    """
+
+    record: RegionRecord
+    regions: np.ndarray
+    boxes: np.ndarray
+    masked: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,18 +116,15 @@ class GroupPhotos:
         metas = map(self._store.meta, image_ids)
         return [meta.width / meta.height for meta in metas]
 
-    def coming(
-        self, record: RegionRecord, regions: np.ndarray, boxes: np.ndarray, *, mirrored: bool
-    ) -> Future[CutPhoto]:
+    def coming(self, shown: ShownRegions, *, mirrored: bool) -> Future[CutPhoto]:
         """A photo that a thread reads.
 
         Args:
-            regions: (R,) int64, numbers of the record's regions that are shown, where masks are cut of them.
-            boxes: (R, 4) float32, x1 y1 x2 y2 in pixels of the photo as it is.
             mirrored: whether the photo is mirrored left to right, and boxes and masks with it.
         """
+        record = shown.record
         place = PhotoPlace(record.image_id, self._locations[record.image_id], (record.height, record.width))
-        return self._threads().submit(self._cut, place, record, regions, boxes, mirrored)
+        return self._threads().submit(self._cut, place, shown, mirrored)
 
     def collated(self, photos: Sequence[Future[CutPhoto]]) -> tuple[ImageBatch, Tensor]:
         """Photos padded to one batch, and (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
@@ -125,22 +139,20 @@ class GroupPhotos:
         masks = _padded([each.masks for each in cut], mask.shape[1])
         return replace(made.images, cell_weights=masks), boxes * mask[..., None]
 
-    def _cut(
-        self, place: PhotoPlace, record: RegionRecord, regions: np.ndarray, boxes: np.ndarray, mirrored: bool
-    ) -> CutPhoto:
+    def _cut(self, place: PhotoPlace, asked: ShownRegions, mirrored: bool) -> CutPhoto:
         pixels, config = self._photos.read(place), self._config
         try:
             shown = prepare_input(
-                pixels, boxes, np.zeros(len(boxes), bool), config, self._conventions, self._choices, flip=mirrored
+                pixels, asked.boxes, asked.masked, config, self._conventions, self._choices, flip=mirrored
             )
         except ValueError as error:
             raise ValueError(f"image {place.image_id!r}: {error}") from None
         if self._options.fixed_size:
             padded = padded_to_edges(shown.photo.pixels, config.short_edge, config.long_edge)
             shown = replace(shown, photo=replace(shown.photo, pixels=padded))
-        return CutPhoto(shown, self._masks(place.location, record, regions, mirrored))
+        return CutPhoto(shown, self._masks(place.location, asked, mirrored))
 
-    def _masks(self, location: str, record: RegionRecord, regions: np.ndarray, mirrored: bool) -> Tensor | None:
+    def _masks(self, location: str, asked: ShownRegions, mirrored: bool) -> Tensor | None:
         if self._outlines is None:
             return None
         if parse_location(location) is not None or is_url(location):
@@ -149,7 +161,7 @@ class GroupPhotos:
                 f"--set photos.outlines=false"
             )
         side = -(-self._config.pooled_cells // self._conventions.res5_stride)
-        masks = torch.from_numpy(self._outlines(location, record, side)[regions])
+        masks = torch.from_numpy(self._outlines(location, asked.record, side)[asked.regions])
         return masks.flip(-1) if mirrored else masks
 
     def _threads(self) -> ThreadPoolExecutor:

@@ -17,7 +17,7 @@ import torch
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos
+from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos, ShownRegions
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup, TaskRow
@@ -228,8 +228,8 @@ class GroupBatches:
         if self._photos is None or self._blind:
             return side
         (one,) = shown
-        coming = self._photos.coming(one.record, one.regions, boxes, mirrored=one.mirrored)
-        return PhotoSide(**vars(side), photo=coming)
+        cut = ShownRegions(one.record, one.regions, boxes, side.masked)
+        return PhotoSide(**vars(side), photo=self._photos.coming(cut, mirrored=one.mirrored))
 
     def _features(self, shown: Sequence[ShownImage]) -> torch.Tensor:
         """(R, D) of what is shown together; none, (R, 0), where the encoder makes them of photos."""
