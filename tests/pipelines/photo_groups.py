@@ -23,7 +23,7 @@ from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos, Outlines
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import GroupTask
+from roibeam.pipelines.finetuning.frame.group_task import PhotoTask
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network, with_encoder
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
@@ -33,6 +33,7 @@ from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.task import DownstreamTask, TaskSplit
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.loop import TrainResult, train
+from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.train_config import TrainConfig
 
 NUM_GROUPS = 4
@@ -111,12 +112,16 @@ def from_photos(
     return batches(opened, trained, system, kind, photos=photos, blind=blind)
 
 
-class InItsFloats(GroupTask):
+class InItsFloats(PhotoTask):
     """In the float type of its model."""
 
     def batches(self, *where: Any, **ranks: Any) -> Any:
         dtype = next(self.model.parameters()).dtype
         return (_in_floats(batch, dtype) for batch in super().batches(*where, **ranks))
+
+    def worst_batch(self) -> WorstBatch:
+        worst = super().worst_batch()
+        return replace(worst, batch=_in_floats(worst.batch, next(self.model.parameters()).dtype))
 
 
 def _in_floats(batch: TaskBatch, dtype: torch.dtype) -> TaskBatch:
@@ -151,7 +156,7 @@ class PhotoFinetuning:
     photos: dict[str, Any] = field(default_factory=dict)
     padding_multiple: int = 1
 
-    def task(self, opened: FeatureStore) -> GroupTask:
+    def task(self, opened: FeatureStore) -> PhotoTask:
         conventions = replace(CONVENTIONS["vlbert-e2e"], padding_multiple=self.padding_multiple)
         _, trained = network(
             self.system, self.kind, whole_image=self.whole_image, dropout=self.dropout, conventions=conventions

@@ -321,3 +321,21 @@ def test_photos_of_one_shape_share_batches(store: FeatureStore) -> None:
     photos = photos_of(None, store, trained, TaskPhotos(aspect_buckets=True), None)
     assert photos.likeness([image_id(0), image_id(2)]) == pytest.approx([64 / 48, 72 / 40])
     assert photos_of(None, store, trained, TaskPhotos(), None).likeness([image_id(0)]) is None
+
+
+def test_the_largest_batch_is_as_large_as_any(made: PhotoStore, tmp_path: Path) -> None:
+    """High photos and wide ones of 48 x 79 pixels at most; of the groups' images one has six regions."""
+    with FeatureStore(made.path) as opened:
+        task = PhotoFinetuning(made.path, tmp_path, settings(steps=4), 3).task(opened)
+        worst = task.worst_batch()
+        stream = task.batches(0, rank=0, num_ranks=1)
+        others = [next(stream) for _ in range(4)]
+    images, inputs = worst.batch.images, worst.batch.inputs
+    assert worst.what == "3 photos of 79 x 79 pixels with 6 regions each"
+    assert not images.pixels.any() and inputs.batch_size == 12
+    for batch in others:
+        assert batch.images is not None
+        sizes = zip(images.pixels.shape, batch.images.pixels.shape, strict=True)
+        assert all(most >= each for most, each in sizes)
+        assert inputs.region_mask.shape[1] >= batch.inputs.region_mask.shape[1]
+    assert task.losses(task.model, worst.batch).losses["task"].total.isfinite()

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.extraction.region_batch import padded_to_edges
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.features.counted import counted
@@ -23,6 +24,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
+from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.foundation.files.archives import parse_location
 from roibeam.pipelines.foundation.files.remote_files import is_url
 from roibeam.pipelines.inputs.batches.image_batch import PhotoInput, collate_inputs, prepare_input
@@ -115,6 +117,23 @@ class GroupPhotos:
             return None
         metas = map(self._store.meta, image_ids)
         return [meta.width / meta.height for meta in metas]
+
+    def largest_input(self) -> tuple[int, int]:
+        """Height and width, pixels, of a padded network input that holds every photo of the run."""
+        config, multiple = self._config, self._conventions.padding_multiple
+        shapes = {(meta.height, meta.width) for meta in map(self._store.meta, self._locations)}
+        edges = config.short_edge, config.long_edge
+        inputs = np.array([input_size(shape, *edges, self._conventions)[0] for shape in shapes])
+        if self._options.fixed_size:
+            inputs = np.where(inputs[:, :1] <= inputs[:, 1:], edges, edges[::-1])
+        height, width = (inputs + -inputs % multiple).max(axis=0)
+        return int(height), int(width)
+
+    def num_regions(self, group: TaskGroup) -> int:
+        """Of its image with the most: those that the task gives, else those of the store."""
+        if len(group.boxes):
+            return max(len(boxes) for boxes in group.boxes)
+        return max(self._store.meta(image).num_regions for image in group.images)
 
     def coming(self, shown: ShownRegions, *, mirrored: bool) -> Future[CutPhoto]:
         """A photo that a thread reads.

@@ -27,7 +27,7 @@ from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, 
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import WORDS, sections_of, steps_for, without_evaluations
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import GroupTask
+from roibeam.pipelines.finetuning.frame.group_task import GroupTask, PhotoTask
 from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, shared_images
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network, with_encoder
@@ -197,7 +197,8 @@ def _trained(
         network, photos = _from_photos(request, sections, start, task, network, store, data)
         batches = batches.with_photos(photos)
     batches.check(data.train.groups[0])
-    trained = GroupTask(
+    kind = PhotoTask if request.end_to_end else GroupTask
+    trained = kind(
         network, batches, task, asked, loss, data.train.groups, data.asked, sections["data"],
         seed=config.seed,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
 
 _ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
@@ -146,6 +147,27 @@ class GroupTask:
 
     def _real(self, batch: TaskBatch) -> Tensor:
         return real_scores(self._asked.form, batch.inputs, batch.group_sizes, self._asked.num_labels)
+
+
+class PhotoTask(GroupTask):
+    """From photos: the largest batch is tried before the first step (`RehearsedTask`)."""
+
+    def worst_batch(self) -> WorstBatch:
+        """As large as any: every photo in an input that holds them all, blank, and as many regions and rows as those of
+        the group with the most regions."""
+        photos = self._batches.photos
+        assert photos is not None
+        batch = self._batches.batch([max(self._train, key=photos.num_regions)] * self.batch_size)
+        assert batch.images is not None
+        height, width = photos.largest_input()
+        count, regions = batch.images.blanked_regions.shape
+        blank = batch.images.pixels.new_zeros(count, 3, height, width)
+        return WorstBatch(
+            replace(batch, images=replace(batch.images, pixels=blank)),
+            f"{count} photos of {width} x {height} pixels with {regions} regions each",
+            "encoder.recompute=true, train.activation_checkpointing=true, encoder.region_chunk=64, a smaller "
+            "detector.short_edge",
+        )
 
 
 def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
