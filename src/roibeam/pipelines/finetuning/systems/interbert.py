@@ -14,7 +14,7 @@ from roibeam.model.inputs import VLBatch
 from roibeam.model.interbert.config import interbert_config, interbert_small
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import (
     ReleaseHead,
@@ -32,7 +32,7 @@ class InterBertAnswers(InterBertForTasks):
         return self.answers(self.encode(batch))
 
 
-def _text(pieces: Pieces, parts: Sequence[TaskText], form: str, num_images: int) -> list[Span]:
+def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
     return parts_with_separators(pieces, parts, last_segment=1 if form == CHOICE else 0)
 
 

@@ -18,7 +18,7 @@ from roibeam.model.vlbert.config import PRE_TRAINING_FIELDS, VLBertConfig, VLBer
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.start import task_start
 from roibeam.model.vlbert.tasks import VLBertForVqa
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import ReleaseHead, TaskSystem, parts_with_separators
 
@@ -32,7 +32,7 @@ class VLBertAnswers(VLBertForVqa):
         return self.answers(batch, super().forward(batch))
 
 
-def _text(pieces: Pieces, parts: Sequence[TaskText], form: str, num_images: int) -> list[Span]:
+def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
     spans = parts_with_separators(pieces, parts, last_segment=_ANSWER if form == CHOICE else 0, join_context=True)
     return [*spans, pieces.mask(_ANSWER), pieces.sep(_ANSWER)] if form == LABEL else spans
 
@@ -58,6 +58,8 @@ SYSTEM = TaskSystem(
     positions=lambda config: config.max_position_embeddings - 2,
     reads={LABEL: "mask_piece", CHOICE: "pooled"},
     pair_reads="mask_piece",
+    joins_context=True,
+    tells_whole_image=True,
     grounds_words=True,
     classifier="two_layers",
     changes={CHOICE: {"with_pooler": True, "text_visual": "grounded"}},
