@@ -110,26 +110,25 @@ def shown_boxes(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord], np
 
 
 def joined_image(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord, RegionRecord], JoinedImage]:
-    """Detected regions, then the annotated boxes that are shown, see `join_regions`."""
+    """Detected regions, then all annotated boxes, see `join_regions`."""
 
     def joined(group: TaskGroup, image: int, detected: RegionRecord, annotated: RegionRecord) -> JoinedImage:
         _check_boxes(group, annotated)
-        shown = np.array(group.facts["shown"], np.int64)
-        own = annotated.features[shown].astype(np.float32), annotated.boxes[shown]
+        own = annotated.features.astype(np.float32), annotated.boxes
         found = join_regions((detected.features.astype(np.float32), detected.boxes), own, max_regions)
         first, kept = found.num_detected, len(found.boxes) - found.num_detected
         record = replace(
             detected,
             boxes=found.boxes,
             features=found.features,
-            class_ids=np.concatenate([detected.class_ids[:first], annotated.class_ids[shown][:kept]]),
-            class_scores=np.concatenate([detected.class_scores[:first], annotated.class_scores[shown][:kept]]),
+            class_ids=np.concatenate([detected.class_ids[:first], annotated.class_ids[:kept]]),
+            class_scores=np.concatenate([detected.class_scores[:first], annotated.class_scores[:kept]]),
             attribute_ids=None,
             attribute_scores=None,
             class_distribution=None,
             image_feature=None if detected.image_feature is None else detected.image_feature.astype(np.float32),
         )
-        named = {int(number): first + place for place, number in enumerate(shown[:kept])}
+        named = {number: first + number for number in range(kept)}
         return JoinedImage(record, named, annotated.num_regions, found.whole)
 
     return joined
