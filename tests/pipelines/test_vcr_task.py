@@ -295,6 +295,10 @@ def test_the_task_of_the_frame(problem: str, rows: int, name: str, tmp_path: Pat
     assert len(group.rows) == rows
     measures = task.judge([group], [Prediction(scores)])
     assert measures[name].percent == 100.0
+    assert task.judged is not None
+    judged = task.judged(group)  # while a run trains: the right answer's rationales alone
+    kept = slice(0, 4) if problem == "answer" else slice(4, 8)
+    assert judged.rows == group.rows[kept] and task.judge([judged], [Prediction(scores[kept])]) == measures
     entries = json.loads(json.dumps(list(task.answers([group], [Prediction(scores)]))))
     task.write(tmp_path / "said.csv", entries)
     assert len((tmp_path / "said.csv").read_text().splitlines()[0].split(",")) == 1 + rows

@@ -231,6 +231,13 @@ def test_a_second_store_that_is_missing_or_not_read_is_told(tmp_path: Path) -> N
         StorePair(small, made_store()).annotated("train0")
 
 
+def test_stores_of_different_features_are_refused() -> None:
+    other = made_store()
+    other.fingerprint = replace(other.fingerprint, feature_space="imported:other")  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="--annotated-store fake-store has other features than --store"):
+        StorePair(made_store(), other)
+
+
 def test_a_record_of_other_boxes_is_told(tmp_path: Path) -> None:
     task = open_vcr(questions(tmp_path), VcrOptions(), None)
     tokenizer = words()

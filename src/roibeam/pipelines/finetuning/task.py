@@ -104,6 +104,8 @@ class DownstreamTask:
         max_pieces: text pieces of a row, special ones not counted, that `pieces` leaves; 0 for any number.
         turns: group -> what of several problems it is of, which one model learns in turn; None for one problem.
         updates: of several problems, as of `AlternatingTask`.
+        judged: a group of the validation split -> as a run asks about it while it trains, with the rows that are judged
+            alone; None asks about all.
         tells: what a result file of this model tells; a second model may tell the rest. () for all there is.
         beside: what is learned beside the task; None for nothing.
     """
@@ -128,6 +130,7 @@ class DownstreamTask:
     max_pieces: int = 0
     turns: Callable[[TaskGroup], str] | None = None
     updates: str = "step"
+    judged: Callable[[TaskGroup], TaskGroup] | None = None
     tells: tuple[str, ...] = ()
     beside: BesideTask | None = None
 

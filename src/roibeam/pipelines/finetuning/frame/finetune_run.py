@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,10 @@ def _joined(task: DownstreamTask, store: FeatureStore, shown: FeatureStore | Sto
             if isinstance(shown, StorePair):
                 found[split] = shown.with_both(found[split], f"{task.name}, {split}", min_match=min_match, hint=hint)
         notes += [*read.notes, *found[split].notes(f"{task.name}, {split}")]
-    return _TaskData(found[task.train], found.get(task.validation or ""), tuple(notes))
+    judged = found.get(task.validation or "")
+    if judged is not None and task.judged is not None:
+        judged = replace(judged, groups=[task.judged(group) for group in judged.groups])
+    return _TaskData(found[task.train], judged, tuple(notes))
 
 
 def _leaks(data: _TaskData, start: TaskStart, *, allowed: bool) -> list[str]:

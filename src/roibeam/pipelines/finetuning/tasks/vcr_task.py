@@ -70,9 +70,18 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         max_pieces=options.max_pieces,
         turns=(lambda group: str(group.facts["problem"])) if options.problem == BOTH else None,
         updates=options.updates,
+        judged=rows_of_right_answer,
         tells=options.problems,
         beside=vcr_beside(options),
     )
+
+
+def rows_of_right_answer(group: TaskGroup) -> TaskGroup:
+    """The group with the four rationales that are judged, where it asks for those of each answer."""
+    right = group.facts[ANSWER]
+    if len(group.rows) == NUM_CHOICES or right is None:
+        return group
+    return replace(group, rows=group.rows[right * NUM_CHOICES : (right + 1) * NUM_CHOICES])
 
 
 def judge_vcr(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+from roibeam.features.comparison.feature_spaces import meaning_difference
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages
@@ -17,11 +18,19 @@ class StorePair:
     Args:
         store: of detected regions.
         annotated: of the task's boxes; its ids are found as those of captions are.
+    Raises:
+        ValueError: when features of the two mean different things.
     """
 
     def __init__(self, store: FeatureStore, annotated: FeatureStore) -> None:
         self.store, self.second = store, annotated
         self._images = StoreImages(annotated)
+        if store.fingerprint.meaning != annotated.fingerprint.meaning:
+            what = meaning_difference(store.fingerprint, annotated.fingerprint)
+            raise ValueError(
+                f"--annotated-store {annotated.path} has other features than --store {store.path}"
+                f"{f' (different: {what})' if what else ''}; extract both with one detector, the second with --boxes"
+            )
 
     def __getitem__(self, image_id: str) -> RegionRecord:
         return self.store[image_id]
