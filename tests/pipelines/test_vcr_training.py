@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from captioned_records import FakeStore, make_record
+from safetensors.torch import save_model
 from task_groups import ASKED, SIZES, TINY, small_network
 
 from roibeam.features.record.region_record import RegionRecord
@@ -22,7 +23,7 @@ from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import GroupTask, TurnsTask
 from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network, started_network
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair, check_annotated
 from roibeam.pipelines.finetuning.rows import CHOICE
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
@@ -34,6 +35,7 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules import regions
 from roibeam.pipelines.finetuning.tasks.vcr_rules.names import NamesDrawn
 from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.run_folder.files import write_json
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 KINDS = ["person", "cup", "person", "dog"]
@@ -71,13 +73,19 @@ def made_store(*, num_regions: int = 4, seed: int = 0) -> FeatureStore:
 
 
 def network_for(
-    system: str, tokenizer: CaptionTokenizer, width: int, *, positions: int = 64, beside: BesideTask | None = None
+    system: str,
+    tokenizer: CaptionTokenizer,
+    width: int,
+    *,
+    positions: int = 64,
+    beside: BesideTask | None = None,
+    head: str = "ours",
 ) -> TaskNetwork:
     torch.manual_seed(0)
     named: Any = SYSTEMS[system]
     fields = {**TINY, **SIZES.get(system, {}), "max_position_embeddings": positions}
     config = named.sizes["small"](vocab_size=tokenizer.vocab_size, region_feature_size=width, **fields)
-    network = started_network(named, named.model_class(config), ASKED[CHOICE], "ours", source="a test", beside=beside)
+    network = started_network(named, named.model_class(config), ASKED[CHOICE], head, source="a test", beside=beside)
     network.module.eval()
     return network
 
@@ -260,12 +268,12 @@ def test_texts_are_cut_once(tmp_path: Path) -> None:
 # --- losses beside ---
 
 
-def learning(system: str, folder: Path, **options: Any) -> GroupTask:
+def learning(system: str, folder: Path, *, head: str = "ours", **options: Any) -> GroupTask:
     names = folder / "names.txt"
     names.write_text("person\ncup\ndog\n", "utf-8")
     task = open_vcr(questions(folder), VcrOptions(object_names=str(names), **options), None)
     tokenizer = words()
-    network = network_for(system, tokenizer, 48, beside=task.beside)
+    network = network_for(system, tokenizer, 48, beside=task.beside, head=head)
     made = batches_of(system, task, made_store(), tokenizer, network)
     groups, loss = task.read("train").groups, loss_named(CHOICE, task.loss)
     return GroupTask(network, made, task, ASKED[CHOICE], loss, groups, (), FinetuneData(batch_size=3), seed=1)
@@ -286,6 +294,32 @@ def test_what_is_learned_beside_is_counted_before_the_model_runs(system: str, tm
     heads |= {id(each) for each in cast(Any, task.model).model.masked_word_head.parameters()}
     assert heads <= {id(each) for each in trained}
     assert all(each.grad is not None for each in trained if id(each) in heads)
+
+
+@pytest.mark.parametrize("loss", ["shown", "masked"])
+def test_the_head_of_vl_berts_release_learns_classes_too(loss: str, tmp_path: Path) -> None:
+    """Its choices start from the pre-trained model, the answer's segment as the question's; its counts are known."""
+    task = learning("vlbert", tmp_path, head="release", object_loss=loss, hidden_boxes=0.5)
+    batch = next(task.batches(0, rank=0, num_ranks=1))
+    output = task.losses(task.model, batch)
+    assert {name: int(term.count) for name, term in output.losses.items()} == dict(task.counts(batch))
+    asked = int(cast(torch.Tensor, batch.inputs.region_target_mask).sum())
+    assert task.counts(batch)[REGION_CLASSES] == asked + (12 if loss == "shown" else 0) > 0
+    segments = task.model.vlbert.embeddings.segments.weight  # type: ignore[union-attr]
+    assert torch.equal(segments[0], segments[1])
+
+
+@pytest.mark.parametrize("system", ["vlbert", "vilbert", "visualbert", "interbert"])
+def test_choices_by_the_head_of_a_release_are_read_again(system: str, tmp_path: Path) -> None:
+    """As a checkpoint of a run is read for predictions."""
+    task = learning(system, tmp_path, head="release")
+    batch = next(task.batches(0, rank=0, num_ranks=1))
+    scores = task.model(batch.inputs)
+    assert scores.shape == (12, 1) and scores.std() > 0
+    save_model(task.model, str(tmp_path / "model.safetensors"), metadata={"format": "pt"})
+    write_json(tmp_path / "config.json", task.model_config())
+    again = read_network(tmp_path, SYSTEMS[system], ASKED[CHOICE]).module
+    torch.testing.assert_close(again(batch.inputs), scores, rtol=0, atol=0)
 
 
 def test_the_weight_of_a_loss_beside(tmp_path: Path) -> None:
@@ -343,10 +377,12 @@ def test_a_model_without_what_is_asked_beside_is_told(tmp_path: Path) -> None:
     module.model.masked_word_head = None
     with pytest.raises(ValueError, match="has no head for hidden words"):
         TaskModelBeside(module.model, module.head, with_words=True)
-    with pytest.raises(ValueError, match="needs 'ours'"):
-        started_network(
-            SYSTEMS["vlbert"], module.model, ASKED[CHOICE], "release", source="", beside=BesideTask(hidden_words=0.1)
-        )
+    for system, said in (("vilbert", "learns nothing beside"), ("vlbert", "learns none; set head.kind to 'ours'")):
+        model = cast(Any, small_network(system, CHOICE).module).model
+        with pytest.raises(ValueError, match=said):
+            started_network(
+                SYSTEMS[system], model, ASKED[CHOICE], "release", source="", beside=BesideTask(hidden_words=0.1)
+            )
 
 
 # --- both problems ---

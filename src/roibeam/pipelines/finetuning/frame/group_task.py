@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount, accuracy
-from roibeam.model.task_beside import REGION_CLASSES, WORDS, TaskModelBeside
+from roibeam.model.task_beside import REGION_CLASSES, WORDS
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores
@@ -67,7 +67,7 @@ class GroupTask:
         self._batches, self._task = batches, task
         self._asked, self._loss, self._train, self._data = asked, loss, train, data
         beside = task.beside
-        self._beside = network.module if isinstance(network.module, TaskModelBeside) else None
+        self._beside: Any = None if beside is None else network.module  # as `TaskModelBeside`
         self._weights = {} if beside is None else {REGION_CLASSES: beside.region_weight, WORDS: beside.word_weight}
         self._validation = validation[: data.validation_groups or None]
         self._seed = seed if isinstance(seed, tuple) else (seed,)

@@ -57,10 +57,14 @@ def started_network(
     if any(getattr(model.config, name) != value for name, value in changes.items()):
         model = changed_model(model, changes, source=source)
     if head == RELEASE:
-        if beside is not None:
-            raise ValueError("head.kind 'release': what is learned beside a task needs 'ours'; leave it out")
         release = release_head(system, asked)
-        module: Any = release.network(release.config(model.config, asked.num_labels))
+        if beside is None:
+            config = release.config(model.config, asked.num_labels)
+        elif release.beside is None:
+            raise ValueError(f"{system.name}'s release learns nothing beside this task; set head.kind to 'ours'")
+        else:
+            config = release.beside(model.config, beside)
+        module: Any = release.network(config)
         load_start(module, dict(release.start(model.state_dict(), list(module.state_dict()))))
         return _of_release(module, release)
     own_head = system.new_head(model.config, asked)

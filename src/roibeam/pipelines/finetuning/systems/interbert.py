@@ -32,6 +32,13 @@ class InterBertAnswers(InterBertForTasks):
         return self.answers(self.encode(batch))
 
 
+class InterBertChoices(InterBertForTasks):
+    """Called with a batch, it gives (B, 1) scores."""
+
+    def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
+        return self.score_pairs(self.encode(batch))[:, None]
+
+
 def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
     return parts_with_separators(pieces, parts, last_segment=1 if form == CHOICE else 0)
 
@@ -42,5 +49,8 @@ SYSTEM = TaskSystem(
     sizes={"small": interbert_small, "base": interbert_config},
     text=_text,
     positions=lambda config: config.max_position_embeddings,
-    release_heads={LABEL: ReleaseHead(InterBertAnswers, "InterBertForTasks", with_labels, shared_parameters)},
+    release_heads={
+        LABEL: ReleaseHead(InterBertAnswers, "InterBertForTasks", with_labels, shared_parameters),
+        CHOICE: ReleaseHead(InterBertChoices, "InterBertForTasks", with_labels, shared_parameters),
+    },
 )

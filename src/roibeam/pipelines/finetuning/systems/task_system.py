@@ -21,6 +21,7 @@ from roibeam.model.task_heads import (
 )
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
+from roibeam.pipelines.finetuning.task import BesideTask
 
 # Parts of a text, the form that is asked, and how many images the row shows -> the spans of the row.
 TextRules = Callable[[Pieces, Sequence[TaskText | PartPieces], str, int], list[Span]]
@@ -50,12 +51,15 @@ class ReleaseHead:
         official: name of the class whose checkpoints it has.
         config: configuration of the pre-trained model and number of labels -> that of the network.
         start: state of the pre-trained model and names of the network's parameters -> what it starts from.
+        beside: configuration of the pre-trained model, and what is learned beside the task -> that of a network that
+            learns it and is called as `TaskModelBeside`; None for a release that has nothing beside.
     """
 
     network: type[nn.Module]
     official: str
     config: Callable[[Any, int], Any]
     start: Callable[[Mapping[str, Tensor], Sequence[str]], Mapping[str, Tensor]]
+    beside: Callable[[Any, BesideTask], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,13 @@ class ViLbertAnswers(ViLbertForTasks):
         return self.answers(self.encode(batch))
 
 
+class ViLbertChoices(ViLbertForTasks):
+    """Called with a batch, it gives (B, 1) scores."""
+
+    def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
+        return self.score_pairs(self.encode(batch))[:, None]
+
+
 def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
     return parts_with_separators(pieces, parts, last_segment=1 if form == CHOICE else 0)
 
@@ -49,7 +56,10 @@ SYSTEM = TaskSystem(
     text=_text,
     positions=lambda config: config.max_position_embeddings - config.first_position,
     classifier="two_layers",
-    release_heads={LABEL: ReleaseHead(ViLbertAnswers, "ViLbertForTasks", with_labels, shared_parameters)},
+    release_heads={
+        LABEL: ReleaseHead(ViLbertAnswers, "ViLbertForTasks", with_labels, shared_parameters),
+        CHOICE: ReleaseHead(ViLbertChoices, "ViLbertForTasks", with_labels, shared_parameters),
+    },
 )
 SINGLE_STREAM = replace(
     SYSTEM,

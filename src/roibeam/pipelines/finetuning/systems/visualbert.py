@@ -37,6 +37,13 @@ class VisualBertAnswers(VisualBertForLabels):
         return self.from_mask_piece(batch, self.visualbert(batch))
 
 
+class VisualBertChoices(VisualBertForLabels):
+    """Called with a batch, it gives (B, 1) scores."""
+
+    def forward(self, batch: VLBatch) -> Tensor:
+        return self.from_pooled(self.visualbert(batch))
+
+
 def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
     if form != LABEL or num_images > 1:
         return parts_with_separators(pieces, parts, last_segment=1 if form == CHOICE else 0, join_context=True)
@@ -54,5 +61,8 @@ SYSTEM = TaskSystem(
     joins_images=True,
     joins_context=True,
     grounds_words=True,
-    release_heads={LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters)},
+    release_heads={
+        LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters),
+        CHOICE: ReleaseHead(VisualBertChoices, "VisualBertForLabels", with_labels, shared_parameters),
+    },
 )
