@@ -159,13 +159,17 @@ def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheck
 
 
 def load_joint(
-    folder: str | Path, *, make_model: Callable[[Mapping[str, Any]], nn.Module] | None = None
+    folder: str | Path,
+    *,
+    make_model: Callable[[Mapping[str, Any]], nn.Module] | None = None,
+    left_out: str | None = None,
 ) -> EndToEndModel:
     """The model and its encoder, in evaluation mode, with every weight bit for bit as it was saved; a `JointDetector`
     with default losses where it was trained on labelled photos too.
 
     Args:
         make_model: what the config says of the model -> the model with any weights; None for those of `MODEL_CLASSES`.
+        left_out: beginning of the names of weights that this model does not have; None for none.
     Raises:
         ValueError: one line that names the file: when it is missing, damaged or of another kind, or when config and
             weights do not fit, such as features of two widths, or a weight that is missing, too much or misshapen.
@@ -186,6 +190,8 @@ def load_joint(
         return EndToEndModel(maker(content["model"]), encoder, found.choices)
 
     tensors = _tensors(weights)
+    if left_out is not None:
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"model.{left_out}")}
     of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
     try:
         joint = build_model(make, tensors)

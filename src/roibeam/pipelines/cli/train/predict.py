@@ -20,6 +20,10 @@ def predict_command(
     store: Annotated[str, option("store", "Of all images of the split.")],
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],
+    second: Annotated[
+        Path | None, argument("RUN_2", "A run of VCR's other problem, for one file that tells both.")
+    ] = None,
+    annotated_store: Annotated[str | None, option("annotated-store")] = None,
     photos: Annotated[
         str | None, option("photos", "For a model trained end to end.", default="where the store says")
     ] = None,
@@ -39,10 +43,12 @@ def predict_command(
     Examples:
         roibeam predict vqa-run/ --store store/ --data vqa/ --out answers.json
         roibeam predict vqa-run/ --store store/ --data vqa/ --blind --out blind.json
+        roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
     """
     request = PredictRequest(
-        run=run, store=store, data=data, out=out, photos=photos, split=split, blind=blind,
-        permute_images=permute_images, seed=seed, batch_size=batch_size, device=device, threads=threads,
+        run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, photos=photos,
+        split=split, blind=blind, permute_images=permute_images, seed=seed,
+        batch_size=batch_size, device=device, threads=threads,
     )  # fmt: skip
     check_predict(request)
     with waiting("loading torch"):

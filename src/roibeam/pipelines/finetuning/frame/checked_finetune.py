@@ -27,12 +27,15 @@ def check_finetune(request: FinetuneRequest) -> None:
     named.need("--data", request.data, FOLDER)
     has_store = named.need("--store", request.store)
     request.encoder.need(named)
+    has_annotated = request.annotated_store is not None and named.need("--annotated-store", request.annotated_store)
     has_start = request.start == NEW or named.need("--from", request.start)
     named.need_output_folder(request.out)
     if has_start and request.start != NEW:
         named.look(lambda: check_model_files(request.start))
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
+    if has_annotated:
+        named.look(lambda: FeatureStore(str(request.annotated_store)).close())
     named.look(lambda: check_device(request.device))
     named.look(lambda: _check_encoder(request))
     named.look(lambda: sections_of(request, task.options, recipe))
@@ -61,6 +64,11 @@ def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
 
 def _check_encoder(request: FinetuneRequest) -> None:
     """Raises ValueError for what only a run end to end has, or a start that only such a run goes on from."""
+    if request.end_to_end and request.annotated_store is not None:
+        raise ValueError(
+            "--annotated-store: --end-to-end cuts the boxes of one store out of the photos; leave it out, and name the "
+            "store of the task's own boxes with --store"
+        )
     if request.end_to_end:
         return
     request.encoder.refuse()

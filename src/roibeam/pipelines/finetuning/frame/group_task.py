@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount, accuracy
 from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.task_beside import REGION_CLASSES, WORDS
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores
@@ -27,9 +28,11 @@ from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
+from roibeam.pipelines.training.step_policies import AlternatingTask
 
 _ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
 _MIRRORED = 4  # the same of what is mirrored
+_HIDDEN = 5  # and of what is hidden
 _LOSS = "task"
 
 
@@ -48,7 +51,7 @@ class GroupTask:
         network: of a system, with its head.
         train: groups that are trained on, all with a target.
         validation: that it is judged on, of the validation split; none for no evaluations.
-        seed: of the order, and of what is mirrored.
+        seed: of the order, of what is mirrored, and of what is hidden; several numbers for one of several problems.
     """
 
     def __init__(
@@ -62,16 +65,20 @@ class GroupTask:
         validation: Sequence[TaskGroup],
         data: FinetuneData,
         *,
-        seed: int,
+        seed: int | tuple[int, ...],
     ) -> None:
         self._model, self._config = network.module, network.described
         self._batches, self._task = batches, task
         self._asked, self._loss, self._train, self._data = asked, loss, train, data
+        beside = task.beside
+        self._beside: Any = None if beside is None else _reading_features(network.module)  # as `TaskModelBeside`
+        self._weights = {} if beside is None else {REGION_CLASSES: beside.region_weight, WORDS: beside.word_weight}
         self._validation = validation[: data.validation_groups or None]
         photos = batches.photos
         self._mirrors = task.mirrors if photos is None else photos.flip
         likeness = None if photos is None else photos.likeness(group.images[0] for group in train)
-        self._order, self._seed = SampleOrder(len(train), (_ORDER, seed), likeness), seed
+        self._seed = seed if isinstance(seed, tuple) else (seed,)
+        self._order = SampleOrder(len(train), (_ORDER, *self._seed), likeness)
 
     @property
     def model(self) -> nn.Module:
@@ -108,19 +115,31 @@ class GroupTask:
     def _shown(self, epoch: int, place: int) -> TaskGroup:
         """A group as it is trained on; whether it is mirrored depends on seed, epoch and group alone."""
         group, mirrored = self._train[place], self._task.mirrored if self._mirrors else None
-        if mirrored is None or np.random.default_rng((_MIRRORED, self._seed, epoch, place)).random() < 0.5:
+        if self._task.beside is not None:
+            group = replace(group, draws=(_HIDDEN, *self._seed, epoch, place))
+        if mirrored is None or np.random.default_rng((_MIRRORED, *self._seed, epoch, place)).random() < 0.5:
             return group
         return mirrored(group)
 
     def counts(self, batch: TaskBatch) -> Mapping[str, int]:
         assert batch.targets is not None
-        return {_LOSS: self._loss.count(batch.targets, self._real(batch))}
+        counts = {_LOSS: self._loss.count(batch.targets, self._real(batch))}
+        return counts | self._beside.loss_counts(batch.inputs) if self._beside is not None else counts
 
     def losses(self, model: nn.Module, batch: TaskBatch) -> TaskOutput:
         assert batch.targets is not None
-        scores, real = scores_of(model, batch, self._asked.form), self._real(batch)
-        term = self._loss.term(scores, batch.targets, real)
-        return TaskOutput({_LOSS: term}, {"best_is_right": _best_is_right(scores, batch.targets)})
+        losses: dict[str, SumCount] = {}
+        metrics: dict[str, SumCount] = {}
+        if self._beside is None:
+            scores = scores_of(model, batch, self._asked.form)
+        else:
+            inputs, *images = batch.model_inputs
+            said = model(in_float32(inputs), *images, beside=True)
+            scores = group_scores(self._asked.form, said.scores, batch.group_sizes)
+            losses = {name: _weighted(term, self._weights[name]) for name, term in said.losses.items()}
+            metrics = dict(said.metrics)
+        losses[_LOSS] = self._loss.term(scores, batch.targets, self._real(batch))
+        return TaskOutput(losses, {**metrics, "best_is_right": _best_is_right(scores, batch.targets)})
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """Matrices and tables decay, biases and LayerNorms do not; what the task does not read is left out."""
@@ -170,11 +189,37 @@ class PhotoTask(GroupTask):
         )
 
 
+class TurnsTask(AlternatingTask):
+    """Several problems of one task, which one model learns in turn, judged together.
+
+    Args:
+        tasks: by the name of the problem; the first one has the validation groups of all.
+        updates: as of `AlternatingTask`.
+    """
+
+    def __init__(self, tasks: Mapping[str, GroupTask], updates: str) -> None:
+        super().__init__(tasks, updates=updates)
+        self._judged = next(iter(tasks.values()))
+
+    def evaluate(self) -> dict[str, float | None]:
+        """As `GroupTask.evaluate`."""
+        return self._judged.evaluate()
+
+
+def _weighted(term: SumCount, weight: float) -> SumCount:
+    return SumCount(term.total * weight, term.count, term.epsilon)
+
+
+def _reading_features(model: nn.Module) -> nn.Module:
+    """The part of a model from photos that reads features; any other as it is."""
+    return model.model if isinstance(model, EndToEndModel) else model
+
+
 def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
     """(G, N), see `group_scores`."""
     inputs, *images = batch.model_inputs
-    if not images and isinstance(model, EndToEndModel):
-        model = model.model  # shown nothing: its features are not made of photos
+    if not images:  # shown nothing, where it would read photos
+        model = _reading_features(model)
     return group_scores(form, model(in_float32(inputs), *images), batch.group_sizes)
 
 
