@@ -30,7 +30,7 @@ from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.task import DownstreamTask, TaskSplit
+from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, TaskSplit
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.loop import TrainResult, train
 from roibeam.pipelines.training.rehearsal import WorstBatch
@@ -61,7 +61,13 @@ def groups(kind: str, *, choices: int = 4) -> list[TaskGroup]:
 
 
 def network(
-    system: str, kind: str, *, whole_image: str = "model", dropout: float = 0.0, **encoder: Any
+    system: str,
+    kind: str,
+    *,
+    whole_image: str = "model",
+    dropout: float = 0.0,
+    beside: BesideTask | None = None,
+    **encoder: Any,
 ) -> tuple[TaskNetwork, TaskNetwork]:
     """The same weights on stored features, and with an encoder; no weight is at its start value."""
     torch.manual_seed(0)
@@ -73,7 +79,7 @@ def network(
         vocab_size=tokenizer().vocab_size, region_feature_size=examples.FEATURES, max_position_embeddings=64,
         **{**sizes, **SIZES.get(system, {}), **dropouts},
     )  # fmt: skip
-    stored = started_network(named, named.model_class(config), ASKED[kind], "ours", source="a test")
+    stored = started_network(named, named.model_class(config), ASKED[kind], "ours", source="a test", beside=beside)
     examples.awake(stored.module)
     drop(stored.module, dropout)
     choices = replace(examples.BLANK, whole_image=whole_image)
@@ -95,21 +101,21 @@ def photos_of(
 
 def batches(
     opened: FeatureStore, trained: TaskNetwork, system: str, kind: str, *, photos: GroupPhotos | None = None,
-    blind: bool = False,
+    blind: bool = False, task: DownstreamTask | None = None,
 ) -> GroupBatches:  # fmt: skip
     made = GroupBatches(
         SYSTEMS[system], trained.encoder_config, tokenizer(), LayoutOptions(), ASKED[kind], opened,
-        loss=loss_named(ASKED[kind].form, LOSS[kind]), blind=blind,
+        loss=loss_named(ASKED[kind].form, LOSS[kind]), blind=blind, task=task,
     )  # fmt: skip
     return made if photos is None else made.with_photos(photos)
 
 
 def from_photos(
     opened: FeatureStore, trained: TaskNetwork, system: str, kind: str, *, outlines: Outlines | None = None,
-    blind: bool = False, **options: Any,
+    blind: bool = False, task: DownstreamTask | None = None, **options: Any,
 ) -> GroupBatches:  # fmt: skip
     photos = photos_of(None, opened, trained, TaskPhotos(**options), outlines)
-    return batches(opened, trained, system, kind, photos=photos, blind=blind)
+    return batches(opened, trained, system, kind, photos=photos, blind=blind, task=task)
 
 
 class InItsFloats(PhotoTask):
@@ -153,13 +159,19 @@ class PhotoFinetuning:
     dropout: float = 0.0
     stop_at_step: int | None = None
     workers: int = 0
+    beside: BesideTask | None = None
     photos: dict[str, Any] = field(default_factory=dict)
     padding_multiple: int = 1
 
     def task(self, opened: FeatureStore) -> PhotoTask:
         conventions = replace(CONVENTIONS["vlbert-e2e"], padding_multiple=self.padding_multiple)
         _, trained = network(
-            self.system, self.kind, whole_image=self.whole_image, dropout=self.dropout, conventions=conventions
+            self.system,
+            self.kind,
+            whole_image=self.whole_image,
+            dropout=self.dropout,
+            beside=self.beside,
+            conventions=conventions,
         )
         trained.module.to(torch.float64 if self.double else torch.float32)
         asked: Sequence[TaskGroup] = groups(self.kind)
@@ -167,9 +179,9 @@ class PhotoFinetuning:
             name="small", form=ASKED[self.kind].form, loss=LOSS[self.kind], read=lambda split: TaskSplit(asked),
             train="train", validation=None, judge=judge_by_first_choice, answers=lambda groups, said: iter(()),
             write=lambda path, entries: None, labels=tuple("abc"),
-            mirrored=lambda group: replace(group, mirrored=True),
+            mirrored=lambda group: replace(group, mirrored=True), beside=self.beside,
         )  # fmt: skip
-        made = from_photos(opened, trained, self.system, self.kind, **self.photos)
+        made = from_photos(opened, trained, self.system, self.kind, task=task, **self.photos)
         loss = loss_named(task.form, task.loss)
         data = FinetuneData(batch_size=self.batch_size, workers=self.workers)
         return InItsFloats(trained, made, task, ASKED[self.kind], loss, asked, (), data, seed=3)

@@ -43,6 +43,7 @@ from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.task import BesideTask
 from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import prepare_vcr_photo
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
@@ -339,3 +340,22 @@ def test_the_largest_batch_is_as_large_as_any(made: PhotoStore, tmp_path: Path) 
         assert all(most >= each for most, each in sizes)
         assert inputs.region_mask.shape[1] >= batch.inputs.region_mask.shape[1]
     assert task.losses(task.model, worst.batch).losses["task"].total.isfinite()
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.5])
+def test_classes_of_regions_are_learned_beside(made: PhotoStore, tmp_path: Path, hidden: float) -> None:
+    """As VL-BERT's release, of all regions and the whole image, or of hidden ones, which are blank in the photo."""
+    beside = BesideTask(("none", "cup", "dog"), lambda group: np.array([1, 2, 1]), hidden_regions=hidden)
+    with FeatureStore(made.path) as opened:
+        task = PhotoFinetuning(made.path, tmp_path, settings(steps=4), 4, beside=beside).task(opened)
+        batch = next(task.batches(0, rank=0, num_ranks=1))
+    output = task.losses(task.model, batch)
+    assert {name: int(term.count) for name, term in output.losses.items()} == dict(task.counts(batch))
+    sum(term.mean for term in output.losses.values()).backward()
+    joint: Any = task.model
+    assert all(bool(each.grad.any()) for each in joint.model.region_class_head.parameters())
+    assert bool(joint.region_encoder.roi_heads["res5"][-1].conv3.weight.grad.any())
+    images, masked = batch.images, batch.inputs.masked_regions
+    assert images is not None and torch.equal(images.blanked_regions, masked) and bool(masked.any()) == (hidden > 0)
+    counted = int(task.counts(batch)["region_classes"])
+    assert counted == (4 * int(masked.sum()) if hidden else 16 * 3 + 16)  # every row asks; three of each are known
