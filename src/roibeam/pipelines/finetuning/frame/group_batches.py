@@ -160,7 +160,7 @@ class GroupBatches:
             record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
         if self._blind and self._asked.form != REGION:
             return ShownImage(record, np.arange(0), {}, num_boxes)
-        return ShownImage(record, regions, named, num_boxes, whole)
+        return ShownImage(record, regions, named, num_boxes, group.swapped, whole)
 
     def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
         if self._task is None or self._task.joined is None:
@@ -215,7 +215,7 @@ class GroupBatches:
         words: list[list[int]] = [[] for _ in shown.regions]
         for piece in named:
             region = int(text.tags[piece])
-            if region >= shown.num_boxes:
+            if region >= shown.num_boxes and not shown.swapped:
                 raise ValueError(
                     f"{name}: a word names box {region}, the image {shown.record.image_id!r} has {shown.num_boxes}; "
                     f"extract with --boxes of the task"

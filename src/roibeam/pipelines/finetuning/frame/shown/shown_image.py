@@ -22,6 +22,7 @@ class ShownImage:
         regions: (R,) int64, numbers of the record's regions that are shown, in their order.
         named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
         num_boxes: that words may name.
+        swapped: whether boxes that words name need not be there.
         whole: (D,) float32, feature of the whole image where it is of more than the record.
         hidden: (R,) bool, of `regions`, which the model must not see.
         classes: (R, C) float32, 1 at the class of each region that is asked for it; None where nothing is asked.
@@ -32,6 +33,7 @@ class ShownImage:
     regions: np.ndarray
     named: Mapping[int, int]
     num_boxes: int
+    swapped: bool = False
     whole: np.ndarray | None = None
     hidden: np.ndarray | None = None
     classes: torch.Tensor | None = None
