@@ -209,7 +209,7 @@ def test_visualbert_is_fed_so(mode: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["Q2A", "QA2R"])
 def test_vl_bert_is_fed_so(mode: str, tmp_path: Path) -> None:
-    """Names in turn, "and" between objects, one question shortened for all; pieces of a name carry the tag of its box."""
+    """Names in turn, "and" between objects, one question shortened for all; a name carries the tag of its box."""
     golden = Golden("finetune_vlbert/data_vcr", tmp_path, mode)
     people = tmp_path / "people.csv"
     people.write_text("\n".join(["name", *golden.config["names_cycle"]]) + "\n", "utf-8")
