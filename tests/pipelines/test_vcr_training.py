@@ -271,7 +271,7 @@ def test_a_second_store_that_is_missing_or_not_read_is_told(tmp_path: Path) -> N
     small = made_store(num_regions=5)
     small["train0"] = replace(small["train0"], height=900)  # type: ignore[index]
     with pytest.raises(ValueError, match=r"450 x 400 pixels, that of --store of 450 x 900"):
-        StorePair(small, made_store()).annotated("train0")
+        StorePair(small, made_store()).annotated("train0", small["train0"])
 
 
 def test_stores_of_different_features_are_refused() -> None:

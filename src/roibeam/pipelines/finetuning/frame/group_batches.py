@@ -1,9 +1,13 @@
-"""Groups of a task and a store to batches, laid out as a system reads them. An image is read once for a group."""
+"""Groups of a task and a store to batches, laid out as a system reads them.
+
+An image is read, and stands in a batch, once for a group.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +16,6 @@ import torch
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_words
-from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.shown.shown_image import ShownImage, asked_beside, flags_of, joined_pieces
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
@@ -23,7 +26,8 @@ from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_o
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
-from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
+from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
+from roibeam.pipelines.inputs.captioned.corpus import reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
@@ -68,16 +72,17 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._store, self._loss, self._blind, self._task = store, loss, blind, task
+        self._store, self._read, self._loss, self._blind, self._task = store, reader(store), loss, blind, task
         self._separator, self._mask_id = tokenizer.sep_id, tokenizer.mask_id
         self._vocab_size = tokenizer.vocab_size
         if task is not None and task.pieces is not None:
             _check_cut(task, options, positions)
+        self._global_width = int(getattr(config, "global_feature_size", 0))
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
 
     def check(self, group: TaskGroup) -> None:
         """Raises ValueError when the record of the group's first image does not fit the model."""
-        record = self._store[group.images[0]]
+        record = self._read(group.images[0])
         check_width(self._config, record)
         self._global_feature(record)
 
@@ -86,10 +91,10 @@ class GroupBatches:
         Raises:
             ValueError: naming the group whose rows do not fit.
         """
-        samples = [sample for group in groups for sample in self._group(group)]
-        inputs = collate(samples, pad_id=self._pad_id)
+        rows = self.rows(groups)
+        inputs = rows.collate(pad_id=self._pad_id)
         if self._options.task_token >= 0:
-            inputs = replace(inputs, task_ids=torch.full((inputs.batch_size,), self._options.task_token))
+            inputs = replace(inputs, task_ids=torch.full((len(rows.texts),), self._options.task_token))
         sizes = tuple(len(group.rows) for group in groups)
         targets = None
         if self._loss is not None and all(group.target is not None for group in groups):
@@ -97,7 +102,15 @@ class GroupBatches:
             targets = self._loss.targets(groups, inputs, real.shape[1])
         return TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
 
-    def _group(self, group: TaskGroup) -> list[PretrainSample]:
+    def rows(self, groups: Sequence[TaskGroup]) -> SharedRows:
+        """The rows of the groups before padding. An image is there once for each group that shows it."""
+        rows = SharedRows()
+        for place, group in enumerate(groups):
+            self._add(rows, place, group)
+        return rows
+
+    def _add(self, rows: SharedRows, place: int, group: TaskGroup) -> None:
+        """The rows of a group; each is one of the batch, or one for each of its images."""
         if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
             raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
         images = [self._shown(group, number) for number in range(len(group.images))]
@@ -106,20 +119,20 @@ class GroupBatches:
         if beside is not None and group.draws:
             generator = np.random.default_rng(group.draws)
             images = [asked_beside(each, group, beside, generator) for each in images]
-        found = []
         for row, parts in zip(group.rows, self._parts(group), strict=True):
             if len(row.images) != self._asked.num_images:
                 raise ValueError(
                     f"{group.id}: a row with {len(row.images)} images; the task has {self._asked.num_images}"
                 )
-            text = self._text(parts, len(row.images))
-            shown = [images[number] for number in row.images]
-            together = [shown] if self._system.joins_images else [[each] for each in shown]
-            samples = [self._sample(group.id, text, each) for each in together]
+            text, ids, labels = self._text(parts, len(row.images)), None, None
             if generator is not None and beside is not None and beside.hidden_words:
-                samples = [self._with_hidden_words(each, text, beside.hidden_words, generator) for each in samples]
-            found += samples
-        return found
+                ids, labels = self._with_hidden_words(text, beside.hidden_words, generator)
+            number = rows.text(text.ids if ids is None else ids, text.segments)
+            for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
+                shown = [images[each] for each in together]
+                image = rows.image((place, *together), partial(self._image, shown))
+                words = self._aligned(group.id, text, shown[0]) if self._system.grounds_words else None
+                rows.row(group.id, number, image, words, labels)
 
     def _parts(self, group: TaskGroup) -> list[Sequence[TaskText | PartPieces]]:
         """Of each row; those that the task cuts are what stands before the choice, and the choice."""
@@ -134,16 +147,16 @@ class GroupBatches:
         return lay_out(spans, self._max_pieces, self._options.cut)
 
     def _with_hidden_words(
-        self, sample: PretrainSample, text: RowText, share: float, generator: np.random.Generator
-    ) -> PretrainSample:
-        ids, labels = mask_words(
+        self, text: RowText, share: float, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Pieces, and what is predicted of them."""
+        return mask_words(
             text.ids, text.words, generator, mask_id=self._mask_id, vocab_size=self._vocab_size, probability=share
         )
-        return replace(sample, text_ids=ids, text_labels=labels)
 
     def _shown(self, group: TaskGroup, number: int) -> ShownImage:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
-        record = self._store[group.images[number]]
+        record = self._read(group.images[number])
         given = group.boxes[number] if len(group.boxes) else None
         joined = self._joined(group, number, record)
         whole = None
@@ -156,17 +169,18 @@ class GroupBatches:
         else:
             regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
             named = {int(region): place for place, region in enumerate(regions)}
-        if group.mirrored:  # stored features are those of the photo as it is
-            record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
         if self._blind and self._asked.form != REGION:
-            return ShownImage(record, np.arange(0), {}, num_boxes)
-        return ShownImage(record, regions, named, num_boxes, group.swapped, whole)
+            regions, named = np.arange(0), {}
+        boxes = record.boxes[regions]
+        if group.mirrored:  # stored features are those of the photo as it is
+            boxes = mirrored_boxes(boxes, record.width)
+        return ShownImage(record, regions, named, num_boxes, boxes, group.swapped, whole)
 
     def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
         if self._task is None or self._task.joined is None:
             return None
         assert isinstance(self._store, StorePair)
-        return self._task.joined(group, number, record, self._store.annotated(group.images[number]))
+        return self._task.joined(group, number, record, self._store.annotated(group.images[number], record))
 
     def _stored_regions(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
         if self._task is not None and self._task.regions is not None:
@@ -176,19 +190,16 @@ class GroupBatches:
             return np.arange(min(record.num_regions, most or record.num_regions))
         return strongest_regions(record, most)
 
-    def _sample(self, name: str, text: RowText, shown: Sequence[ShownImage]) -> PretrainSample:
-        features = torch.cat([as_tensor(each.record.features[each.regions]) for each in shown])
+    def _image(self, shown: Sequence[ShownImage]) -> AskedImage:
+        """What a row shows: an image, or several that are read together."""
+        parts, several = [as_tensor(each.record.features[each.regions]) for each in shown], len(shown) > 1
+        features = torch.cat(parts) if several else parts[0]
         if self._blind:
             features = torch.zeros_like(features)
-        boxes = np.concatenate([each.record.boxes[each.regions] for each in shown])
+        boxes = np.concatenate([each.boxes for each in shown])
         nothing = np.zeros(len(boxes), bool)
         classes = [each.classes for each in shown if each.classes is not None]
-        several = len(shown) > 1
-        return PretrainSample(
-            sample_id=name,
-            text_ids=text.ids,
-            text_labels=np.full(len(text.ids), IGNORE_INDEX, np.int64),
-            text_segments=text.segments,
+        return AskedImage(
             features=features,
             boxes=boxes,
             masked=flags_of([each.hidden for each in shown], nothing),
@@ -197,7 +208,6 @@ class GroupBatches:
             whole_image=self._whole_image(shown[0]),
             global_feature=self._global_feature(shown[0].record),
             region_images=np.repeat(np.arange(len(shown)), [len(each.regions) for each in shown]) if several else None,
-            aligned_words=self._aligned(name, text, shown[0]) if self._system.grounds_words else None,
             height=shown[0].record.height,
             width=shown[0].record.width,
         )
@@ -236,7 +246,7 @@ class GroupBatches:
 
     def _global_feature(self, record: RegionRecord) -> torch.Tensor | None:
         """(G,) for a model that reads one; ValueError where the record has none of that width."""
-        width = getattr(self._config, "global_feature_size", 0)
+        width = self._global_width
         if not width:
             return None
         feature = record.image_feature

@@ -189,7 +189,7 @@ def predicted(
             batch = batches.batch(groups[start : start + batch_size])
             real = real_scores(form, batch.inputs, batch.group_sizes, 1).sum(dim=1).tolist()
             scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
-            boxes = batch.inputs.region_boxes.numpy()
+            boxes = batch.inputs.images_to_rows(batch.inputs.region_boxes).numpy()
             for row in range(len(batch.ids)):
                 kept = scores.shape[1] if form == LABEL else real[row]
                 yield Prediction(scores[row, :kept], boxes[row, :kept] if form == REGION else None)

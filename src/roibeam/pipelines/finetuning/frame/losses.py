@@ -55,8 +55,9 @@ def _right_boxes(rules: Mapping[str, Any]) -> Targets:
     def targets(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
         """(G, R): a group's target is the right box, x1 y1 x2 y2 in pixels."""
         found = torch.zeros(len(groups), num)
+        all_boxes, real = inputs.images_to_rows(inputs.region_boxes), inputs.rows_region_mask
         for row, group in enumerate(groups):
-            boxes, mask = inputs.region_boxes[row : row + 1], inputs.region_mask[row : row + 1]
+            boxes, mask = all_boxes[row : row + 1], real[row : row + 1]
             right = torch.as_tensor(group.target, dtype=boxes.dtype)
             found[row] = referred_targets(
                 boxes, mask, right[None], **{**rules, **group.facts.get("region_targets", {})}
@@ -143,7 +144,7 @@ def group_scores(form: str, given: Tensor, group_sizes: Sequence[int]) -> Tensor
 
 def real_scores(form: str, inputs: VLBatch, group_sizes: Sequence[int], num_labels: int) -> Tensor:
     """(G, N) bool, which scores are of a label, row or region that there is."""
-    sizes, mask = torch.tensor(list(group_sizes)), inputs.region_mask
+    sizes, mask = torch.tensor(list(group_sizes)), inputs.rows_region_mask
     if form == REGION:
         return mask
     if form == LABEL:

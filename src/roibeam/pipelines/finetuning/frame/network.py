@@ -69,7 +69,7 @@ def started_network(
         return _of_release(module, release)
     own_head = system.new_head(model.config, asked)
     task_model = TaskModel(model, own_head) if beside is None else _beside(system, model, own_head, beside)
-    return _of_ours(task_model, type(model).base_model_prefix)
+    return _of_ours(task_model)
 
 
 def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:
@@ -127,7 +127,7 @@ def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetw
         )
     except (KeyError, ValueError) as error:
         raise ValueError(f"{folder}: no model of a fine-tuning run: {error}") from None
-    return _of_ours(module, model_class.base_model_prefix)
+    return _of_ours(module)
 
 
 def _of_release(module: Any, release: ReleaseHead) -> TaskNetwork:
@@ -143,12 +143,13 @@ def _beside(system: TaskSystem, model: Any, head: Any, beside: BesideTask) -> Ta
     )  # fmt: skip
 
 
-def _of_ours(module: TaskModel, encoder: str) -> TaskNetwork:
+def _of_ours(module: TaskModel) -> TaskNetwork:
     """The pre-training heads stay with the model and are not trained, but for that of words that are learned beside."""
     model: Any = module.model
-    kept = (f"{encoder}.", "masked_word_head.") if getattr(module, "with_words", False) else f"{encoder}."
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(kept) and parameter.requires_grad)
+    kept = ("masked_word_head",) if getattr(module, "with_words", False) else ()
+    for name, part in model.named_children():
+        if name.endswith("_head") and name not in kept:
+            part.requires_grad_(False)  # embeddings of words, which decode too, are the encoder's alone
     described = {
         "model_type": TASK_MODEL,
         "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},

@@ -56,19 +56,18 @@ class Pieces:
     @property
     def coder(self) -> PieceCoder:
         """For a task that cuts its texts itself."""
-        return PieceCoder(lambda text: self._tokenizer.encode(text).ids[1:-1], self._tokenizer.piece)
+        return PieceCoder(self._tokenizer.pieces, self._tokenizer.piece)
 
     def part(self, part: TaskText | PartPieces, segment: int = 0) -> Span:
         """A part of the text; every piece of a word has the tag of the word."""
         if isinstance(part, PartPieces):
             return Span(part.ids, segment, part.tags, part.words, is_text=True)
         tags = part.tags or (-1,) * len(part.words)
-        words = [self._tokenizer.encode(word).ids[1:-1] for word in part.words]
-        nothing = np.zeros(0, np.int64)
-        ids = np.concatenate([nothing, *words])
-        named = [np.full(len(word), tag, np.int64) for word, tag in zip(words, tags, strict=True)]
-        numbers = np.repeat(np.arange(len(words)), [len(word) for word in words])
-        return Span(ids, segment, np.concatenate([nothing, *named]), numbers, is_text=True)
+        words = [self._tokenizer.pieces(word) for word in part.words]
+        lengths = [len(word) for word in words]
+        ids = np.concatenate([np.zeros(0, np.int64), *words])
+        named, numbers = np.repeat(np.array(tags, np.int64), lengths), np.repeat(np.arange(len(words)), lengths)
+        return Span(ids, segment, named, numbers, is_text=True)
 
     def cls(self) -> Span:
         return _special([self._tokenizer.cls_id], 0)
@@ -81,7 +80,7 @@ class Pieces:
 
     def question_mark(self, question: Span) -> Span:
         """A "?" behind a text that has none."""
-        mark = self._tokenizer.encode("?").ids[1:-1]
+        mark = self._tokenizer.pieces("?")
         ends_with_it = len(mark) > 0 and np.array_equal(question.ids[-len(mark) :], mark)
         return _special([] if ends_with_it else mark, question.segment)
 
@@ -117,7 +116,7 @@ def lay_out(spans: Sequence[Span], max_pieces: int, cut: str) -> RowText:
 def _joined(spans: Sequence[Span]) -> RowText:
     return RowText(
         np.concatenate([span.ids for span in spans]),
-        np.concatenate([np.full(len(span.ids), span.segment, np.int64) for span in spans]),
+        np.repeat(np.array([span.segment for span in spans], np.int64), [len(span.ids) for span in spans]),
         np.concatenate([span.tags for span in spans]),
         _numbered([span.words for span in spans]),
     )

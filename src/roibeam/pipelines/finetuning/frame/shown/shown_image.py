@@ -22,6 +22,7 @@ class ShownImage:
         regions: (R,) int64, numbers of the record's regions that are shown, in their order.
         named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
         num_boxes: that words may name.
+        boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored.
         swapped: whether boxes that words name need not be there.
         whole: (D,) float32, feature of the whole image where it is of more than the record.
         hidden: (R,) bool, of `regions`, which the model must not see.
@@ -33,6 +34,7 @@ class ShownImage:
     regions: np.ndarray
     named: Mapping[int, int]
     num_boxes: int
+    boxes: np.ndarray
     swapped: bool = False
     whole: np.ndarray | None = None
     hidden: np.ndarray | None = None

@@ -39,13 +39,15 @@ class StorePair:
     def __getitem__(self, image_id: str) -> RegionRecord:
         return self.store[image_id]
 
-    def annotated(self, image_id: str) -> RegionRecord:
+    def annotated(self, image_id: str, own: RegionRecord) -> RegionRecord:
         """The record of its boxes.
 
+        Args:
+            own: its record of the first store.
         Raises:
             ValueError: when the two records are of photos of different sizes.
         """
-        found, own = self.second[self._images.id_of(image_id) or image_id], self.store[image_id]
+        found = self.second[self._images.id_of(image_id) or image_id]
         if (found.height, found.width) != (own.height, own.width):
             raise ValueError(
                 f"--annotated-store: record {found.image_id!r} is of a photo of {found.width} x {found.height} pixels, "
