@@ -23,7 +23,8 @@ from roibeam.pipelines.finetuning.tasks.vcr import (
     vcr_scores,
 )
 from roibeam.pipelines.finetuning.tasks.vcr_rules.names import read_people_names
-from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import outline_mask, prepare_vcr_photo
+from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import outline_mask
+from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import prepare_vcr_photo
 from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     TRUNCATIONS,
     KeptPieces,

@@ -60,6 +60,8 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
     pretrain: Words = ("pretrain", out, "--store", store, "--captions", captions)
     joint: Words = (*pretrain, "--end-to-end", "--photos", photos, "--detector", "toy")
     detector: Words = ("detector", "train", out, "--labels", captions)
+    tune: Words = ("finetune", out, "--task", "labels", "--from", "none", "--system", "vlbert", "--store", store)
+    tune = (*tune, "--data", photos)
     photo = sorted(photos.iterdir())[0]
     return [
         WrongCall((*extract, "--preset", "vlbert", "--weights", "random:1"), "did you mean vl-bert?"),
@@ -104,6 +106,11 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*joint, "--stage", "--steps 1", "--stage", "--set sampling.x=1"), "stage 2: --set 'sampling.x=1'"),
         WrongCall((*pretrain, "--set", "data.validation_retrieval=9"), "name them with --validation-captions"),
         WrongCall((*joint, "--store", store), "end to end a run reads one store, got 2"),
+        WrongCall((*tune, "--photos", photos), "--photos is for --end-to-end; stored features need no photos"),
+        WrongCall((*tune, "--end-to-end", "--detector", "smal"), "did you mean small?"),
+        WrongCall((*tune, "--end-to-end", "--detector", "toy", "--set", "photos.flp=1"), "'flp'; did you mean flip"),
+        WrongCall((*tune, "--end-to-end", "--detector", "toy", "--set", "photos.read_ahead=0"), "must be at least 1"),
+        WrongCall((*tune, "--end-to-end", "--images", photos), "no option --images; did you mean --photos?", 2),
         WrongCall(("recipes", "vlbert-lagre"), "did you mean vlbert-large"),
         WrongCall(("store", "export", store, out, "--format", "lxmert_h5"), "did you mean lxmert-h5?"),
         WrongCall(("store", "copy", store, out, "--dtype", "int8"), "choose one of float16"),

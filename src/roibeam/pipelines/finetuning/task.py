@@ -91,8 +91,12 @@ class DownstreamTask:
         write: entries -> the result file.
         labels: what the numbers of a LABEL task mean; kept with the model.
         num_images: that a row shows.
-        mirrored: a group -> the same beside its mirrored images, which every other group of training is by chance; None
-            for a run that mirrors nothing.
+        mirrored: a group -> the same beside its mirrored images; None for a task that does not say what its words
+            become.
+        mirrors: whether every other group of training, by chance, is mirrored on stored features; from photos the run
+            says it (`TaskPhotos.flip`).
+        outlines: path of a photo, its record, cells each way -> (K, cells, cells) float32, what each cell of each of
+            the record's regions counts, from photos; None for regions that count whole.
         region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
         splits: their names, in the order to be shown.
         regions: group, place of an image in it, its record -> (R,) int64, which of its regions are shown in which
@@ -124,6 +128,8 @@ class DownstreamTask:
     labels: tuple[str, ...] = ()
     num_images: int = 1
     mirrored: Callable[[TaskGroup], TaskGroup] | None = None
+    mirrors: bool = False
+    outlines: Callable[[str, RegionRecord, int], np.ndarray] | None = None
     region_targets: Mapping[str, Any] = field(default_factory=dict)
     splits: tuple[str, ...] = ("train", "val", "test")
     regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None

@@ -24,6 +24,9 @@ def predict_command(
         Path | None, argument("RUN_2", "A run of VCR's other problem, for one file that tells both.")
     ] = None,
     annotated_store: Annotated[str | None, option("annotated-store")] = None,
+    photos: Annotated[
+        str | None, option("photos", "For a model trained end to end.", default="where the store says")
+    ] = None,
     split: Annotated[str, option("split")] = "val",
     blind: Annotated[bool, option("blind")] = False,
     permute_images: Annotated[bool, option("permute-images")] = False,
@@ -43,8 +46,8 @@ def predict_command(
         roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
     """
     request = PredictRequest(
-        run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, split=split,
-        blind=blind, permute_images=permute_images, seed=seed,
+        run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, photos=photos,
+        split=split, blind=blind, permute_images=permute_images, seed=seed,
         batch_size=batch_size, device=device, threads=threads,
     )  # fmt: skip
     check_predict(request)

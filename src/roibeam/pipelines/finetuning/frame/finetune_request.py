@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from roibeam.name_list import check_lists
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 
 NEW = "none"  # in place of a model to start from
 
@@ -31,6 +32,7 @@ class FinetuneRequest:
             micro-batch and process, 0.00005 and a tenth of the steps.
         device, threads, seed, settings, resume: as of `RequestedTraining`.
         seeds: runs with seeds `seed`, `seed` + 1, ...
+        end_to_end: train through the region encoder, as `encoder` says; else on stored features.
     """
 
     out: Path
@@ -55,6 +57,8 @@ class FinetuneRequest:
     seeds: int = 1
     settings: Sequence[str] = ()
     resume: bool | None = None
+    end_to_end: bool = False
+    encoder: EncoderRequest = field(default_factory=EncoderRequest)
 
     def __post_init__(self) -> None:
         check_lists(self, "settings")

@@ -21,6 +21,8 @@ import torch
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
+from roibeam.pipelines.finetuning.end_to_end.task_encoder import task_encoder
 from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
@@ -31,10 +33,10 @@ from roibeam.pipelines.finetuning.frame.finetune_settings import (
     without_evaluations,
 )
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import GroupTask, TurnsTask
+from roibeam.pipelines.finetuning.frame.group_task import GroupTask, PhotoTask, TurnsTask
 from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, shared_images
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, loss_named
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network, with_encoder
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.frame.shown.store_pair import (
     StorePair,
@@ -113,14 +115,15 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     check_annotated(task, request.annotated_store)
     with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [store] if annotated is None else [store, annotated]
-        choices = [note for each in stores for note in (check_feature_space(start.found, each) if start.found else [])]
+        read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
+        choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
         shown = store if annotated is None else StorePair(store, annotated)
         data = _joined(task, store, shown, request.min_match)
         notes = [*choices, *data.notes, *_leaks(data, start, allowed=sections["data"].shared_images)]
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, len(data.train.groups))
-        sections = sections_of(request, named.options, recipe, steps=steps)
+        sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.whole_image)
         return _trained(request, resume, sections, start, task, shown, data, notes)
 
 
@@ -200,7 +203,8 @@ def _trained(
     torch.manual_seed(config.seed)
     with waiting("building the model"):
         first = store.store if isinstance(store, StorePair) else store
-        model = start.model(vocab_size=tokenizer.vocab_size, width=first.feature_dim)
+        width = sections["detector"].feature_dim if request.end_to_end else first.feature_dim
+        model = start.model(vocab_size=tokenizer.vocab_size, width=width)
         network = started_network(
             start.system, model, asked, sections["head"].kind, source=start.source, beside=task.beside
         )
@@ -210,6 +214,9 @@ def _trained(
         start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
         task=task,
     )  # fmt: skip
+    if request.end_to_end:
+        network, photos = _from_photos(request, sections, start, task, network, first, data)
+        batches = batches.with_photos(photos)
     batches.check(data.train.groups[0])
     trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed)
     described = _described(request.task, task, sections, start, tokenizer, first, data)
@@ -230,6 +237,25 @@ def _trained(
     return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
 
 
+def _from_photos(
+    request: FinetuneRequest,
+    sections: Mapping[str, Any],
+    start: TaskStart,
+    task: DownstreamTask,
+    network: TaskNetwork,
+    store: FeatureStore,
+    data: _TaskData,
+) -> tuple[TaskNetwork, GroupPhotos]:
+    """The network with its encoder, and the photos that this one reads."""
+    with waiting("building the region encoder"):
+        encoder = task_encoder(request.encoder, sections["detector"], sections["encoder"], start.encoder)
+    choices, options = sections["end_to_end"], sections["photos"]
+    images = dict.fromkeys([*data.train.image_ids(), *(data.validation.image_ids() if data.validation else ())])
+    with waiting("looking for the photos"):
+        photos = GroupPhotos(store, images, request.encoder.photos, encoder, choices, options, outlines=task.outlines)
+    return with_encoder(network, encoder, choices), photos
+
+
 def _what_is_learned(
     network: TaskNetwork,
     batches: GroupBatches,
@@ -241,15 +267,16 @@ def _what_is_learned(
     seed: int,
 ) -> GroupTask | TurnsTask:
     """One problem, or several in turn, each in an order of its own."""
+    kind = GroupTask if batches.photos is None else PhotoTask
     if task.turns is None:
-        return GroupTask(network, batches, task, asked, loss, data.train.groups, data.asked, options, seed=seed)
+        return kind(network, batches, task, asked, loss, data.train.groups, data.asked, options, seed=seed)
     problems: dict[str, list[TaskGroup]] = {}
     for group in data.train.groups:
         problems.setdefault(task.turns(group), []).append(group)
     tasks: dict[str, GroupTask] = {}
     for number, (name, groups) in enumerate(problems.items()):
         judged = () if tasks else data.asked
-        tasks[name] = GroupTask(network, batches, task, asked, loss, groups, judged, options, seed=(seed, number))
+        tasks[name] = kind(network, batches, task, asked, loss, groups, judged, options, seed=(seed, number))
     return TurnsTask(tasks, task.updates)
 
 
@@ -292,7 +319,15 @@ def _described(
         "groups": _digest_of_groups(data.train.groups),
         "tokenizer": tokenizer.digest,
         "feature_space": store.fingerprint.feature_space,
+        **_described_photos(sections),
     }
+
+
+def _described_photos(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run from photos, beside what its model's own config says."""
+    if "photos" not in sections:
+        return {}
+    return {"photos": sections["photos"].described(), "region_chunk": sections["encoder"].region_chunk}
 
 
 def _recorded(
@@ -310,6 +345,7 @@ def _recorded(
         "recipe": request.recipe,
         "store": str(stores[0].path),
         "annotated_store": request.annotated_store,
+        "photos": request.encoder.photos,
         "data": str(request.data),
         "trained_groups": len(data.train.groups),
         "notes": list(notes),

@@ -5,8 +5,10 @@ An image is read, and stands in a batch, once for a group.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_words
+from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos, ShownRegions
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.shown.shown_image import ShownImage, asked_beside, flags_of, joined_pieces
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
@@ -36,6 +39,13 @@ from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
 _SPECIAL = 3  # [CLS] context [SEP] choice [SEP]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PhotoSide(AskedImage):
+    """What a batch has of an image whose photo a thread reads; its features are none yet, (R, 0)."""
+
+    photo: Future[CutPhoto]
 
 
 class GroupBatches:
@@ -78,10 +88,35 @@ class GroupBatches:
         if task is not None and task.pieces is not None:
             _check_cut(task, options, positions)
         self._global_width = int(getattr(config, "global_feature_size", 0))
+        self._photos: GroupPhotos | None = None
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
 
+    @property
+    def photos(self) -> GroupPhotos | None:
+        """Of a run through the region encoder; None on stored features."""
+        return self._photos
+
+    def with_photos(self, photos: GroupPhotos) -> GroupBatches:
+        """The same from photos: boxes are those of the store, or of the task where it gives some, features the
+        encoder's.
+
+        Raises:
+            ValueError: for a system that reads several images in one row.
+        """
+        if self._system.joins_images and self._asked.num_images > 1:
+            raise ValueError(
+                f"--end-to-end: {self._system.name} reads {self._asked.num_images} images in one row, which is not "
+                f"made of photos; take stored features, or a system with a row for each image, such as vilbert"
+            )
+        made = copy.copy(self)
+        made._photos = photos
+        return made
+
     def check(self, group: TaskGroup) -> None:
-        """Raises ValueError when the record of the group's first image does not fit the model."""
+        """Raises ValueError when record or photo of the group's first image does not fit the model."""
+        if self._photos is not None:
+            self.batch([group])
+            return
         record = self._read(group.images[0])
         check_width(self._config, record)
         self._global_feature(record)
@@ -91,7 +126,10 @@ class GroupBatches:
         Raises:
             ValueError: naming the group whose rows do not fit.
         """
-        rows = self.rows(groups)
+        return self.finished(groups, self.rows(groups))
+
+    def finished(self, groups: Sequence[TaskGroup], rows: SharedRows) -> TaskBatch:
+        """The batch of groups whose rows are made, once their photos are read."""
         inputs = rows.collate(pad_id=self._pad_id)
         if self._options.task_token >= 0:
             inputs = replace(inputs, task_ids=torch.full((len(rows.texts),), self._options.task_token))
@@ -100,7 +138,12 @@ class GroupBatches:
         if self._loss is not None and all(group.target is not None for group in groups):
             real = real_scores(self._asked.form, inputs, sizes, self._asked.num_labels)
             targets = self._loss.targets(groups, inputs, real.shape[1])
-        return TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
+        batch = TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
+        coming = [image.photo for image in rows.images if isinstance(image, PhotoSide)]
+        if self._photos is None or not coming:
+            return batch
+        images, placed = self._photos.collated(coming)
+        return replace(batch, images=images, placed_boxes=placed)
 
     def rows(self, groups: Sequence[TaskGroup]) -> SharedRows:
         """The rows of the groups before padding. An image is there once for each group that shows it."""
@@ -163,6 +206,10 @@ class GroupBatches:
         if joined is not None:
             record, named, num_boxes, whole = joined
             regions = np.arange(record.num_regions)
+        elif given is not None and self._photos is not None:
+            record = _at_boxes(record, given)
+            regions, num_boxes = np.arange(record.num_regions), record.num_regions
+            named = {place: place for place in range(num_boxes)}
         elif given is not None:
             regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
             named, num_boxes = {place: place for place in range(len(regions))}, len(regions)
@@ -172,9 +219,11 @@ class GroupBatches:
         if self._blind and self._asked.form != REGION:
             regions, named = np.arange(0), {}
         boxes = record.boxes[regions]
-        if group.mirrored:  # stored features are those of the photo as it is
+        if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
             boxes = mirrored_boxes(boxes, record.width)
-        return ShownImage(record, regions, named, num_boxes, boxes, group.swapped, whole)
+        return ShownImage(
+            record, regions, named, num_boxes, boxes, whole=whole, mirrored=group.mirrored, swapped=group.swapped
+        )
 
     def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
         if self._task is None or self._task.joined is None:
@@ -192,15 +241,12 @@ class GroupBatches:
 
     def _image(self, shown: Sequence[ShownImage]) -> AskedImage:
         """What a row shows: an image, or several that are read together."""
-        parts, several = [as_tensor(each.record.features[each.regions]) for each in shown], len(shown) > 1
-        features = torch.cat(parts) if several else parts[0]
-        if self._blind:
-            features = torch.zeros_like(features)
+        several = len(shown) > 1
         boxes = np.concatenate([each.boxes for each in shown])
         nothing = np.zeros(len(boxes), bool)
         classes = [each.classes for each in shown if each.classes is not None]
-        return AskedImage(
-            features=features,
+        side = AskedImage(
+            features=self._features(shown),
             boxes=boxes,
             masked=flags_of([each.hidden for each in shown], nothing),
             predicted=flags_of([each.asked for each in shown], nothing),
@@ -211,6 +257,20 @@ class GroupBatches:
             height=shown[0].record.height,
             width=shown[0].record.width,
         )
+        if self._photos is None or self._blind:
+            return side
+        (one,) = shown
+        cut = ShownRegions(one.record, one.regions, boxes, side.masked)
+        return PhotoSide(**vars(side), photo=self._photos.coming(cut, mirrored=one.mirrored))
+
+    def _features(self, shown: Sequence[ShownImage]) -> torch.Tensor:
+        """(R, D) of what is shown together; none, (R, 0), where the encoder makes them of photos."""
+        if self._photos is not None:
+            count = sum(len(each.regions) for each in shown)
+            return torch.zeros(count, self._config.region_feature_size if self._blind else 0)
+        parts = [as_tensor(each.record.features[each.regions]) for each in shown]
+        features = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return torch.zeros_like(features) if self._blind else features
 
     def _aligned(self, name: str, text: RowText, shown: ShownImage) -> np.ndarray | None:
         """See `PretrainSample.aligned_words`; a word names a box by its number: of those that the task gives, else of
@@ -238,6 +298,9 @@ class GroupBatches:
 
     def _whole_image(self, shown: ShownImage) -> torch.Tensor | None:
         """(D,), see `LayoutOptions.whole_image`; None where it is made of what is shown."""
+        if self._photos is not None:  # the encoder makes it; a model that would read it is shown zeros if it is blind
+            hidden = self._blind and self._photos.has_whole_image
+            return torch.zeros(self._config.region_feature_size) if hidden else None
         if self._options.whole_image == SHOWN or self._blind:
             return None
         if self._options.whole_image == ALL and shown.whole is not None:
@@ -257,6 +320,23 @@ class GroupBatches:
                 f"that it was trained with"
             )
         return torch.zeros(width) if self._blind else as_float32(feature)
+
+
+def _at_boxes(record: RegionRecord, boxes: Any) -> RegionRecord:
+    """The record of the same photo with these boxes (n, 4), cut to it, without features."""
+    limits = np.array([record.width, record.height] * 2, np.float32)
+    placed = np.clip(np.asarray(boxes, np.float32).reshape(-1, 4), 0, limits)
+    count, kind = len(placed), record.features.dtype
+    return RegionRecord(
+        image_id=record.image_id,
+        height=record.height,
+        width=record.width,
+        boxes=placed,
+        features=np.zeros((count, 1), kind),
+        class_ids=np.zeros(count, np.uint16),
+        class_scores=np.zeros(count, np.float32),
+        image_feature=record.image_feature,
+    )
 
 
 def _check_cut(task: DownstreamTask, options: LayoutOptions, positions: int) -> None:

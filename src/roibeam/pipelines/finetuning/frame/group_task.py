@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount, accuracy
+from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.task_beside import REGION_CLASSES, WORDS
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
@@ -22,7 +24,9 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
+from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
 from roibeam.pipelines.training.step_policies import AlternatingTask
 
@@ -67,11 +71,14 @@ class GroupTask:
         self._batches, self._task = batches, task
         self._asked, self._loss, self._train, self._data = asked, loss, train, data
         beside = task.beside
-        self._beside: Any = None if beside is None else network.module  # as `TaskModelBeside`
+        self._beside: Any = None if beside is None else _reading_features(network.module)  # as `TaskModelBeside`
         self._weights = {} if beside is None else {REGION_CLASSES: beside.region_weight, WORDS: beside.word_weight}
         self._validation = validation[: data.validation_groups or None]
+        photos = batches.photos
+        self._mirrors = task.mirrors if photos is None else photos.flip
+        likeness = None if photos is None else photos.likeness(group.images[0] for group in train)
         self._seed = seed if isinstance(seed, tuple) else (seed,)
-        self._order = SampleOrder(len(train), (_ORDER, *self._seed))
+        self._order = SampleOrder(len(train), (_ORDER, *self._seed), likeness)
 
     @property
     def model(self) -> nn.Module:
@@ -93,12 +100,21 @@ class GroupTask:
             return self._batches.batch([self._shown(epoch, place) for epoch, place in chosen])
 
         if not self._data.workers:
-            return map(batch, places())
+            return map(batch, places()) if self._batches.photos is None else self._while_photos_are_read(places())
         return batches_ahead(places, batch, workers=self._data.workers)
+
+    def _while_photos_are_read(self, places: Iterator[list[tuple[int, int]]]) -> Iterator[TaskBatch]:
+        """As `batches`: threads read the photos of the next batch while one is trained on."""
+        waiting: deque[tuple[list[TaskGroup], SharedRows]] = deque()
+        for chosen in places:
+            groups = [self._shown(epoch, place) for epoch, place in chosen]
+            waiting.append((groups, self._batches.rows(groups)))
+            if len(waiting) > 1:
+                yield self._batches.finished(*waiting.popleft())
 
     def _shown(self, epoch: int, place: int) -> TaskGroup:
         """A group as it is trained on; whether it is mirrored depends on seed, epoch and group alone."""
-        group, mirrored = self._train[place], self._task.mirrored
+        group, mirrored = self._train[place], self._task.mirrored if self._mirrors else None
         if self._task.beside is not None:
             group = replace(group, draws=(_HIDDEN, *self._seed, epoch, place))
         if mirrored is None or np.random.default_rng((_MIRRORED, *self._seed, epoch, place)).random() < 0.5:
@@ -117,7 +133,8 @@ class GroupTask:
         if self._beside is None:
             scores = scores_of(model, batch, self._asked.form)
         else:
-            said = model(in_float32(batch.inputs), beside=True)
+            inputs, *images = batch.model_inputs
+            said = model(in_float32(inputs), *images, beside=True)
             scores = group_scores(self._asked.form, said.scores, batch.group_sizes)
             losses = {name: _weighted(term, self._weights[name]) for name, term in said.losses.items()}
             metrics = dict(said.metrics)
@@ -151,6 +168,27 @@ class GroupTask:
         return real_scores(self._asked.form, batch.inputs, batch.group_sizes, self._asked.num_labels)
 
 
+class PhotoTask(GroupTask):
+    """From photos: the largest batch is tried before the first step (`RehearsedTask`)."""
+
+    def worst_batch(self) -> WorstBatch:
+        """As large as any: every photo in an input that holds them all, blank, and as many regions and rows as those of
+        the group with the most regions."""
+        photos = self._batches.photos
+        assert photos is not None
+        batch = self._batches.batch([max(self._train, key=photos.num_regions)] * self.batch_size)
+        assert batch.images is not None
+        height, width = photos.largest_input()
+        count, regions = batch.images.blanked_regions.shape
+        blank = batch.images.pixels.new_zeros(count, 3, height, width)
+        return WorstBatch(
+            replace(batch, images=replace(batch.images, pixels=blank)),
+            f"{count} photos of {width} x {height} pixels with {regions} regions each",
+            "encoder.recompute=true, train.activation_checkpointing=true, encoder.region_chunk=64, a smaller "
+            "detector.short_edge",
+        )
+
+
 class TurnsTask(AlternatingTask):
     """Several problems of one task, which one model learns in turn, judged together.
 
@@ -172,9 +210,17 @@ def _weighted(term: SumCount, weight: float) -> SumCount:
     return SumCount(term.total * weight, term.count, term.epsilon)
 
 
+def _reading_features(model: nn.Module) -> nn.Module:
+    """The part of a model from photos that reads features; any other as it is."""
+    return model.model if isinstance(model, EndToEndModel) else model
+
+
 def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
     """(G, N), see `group_scores`."""
-    return group_scores(form, model(in_float32(batch.inputs)), batch.group_sizes)
+    inputs, *images = batch.model_inputs
+    if not images:  # shown nothing, where it would read photos
+        model = _reading_features(model)
+    return group_scores(form, model(in_float32(inputs), *images), batch.group_sizes)
 
 
 def predicted(

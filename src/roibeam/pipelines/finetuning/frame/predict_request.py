@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos
 from roibeam.pipelines.finetuning.frame.seeds import best_of_seeds
 from roibeam.pipelines.finetuning.rows import REGION
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.inputs.trained_features import check_feature_space
-from roibeam.pipelines.model_files.model_folder import FoundModel, model_folder
+from roibeam.pipelines.model_files.model_folder import CONFIG, FoundModel, model_folder
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 FINETUNING = "finetuning"  # kind of a run, in its configuration
@@ -26,6 +27,7 @@ class PredictRequest:
         run: folder of a fine-tuning run, of several seeds (then the best of them), or of one of its checkpoints.
         second: a run of the same task that tells what the first one does not, such as VCR's rationales; None for none.
         store, data, annotated_store: as of `FinetuneRequest`.
+        photos: folder of the photos, for a model that was trained end to end; None where the store says that they lie.
         out: result file to write.
         split: of the task.
         blind: show no regions.
@@ -40,6 +42,7 @@ class PredictRequest:
     out: Path
     second: Path | None = None
     annotated_store: str | None = None
+    photos: str | None = None
     split: str = "val"
     blind: bool = False
     permute_images: bool = False
@@ -72,6 +75,7 @@ def check_predict(request: PredictRequest) -> None:
     has_run = named.need("RUN", request.run, FOLDER) & named.need("RUN_2", request.second, FOLDER)
     has_store = named.need("--store", request.store)
     named.need("--data", request.data, FOLDER)
+    named.need("--photos", request.photos, FOLDER)
     named.need_output_folder(request.out.parent)
     named.look(lambda: check_device(request.device))
     named.need("--annotated-store", request.annotated_store)
@@ -89,8 +93,21 @@ def check_predict(request: PredictRequest) -> None:
     if request.permute_images and described[0]["form"] == REGION:
         raise ValueError("--permute-images: this task chooses among the regions of its own image; --blind hides them")
     with FeatureStore(request.store) as store:
-        for each in found:
-            check_feature_space(each, store)
+        from_photos = [reads_photos(each) for each in found]
+        if any(from_photos):
+            check_tells_photos(store, request.photos)
+        elif request.photos is not None:
+            raise ValueError(
+                f"--photos: {request.run} was trained on stored features and reads no photos; leave it out"
+            )
+        for each, reads in zip(found, from_photos, strict=True):
+            if not reads:
+                check_feature_space(each, store)
+
+
+def reads_photos(found: FoundModel) -> bool:
+    """Whether a model was trained end to end."""
+    return "end_to_end" in read_json_object(found.source / CONFIG)
 
 
 def _refuse_folder(out: Path) -> None:

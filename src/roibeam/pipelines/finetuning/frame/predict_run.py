@@ -25,12 +25,14 @@ import torch
 
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
+from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
 from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted
 from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
-from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict, reads_photos
 from roibeam.pipelines.finetuning.frame.shown.store_pair import (
     StorePair,
     check_annotated,
@@ -46,6 +48,7 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.model_folder import FoundModel
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.launched import is_main_process, num_processes
@@ -83,6 +86,7 @@ class TrainedTask:
 
     Attributes:
         run: folder of the run.
+        photos: how it reads photos; None for one on stored features.
     """
 
     found: FoundModel
@@ -92,6 +96,7 @@ class TrainedTask:
     layout: LayoutOptions
     task: DownstreamTask
     run: Path
+    photos: TaskPhotos | None = None
 
     @classmethod
     def read(cls, found: FoundModel, data: Path) -> TrainedTask:
@@ -111,7 +116,24 @@ class TrainedTask:
         system = SYSTEMS[described["system"]]
         network = read_network(found.source, system, asked)
         layout = LayoutOptions(**described["layout"])
-        return cls(found, network, system, asked, layout, task, found.source.parents[2])
+        photos = TaskPhotos(**described["photos"]) if reads_photos(found) else None
+        return cls(found, network, system, asked, layout, task, found.source.parents[2], photos)
+
+    def from_photos(
+        self, batches: GroupBatches, store: FeatureStore, groups: Sequence[TaskGroup], folder: str | None
+    ) -> GroupBatches:
+        """The batches with the photos of these groups.
+
+        Raises:
+            ValueError: as `GroupPhotos`.
+        """
+        joint: Any = self.network.module
+        assert self.photos is not None
+        images = dict.fromkeys(image for group in groups for image in group.images)
+        encoder = region_encoder_of(joint)
+        return batches.with_photos(
+            GroupPhotos(store, images, folder, encoder, joint.choices, self.photos, outlines=self.task.outlines)
+        )
 
 
 def run_prediction(request: PredictRequest) -> PredictResult:
@@ -156,7 +178,8 @@ def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked
     check_annotated(task, request.annotated_store)
     with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [store] if annotated is None else [store, annotated]
-        notes = [note for each in stores for note in check_feature_space(trained.found, each)]
+        read = [] if trained.photos else stores  # photos take its boxes alone
+        notes = [note for each in read for note in check_feature_space(trained.found, each)]
         what = f"{task.name}, {request.split}"
         with waiting(f"joining {request.split} with the store"):
             joined = StoreImages(store).join(task.read(request.split).groups, what, min_match=1.0)
@@ -169,6 +192,8 @@ def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked
             trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
             trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
         )  # fmt: skip
+        if trained.photos is not None:
+            batches = trained.from_photos(batches, store, groups, request.photos)
         batches.check(groups[0])
         trained.network.module.to(device)
         folder = request.out.with_name(f"{request.out.name}.parts-{_digest(request, trained, groups)}")

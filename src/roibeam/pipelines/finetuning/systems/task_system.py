@@ -80,6 +80,7 @@ class TaskSystem:
         classifier: of the head for labels, of `CLASSIFIERS`.
         changes: by form, fields of the configuration that a model must have for it.
         release_heads: by form.
+        whole_image: where a feature of the whole image comes from in a run from photos, see `EndToEndChoices`.
     """
 
     name: str
@@ -96,6 +97,7 @@ class TaskSystem:
     classifier: str = "linear"
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     release_heads: Mapping[str, ReleaseHead] = field(default_factory=dict)
+    whole_image: str = "model"
 
     def rows_for(self, asked: AskedForm) -> int:
         """Rows of a batch that one row of a task takes."""

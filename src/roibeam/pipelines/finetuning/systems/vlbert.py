@@ -116,6 +116,7 @@ SYSTEM = TaskSystem(
     joins_context=True,
     tells_whole_image=True,
     grounds_words=True,
+    whole_image="box",
     classifier="two_layers",
     changes={CHOICE: {"with_pooler": True, "text_visual": "grounded"}},
     release_heads={

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     TRAIN,
     ReferringOptions,
     chosen_boxes,
+    mirrored_group,
     missed_objects,
     read_referring,
     referring_groups,
@@ -54,6 +56,7 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
             answers=answers,
             write=write_referring_results,
             splits=SPLITS[name],
+            mirrored=lambda group: replace(mirrored_group(group, options), mirrored=True),
         )
 
     return open_task

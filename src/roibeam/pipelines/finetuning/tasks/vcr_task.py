@@ -22,6 +22,7 @@ from roibeam.pipelines.finetuning.tasks.vcr import (
     vcr_scores,
 )
 from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_beside
+from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import EACH_ROW
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import DETECTED, joined_image, shown_boxes
 from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
@@ -79,6 +80,8 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         judged=rows_of_right_answer,
         tells=options.problems,
         beside=beside,
+        mirrored=lambda group: replace(group, mirrored=True),
+        outlines=region_masks,
     )
 
 

@@ -73,7 +73,8 @@ class VqaOptions:
         train: "train"; "train+val", as VL-BERT and VisualBERT do, when nothing is left to be judged on; or
             "train+val-minival" (ViLBERT), which is judged on the minival questions.
         mirror: whether every other question of training is asked beside the mirrored photo (VL-BERT): boxes are
-            mirrored, left and right change places in question and answers, stored features stay as they are.
+            mirrored, left and right change places in question and answers, stored features stay as they are. From
+            photos `photos.flip` says it.
         minival_questions: validation questions of the highest ids that are the minival.
     """
 
@@ -163,7 +164,8 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         answers=answers,
         write=_write,
         labels=chosen,
-        mirrored=(lambda group: mirrored_group(group, chosen, options)) if options.mirror else None,
+        mirrored=lambda group: mirrored_group(group, chosen, options),
+        mirrors=options.mirror,
         splits=tuple(PARTS),
     )
 

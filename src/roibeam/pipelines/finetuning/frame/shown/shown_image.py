@@ -22,12 +22,14 @@ class ShownImage:
         regions: (R,) int64, numbers of the record's regions that are shown, in their order.
         named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
         num_boxes: that words may name.
-        boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored.
+        boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored; before a
+            photo is read they are those of the photo as it is.
         swapped: whether boxes that words name need not be there.
         whole: (D,) float32, feature of the whole image where it is of more than the record.
         hidden: (R,) bool, of `regions`, which the model must not see.
         classes: (R, C) float32, 1 at the class of each region that is asked for it; None where nothing is asked.
         asked: (R,) bool.
+        mirrored: whether the image is shown mirrored.
     """
 
     record: RegionRecord
@@ -40,6 +42,7 @@ class ShownImage:
     hidden: np.ndarray | None = None
     classes: torch.Tensor | None = None
     asked: np.ndarray | None = None
+    mirrored: bool = False
 
 
 def joined_pieces(parts: Sequence[PartPieces]) -> PartPieces:
