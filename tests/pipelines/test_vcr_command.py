@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,8 @@ class Runs:
                     "--set", f"vcr.problem={problem}")  # fmt: skip
         return out
 
-    def predict(self, roibeam: Roibeam, out: Path, *runs: Path, split: str = "val") -> Any:
-        words = ("--store", self.store, "--data", self.data, "--split", split, "--device", "cpu")
+    def predict(self, roibeam: Roibeam, out: Path, *runs: Path, split: str = "val", more: Any = ()) -> Any:
+        words = (*more, "--store", self.store, "--data", self.data, "--split", split, "--device", "cpu")
         return roibeam("predict", *runs, *words, "--out", out)
 
 
@@ -103,6 +104,9 @@ def test_one_model_of_both_problems_makes_the_whole_file(roibeam: Roibeam, runs:
     run, out = runs.run("both"), tmp_path / "both.csv"
     assert runs.predict(roibeam, out, run).code == 0
     assert figures(roibeam, out, runs.data) == pytest.approx(last_evaluation(run))
+    for number, more in enumerate(("--permute-images", "--blind")):  # words may then name boxes that are not there
+        assert runs.predict(roibeam, tmp_path / str(number), run, more=[more]).code == 0
+        assert (tmp_path / str(number)).read_text() != out.read_text()
     done = runs.predict(roibeam, out, run, runs.run("rationale"))
     assert done.code == 1 and "RUN and RUN_2 both tell the rationale" in one_line(done)
     config = json.loads((run / "config.json").read_text())
@@ -149,3 +153,26 @@ def test_a_prediction_of_two_models_that_was_ended_goes_on(
     again = predict_run.run_prediction(PredictRequest(**words, out=tmp_path / "again"))
     assert again.made == 1 and (tmp_path / "again").read_bytes() == (tmp_path / "whole").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "whole"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"objects": ["person"] * 90}, "90; extract with --boxes, from the task's own files"),
+        ({"objects": "unicorn"}, "object 'unicorn' is no class of COCO"),
+    ],
+)
+def test_questions_that_fit_no_record_are_told_before_anything_is_written(
+    change: dict[str, Any], said: str, roibeam: Roibeam, runs: Runs, tmp_path: Path
+) -> None:
+    data = tmp_path / "vcr"
+    shutil.copytree(runs.data, data)
+    lines = (data / "train.jsonl").read_text().splitlines(keepends=True)
+    last = json.loads(lines[-1])
+    if isinstance(change["objects"], str):
+        change = {"objects": [change["objects"]] * len(last["objects"])}
+    (data / "train.jsonl").write_text("".join([*lines[:-1], json.dumps({**last, **change}) + "\n"]))
+    start = runs.folder / "start"
+    done = roibeam("finetune", tmp_path / "run", "--task", "vcr", "--from", start, "--store", runs.store,
+                   "--data", data, "--device", "cpu", "--set", "vcr.object_loss=shown")  # fmt: skip
+    assert done.code == 1 and said in one_line(done) and not (tmp_path / "run").exists()

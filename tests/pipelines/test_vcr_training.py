@@ -207,6 +207,41 @@ def test_visualbert_is_fed_so(mode: str, tmp_path: Path) -> None:
         assert batch.text_segments[row, :length].tolist() == golden.arrays[f"{item}.input_type_ids"].tolist()
 
 
+@pytest.mark.parametrize("mode", ["Q2A", "QA2R"])
+def test_vl_bert_is_fed_so(mode: str, tmp_path: Path) -> None:
+    """Names in turn, "and" between objects, one question shortened for all; a name carries the tag of its box."""
+    golden = Golden("finetune_vlbert/data_vcr", tmp_path, mode)
+    people = tmp_path / "people.csv"
+    people.write_text("\n".join(["name", *golden.config["names_cycle"]]) + "\n", "utf-8")
+    problem = {"Q2A": "answer", "QA2R": "rationale"}[mode]
+    own = VcrOptions(
+        problem=problem, names="in-turn", people=str(people), joining="and", truncation="shared",
+        max_pieces=golden.config["seq_len"], cut_untold=False, loss="sigmoid",
+    )  # fmt: skip
+    task = open_vcr(tmp_path, own, None)
+    groups = task.read("train").groups
+    images = {name: make_record(name, 0, num_regions=len(group.facts["objects"]), distribution="none")
+              for group in groups for name in group.images}  # fmt: skip
+    network = network_for("vlbert", golden.tokenizer, 48, positions=80)
+    store = cast(FeatureStore, FakeStore(images))
+    batch = batches_of("vlbert", task, store, golden.tokenizer, network).batch(groups).inputs.without_sharing()
+    special = {"[CLS]": golden.tokenizer.cls_id, "[SEP]": golden.tokenizer.sep_id}
+    for row in range(len(batch.text_ids)):
+        context = golden.out(row // 4, "question")
+        choice = golden.out(row // 4, f"{problem}_choices.{row % 4}")
+        nothing = np.zeros(3, np.int64)
+        rows = [nothing + special["[CLS]"], *context, nothing + special["[SEP]"], *choice, nothing + special["[SEP]"]]
+        length = int(batch.text_mask[row].sum())
+        assert batch.text_ids[row, :length].tolist() == [int(each[0]) for each in rows]
+        assert batch.text_segments[row, :length].tolist() == [0] * (len(context) + 2) + [1] * (len(choice) + 1)
+        assert batch.aligned_words is not None
+        for box, words_of in enumerate(batch.aligned_words[row].tolist()):
+            tagged = [
+                place for place, each in enumerate(rows) if each[1] == box + 1 and each[0] not in special.values()
+            ]
+            assert [place for place in words_of if place >= 0] == tagged
+
+
 # --- two stores ---
 
 

@@ -88,6 +88,7 @@ class TaskGroup:
         facts: what result files, figures or pages need beside; "region_targets" are rules of this group's targets.
         mirrored: whether its images are shown mirrored left to right. Its text is of the mirrored images already; boxes
             are those of the images as they are, and whoever shows them mirrors them.
+        swapped: whether its images are those of another group, so that boxes that its words name need not be there.
         draws: from which it follows what is hidden of it, while something is learned beside the task; () hides nothing.
     """
 
@@ -98,4 +99,5 @@ class TaskGroup:
     boxes: Sequence[Any] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     mirrored: bool = False
+    swapped: bool = False
     draws: tuple[int, ...] = ()

@@ -103,6 +103,8 @@ class DownstreamTask:
             order; None leaves that to the layout.
         joined: group, place of an image in it, its record, and that of the annotated boxes -> what is shown; None for a
             task that takes no second store.
+        num_boxes: group -> boxes of its image that the store of them must have, no more and no fewer; None where any
+            number will do.
         pieces: group, tokenizer, and the piece that the system puts between parts of a context or None -> of each row
             its parts in pieces, the choice last, cut by the task's own rules; None leaves that to the layout.
         max_pieces: text pieces of a row, special ones not counted, that `pieces` leaves; 0 for any number.
@@ -132,6 +134,7 @@ class DownstreamTask:
     splits: tuple[str, ...] = ("train", "val", "test")
     regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None
     joined: Callable[[TaskGroup, int, RegionRecord, RegionRecord], JoinedImage] | None = None
+    num_boxes: Callable[[TaskGroup], int] | None = None
     pieces: Callable[[TaskGroup, PieceCoder, int | None], list[list[PartPieces]]] | None = None
     max_pieces: int = 0
     turns: Callable[[TaskGroup], str] | None = None

@@ -38,7 +38,12 @@ from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, Store
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network, with_encoder
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
-from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair, check_annotated, opened_store
+from roibeam.pipelines.finetuning.frame.shown.store_pair import (
+    StorePair,
+    check_annotated,
+    check_num_boxes,
+    opened_store,
+)
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
@@ -143,6 +148,7 @@ def _joined(task: DownstreamTask, store: FeatureStore, shown: FeatureStore | Sto
             found[split] = images.join(read.groups, f"{task.name}, {split}", min_match=min_match, hint=hint)
             if isinstance(shown, StorePair):
                 found[split] = shown.with_both(found[split], f"{task.name}, {split}", min_match=min_match, hint=hint)
+        check_num_boxes(task, found[split].groups, shown)
         notes += [*read.notes, *found[split].notes(f"{task.name}, {split}")]
     judged = found.get(task.validation or "")
     if judged is not None and task.judged is not None:

@@ -221,7 +221,9 @@ class GroupBatches:
         boxes = record.boxes[regions]
         if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
             boxes = mirrored_boxes(boxes, record.width)
-        return ShownImage(record, regions, named, num_boxes, boxes, whole, mirrored=group.mirrored)
+        return ShownImage(
+            record, regions, named, num_boxes, boxes, whole=whole, mirrored=group.mirrored, swapped=group.swapped
+        )
 
     def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
         if self._task is None or self._task.joined is None:
@@ -283,7 +285,7 @@ class GroupBatches:
         words: list[list[int]] = [[] for _ in shown.regions]
         for piece in named:
             region = int(text.tags[piece])
-            if region >= shown.num_boxes:
+            if region >= shown.num_boxes and not shown.swapped:
                 raise ValueError(
                     f"{name}: a word names box {region}, the image {shown.record.image_id!r} has {shown.num_boxes}; "
                     f"extract with --boxes of the task"

@@ -33,7 +33,12 @@ from roibeam.pipelines.finetuning.frame.group_task import predicted
 from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict, reads_photos
-from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair, check_annotated, opened_store
+from roibeam.pipelines.finetuning.frame.shown.store_pair import (
+    StorePair,
+    check_annotated,
+    check_num_boxes,
+    opened_store,
+)
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
@@ -181,6 +186,7 @@ def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked
             shown = store if annotated is None else StorePair(store, annotated)
             if isinstance(shown, StorePair):
                 joined = shown.with_both(joined, what, min_match=1.0)
+        check_num_boxes(task, joined.groups, shown)
         groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
@@ -272,4 +278,4 @@ def _permuted(groups: Sequence[TaskGroup], seed: int) -> list[TaskGroup]:
         raise ValueError("--permute-images needs groups of at least two images")
     order = np.random.default_rng(seed).permutation(len(kinds))
     other = {kinds[at]: kinds[order[(place + 1) % len(order)]] for place, at in enumerate(order)}
-    return [replace(group, images=other[group.images]) for group in groups]
+    return [replace(group, images=other[group.images], swapped=True) for group in groups]

@@ -38,11 +38,16 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     judged for the right one.
     """
     _check(options)
+    beside = vcr_beside(options)
 
     def read(split: str) -> TaskSplit:
         path = find_file(folder, f"{split}.jsonl")
         by_problem = [_groups(path, replace(options, problem=problem), split) for problem in options.problems]
-        return TaskSplit([group for question in zip(*by_problem, strict=True) for group in question], (path,))
+        groups = [group for question in zip(*by_problem, strict=True) for group in question]
+        if beside is not None and beside.classes is not None:
+            for group in groups:
+                beside.classes(group)  # an object of an unknown class is told before anything is trained
+        return TaskSplit(groups, (path,))
 
     def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[tuple[str, VcrScores]]:
         for group, each in zip(groups, said, strict=True):
@@ -67,13 +72,14 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         write=write_vcr_entries,
         regions=None if has_two_stores else shown_boxes(options.max_boxes),
         joined=joined_image(options.max_boxes) if has_two_stores else None,
+        num_boxes=lambda group: len(group.facts["objects"]),
         pieces=pieces if is_cut else None,
         max_pieces=options.max_pieces,
         turns=(lambda group: str(group.facts["problem"])) if options.problem == BOTH else None,
         updates=options.updates,
         judged=rows_of_right_answer,
         tells=options.problems,
-        beside=vcr_beside(options),
+        beside=beside,
         mirrored=lambda group: replace(group, mirrored=True),
         outlines=region_masks,
     )

@@ -24,6 +24,7 @@ class ShownImage:
         num_boxes: that words may name.
         boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored; before a
             photo is read they are those of the photo as it is.
+        swapped: whether boxes that words name need not be there.
         whole: (D,) float32, feature of the whole image where it is of more than the record.
         hidden: (R,) bool, of `regions`, which the model must not see.
         classes: (R, C) float32, 1 at the class of each region that is asked for it; None where nothing is asked.
@@ -36,6 +37,7 @@ class ShownImage:
     named: Mapping[int, int]
     num_boxes: int
     boxes: np.ndarray
+    swapped: bool = False
     whole: np.ndarray | None = None
     hidden: np.ndarray | None = None
     classes: torch.Tensor | None = None

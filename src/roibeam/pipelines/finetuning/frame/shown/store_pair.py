@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+
+import numpy as np
 
 from roibeam.features.comparison.feature_spaces import meaning_difference
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages
+from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.task import DownstreamTask
 
 
@@ -51,6 +55,10 @@ class StorePair:
             )
         return found
 
+    def num_annotated(self, image_ids: Sequence[str]) -> np.ndarray:
+        """(n,) int32, boxes of each image in the second store."""
+        return self.second.num_regions_of([self._images.id_of(image) or image for image in image_ids])
+
     def with_both(self, joined: JoinedGroups, what: str, *, min_match: float, hint: str = "") -> JoinedGroups:
         """The groups of the first store whose images the second has too.
 
@@ -63,6 +71,24 @@ class StorePair:
         ]
         missing, left_out = (*joined.missing, *found.missing), joined.left_out + found.left_out
         return replace(joined, groups=kept, missing=missing, left_out=left_out)
+
+
+def check_num_boxes(task: DownstreamTask, groups: Sequence[TaskGroup], shown: FeatureStore | StorePair) -> None:
+    """Before anything is written.
+
+    Raises:
+        ValueError: naming the first group whose image has another number of boxes in the store than the task says.
+    """
+    if task.num_boxes is None:
+        return
+    images = [group.images[0] for group in groups]
+    counts = shown.num_annotated(images) if isinstance(shown, StorePair) else shown.num_regions_of(images)
+    for group, count in zip(groups, counts.tolist(), strict=True):
+        if count != task.num_boxes(group):
+            raise ValueError(
+                f"{group.id}: the store has {count} boxes of image {group.images[0]!r}, the task "
+                f"{task.num_boxes(group)}; extract with --boxes, from the task's own files"
+            )
 
 
 def opened_store(path: str | None) -> AbstractContextManager[FeatureStore | None]:

@@ -103,7 +103,7 @@ def shown_boxes(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord], np
 
     def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
         _check_boxes(group, record)
-        shown = group.facts["shown"]
+        shown = [number for number in group.facts["shown"] if number < record.num_regions]
         return np.array(shown[: max_regions - 1] if max_regions else shown, np.int64)
 
     return regions
@@ -136,7 +136,7 @@ def joined_image(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord, Re
 
 def _check_boxes(group: TaskGroup, record: RegionRecord) -> None:
     """Raises ValueError for a record of other boxes than the question's."""
-    if record.num_regions != len(group.facts["objects"]):
+    if record.num_regions != len(group.facts["objects"]) and not group.swapped:
         raise ValueError(
             f"{group.id}: record {record.image_id!r} has {record.num_regions} regions, VCR names "
             f"{len(group.facts['objects'])} boxes; extract with --boxes, from VCR's own files"
