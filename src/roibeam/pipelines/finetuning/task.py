@@ -55,6 +55,7 @@ class DownstreamTask:
         write: entries -> the result file.
         labels: what the numbers of a LABEL task mean; kept with the model.
         num_images: that a row shows.
+        whole_image: of REGION, the image as a whole is the first candidate; every group says its box.
         mirrored: a group -> the same beside its mirrored images, which every other group of training is by chance; None
             for a run that mirrors nothing.
         region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
@@ -74,6 +75,7 @@ class DownstreamTask:
     write: Callable[[Path, Sequence[Any]], None]
     labels: tuple[str, ...] = ()
     num_images: int = 1
+    whole_image: bool = False
     mirrored: Callable[[TaskGroup], TaskGroup] | None = None
     region_targets: Mapping[str, Any] = field(default_factory=dict)
     splits: tuple[str, ...] = ("train", "val", "test")

@@ -177,7 +177,7 @@ def _trained(
         write_trained_images(request.out, data.train.image_ids(), before=start.run)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
     asked, loss = (
-        AskedForm(task.form, len(task.labels) or 1, task.num_images),
+        AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image),
         loss_named(task.form, task.loss, task.region_targets),
     )
     torch.manual_seed(config.seed)

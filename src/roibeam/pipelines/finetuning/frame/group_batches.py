@@ -99,7 +99,8 @@ class GroupBatches:
         sizes = tuple(len(group.rows) for group in groups)
         targets = None
         if self._loss is not None and all(group.target is not None for group in groups):
-            real = real_scores(self._asked.form, inputs, sizes, self._asked.num_labels)
+            asked = self._asked
+            real = real_scores(asked.form, inputs, sizes, asked.num_labels, whole_image=asked.whole_image)
             targets = self._loss.targets(groups, inputs, real.shape[1])
         return TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from roibeam.model.common.losses import SumCount, accuracy
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores
+from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores, scored_boxes
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup
@@ -130,7 +130,8 @@ class GroupTask:
         return {name.replace(" ", "_"): measure.mean for name, measure in measures.items()}
 
     def _real(self, batch: TaskBatch) -> Tensor:
-        return real_scores(self._asked.form, batch.inputs, batch.group_sizes, self._asked.num_labels)
+        asked = self._asked
+        return real_scores(asked.form, batch.inputs, batch.group_sizes, asked.num_labels, whole_image=asked.whole_image)
 
 
 def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
@@ -147,13 +148,16 @@ def predicted(
     model.eval()
     with torch.no_grad():
         for start in range(0, len(groups), batch_size):
-            batch = batches.batch(groups[start : start + batch_size])
-            real = real_scores(form, batch.inputs, batch.group_sizes, 1).sum(dim=1).tolist()
+            chosen = groups[start : start + batch_size]
+            batch = batches.batch(chosen)
             scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
-            boxes = batch.inputs.region_boxes.numpy()
-            for row in range(len(batch.ids)):
-                kept = scores.shape[1] if form == LABEL else real[row]
-                yield Prediction(scores[row, :kept], boxes[row, :kept] if form == REGION else None)
+            if form == REGION:
+                boxes, real = scored_boxes(chosen, batch.inputs)
+                for row, kept in enumerate(real.sum(dim=1).tolist()):
+                    yield Prediction(scores[row, :kept], boxes[row, :kept].numpy())
+                continue
+            for row, rows in enumerate(batch.group_sizes):
+                yield Prediction(scores[row] if form == LABEL else scores[row, :rows])
     model.train(was_training)
 
 
@@ -162,5 +166,7 @@ def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
     if targets.ndim == 1:
         known = targets >= 0
         return accuracy(scores, targets, known)
+    if not scores.shape[1]:  # no image of the batch has a region
+        return SumCount(targets.sum(), torch.tensor(len(targets), device=targets.device))
     value = targets.gather(1, scores.argmax(dim=1, keepdim=True))
     return SumCount(value.sum(), torch.tensor(len(value), device=value.device))

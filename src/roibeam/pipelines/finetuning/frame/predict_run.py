@@ -101,7 +101,7 @@ class TrainedTask:
             raise ValueError(f"{found.source.parent / 'config.json'}: its labels are not those that the model learned")
         named = task_named(described["task"])
         task = named.open(data, named.options(**described["task_options"]), labels or None)
-        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"])
+        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"], task.whole_image)
         system = SYSTEMS[described["system"]]
         network = read_network(found.source, system, asked)
         layout = LayoutOptions(**described["layout"])

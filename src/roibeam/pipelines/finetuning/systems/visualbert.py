@@ -53,5 +53,6 @@ SYSTEM = TaskSystem(
     reads={LABEL: "mask_piece", CHOICE: "pooled"},
     joins_images=True,
     grounds_words=True,
+    has_whole_image=lambda config: False,
     release_heads={LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters)},
 )

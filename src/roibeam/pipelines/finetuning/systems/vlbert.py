@@ -59,6 +59,7 @@ SYSTEM = TaskSystem(
     reads={LABEL: "mask_piece", CHOICE: "pooled"},
     pair_reads="mask_piece",
     grounds_words=True,
+    has_whole_image=lambda config: config.whole_image_element,
     classifier="two_layers",
     changes={CHOICE: {"with_pooler": True, "text_visual": "grounded"}},
     release_heads={LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, _answers_start)},

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.results.referring_results import result_entry, write_referring_results
 from roibeam.pipelines.finetuning.rows import REGION, TaskGroup
@@ -22,6 +25,7 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     read_referring,
     referring_groups,
     referring_scores,
+    stored_regions,
 )
 
 
@@ -43,9 +47,14 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
         def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
             return map(result_entry, chosen_boxes(groups, said))
 
+        def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
+            return stored_regions(group, record.boxes, options)
+
         return DownstreamTask(
             name=name,
             form=REGION,
+            whole_image=options.whole_image != NONE,
+            regions=regions if options.boxes == STORED_BOXES and options.max_boxes else None,
             loss=options.loss,
             read=read,
             train=TRAIN,
@@ -61,8 +70,6 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
 
 def _check(options: ReferringOptions) -> None:
     """Raises ValueError for what runs on stored features cannot do."""
-    if options.whole_image != NONE:
-        raise ValueError("whole_image: a whole photo as a candidate is not yet trained on; leave it at none")
     if options.overlap_in != "photo":
         raise ValueError("overlap_in: stored features have no network input; leave it at photo")
     if options.image_feature != SHOWN_REGIONS:
