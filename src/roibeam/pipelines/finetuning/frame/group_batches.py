@@ -148,7 +148,7 @@ class GroupBatches:
         features = torch.cat([as_tensor(each.record.features[each.regions]) for each in shown])
         if self._blind:
             features = torch.zeros_like(features)
-        boxes = np.concatenate([each.record.boxes[each.regions] for each in shown])
+        boxes = np.concatenate([_boxes_beside(shown[0], each) for each in shown])
         nothing = np.zeros(len(boxes), bool)
         several = len(shown) > 1
         return PretrainSample(
@@ -161,7 +161,7 @@ class GroupBatches:
             masked=nothing,
             predicted=nothing,
             region_targets=None,
-            whole_image=self._whole_image(shown[0].record),
+            whole_image=None if several else self._whole_image(shown[0].record),
             global_feature=self._global_feature(shown[0].record),
             region_images=np.repeat(np.arange(len(shown)), [len(each.regions) for each in shown]) if several else None,
             aligned_words=self._aligned(name, text, shown[0]) if self._system.grounds_words else None,
@@ -212,3 +212,11 @@ class GroupBatches:
                 f"that it was trained with"
             )
         return torch.zeros(width) if self._blind else as_float32(feature)
+
+
+def _boxes_beside(first: ShownImage, shown: ShownImage) -> np.ndarray:
+    """(R, 4) boxes of what is shown, in pixels of the first image of the row: a row has one size."""
+    boxes, own, other = shown.record.boxes[shown.regions], shown.record, first.record
+    if (own.width, own.height) == (other.width, other.height):
+        return boxes
+    return boxes * np.array([other.width / own.width, other.height / own.height] * 2, np.float32)

@@ -142,7 +142,7 @@ def group_scores(form: str, given: Tensor, group_sizes: Sequence[int]) -> Tensor
 
 def scored_boxes(groups: Sequence[TaskGroup], inputs: VLBatch) -> tuple[Tensor, Tensor]:
     """Boxes (G, E, 4) in pixels, and which are real (G, E): the whole image if it is a candidate, then the regions."""
-    boxes, mask = inputs.region_boxes, inputs.region_mask
+    boxes, mask = inputs.images_to_rows(inputs.region_boxes), inputs.rows_region_mask
     if groups[0].whole_image is None:
         return boxes, mask
     whole = torch.stack([torch.as_tensor(group.whole_image, dtype=boxes.dtype) for group in groups])
@@ -157,7 +157,7 @@ def real_scores(
     Args:
         whole_image: the image as a whole has a score, before its regions.
     """
-    sizes, mask = torch.tensor(list(group_sizes)), inputs.region_mask
+    sizes, mask = torch.tensor(list(group_sizes)), inputs.rows_region_mask
     if form == REGION:
         return F.pad(mask, (1, 0), value=True) if whole_image else mask
     if form == LABEL:

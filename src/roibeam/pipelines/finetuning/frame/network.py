@@ -48,6 +48,9 @@ def started_network(system: TaskSystem, model: Any, asked: AskedForm, head: str,
     changes = system.changes.get(asked.form, {})
     if any(getattr(model.config, name) != value for name, value in changes.items()):
         model = changed_model(model, changes, source=source)
+    if asked.num_images > 1 and system.pair_start is not None:
+        fields, state = system.pair_start(model)
+        model = changed_model(model, fields, source=source, state=state)
     if head == RELEASE:
         release = release_head(system, asked)
         module: Any = release.network(release.config(model.config, asked.num_labels))

@@ -75,6 +75,8 @@ class TaskSystem:
         grounds_words: whether words that name a region are told to the model (`VLBatch.aligned_words`).
         classifier: of the head for labels, of `CLASSIFIERS`.
         changes: by form, fields of the configuration that a model must have for it.
+        pair_start: pre-trained model -> fields of the configuration, and the state, of one that is shown two images in
+            a row; None for one that needs no others.
         release_heads: by form.
         has_whole_image: configuration -> whether the image as a whole is an element of its own, with a state.
     """
@@ -90,6 +92,7 @@ class TaskSystem:
     grounds_words: bool = False
     classifier: str = "linear"
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
     release_heads: Mapping[str, ReleaseHead] = field(default_factory=dict)
     has_whole_image: Callable[[Any], bool] = lambda config: True
 
