@@ -45,7 +45,7 @@ def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn
     # An ImportError is a part that needs detectron2's compiled code, such as deformable convolutions.
     except (KeyError, AssertionError, ValueError, TypeError, AttributeError, ImportError, RuntimeError) as error:
         raise ValueError(f"detectron2 cannot build the network of this config: {_one_line(error)}") from None
-    check_c4_network(network, cfg)
+    check_network(network, cfg)
     _load_weights(weights, network)
     return network, cfg
 
@@ -94,22 +94,27 @@ def read_detectron2_config(path: str | Path) -> Any:
     return cfg
 
 
-def check_c4_network(model: nn.Module, cfg: Any) -> None:
+def check_network(model: nn.Module, cfg: Any) -> None:
     """Raises ValueError, naming the part, when the adapter cannot run the network."""
     from detectron2.modeling import GeneralizedRCNN
     from detectron2.modeling.proposal_generator import RPN
-    from detectron2.modeling.roi_heads import FastRCNNOutputLayers, Res5ROIHeads
+    from detectron2.modeling.roi_heads import FastRCNNConvFCHead, FastRCNNOutputLayers, Res5ROIHeads, StandardROIHeads
 
-    parts = (
+    heads = getattr(model, "roi_heads", None)
+    parts: list[tuple[str, object, type | tuple[type, ...]]] = [
         ("MODEL.META_ARCHITECTURE", model, GeneralizedRCNN),
         ("MODEL.PROPOSAL_GENERATOR.NAME", getattr(model, "proposal_generator", None), RPN),
-        ("MODEL.ROI_HEADS.NAME", getattr(model, "roi_heads", None), Res5ROIHeads),
-        ("box predictor", getattr(getattr(model, "roi_heads", None), "box_predictor", None), FastRCNNOutputLayers),
-    )
+        ("MODEL.ROI_HEADS.NAME", heads, (Res5ROIHeads, StandardROIHeads)),
+    ]
+    if isinstance(heads, StandardROIHeads):
+        parts.append(("MODEL.ROI_BOX_HEAD.NAME", heads.box_head, FastRCNNConvFCHead))
+    parts.append(("box predictor", getattr(heads, "box_predictor", None), FastRCNNOutputLayers))
     for name, part, wanted in parts:
         if not isinstance(part, wanted):
+            kinds = wanted if isinstance(wanted, tuple) else (wanted,)
             raise ValueError(
-                f"{name} gives a {type(part).__name__}; the adapter takes {wanted.__name__} (a C4 GeneralizedRCNN)"
+                f"{name} gives a {type(part).__name__}; the adapter takes "
+                f"{' or '.join(kind.__name__ for kind in kinds)} (a GeneralizedRCNN with a C4 or an FPN box head)"
             )
     predictor: Any = parts[-1][1]
     # The release 0.6 knows no sigmoid; what came after it does.
@@ -133,12 +138,10 @@ def _load_weights(spec: str, model: nn.Module) -> None:
         source = f"weights {spec}"
         found = read_tensors(fetch_weights(spec))
         # Older detectron2 saved these beside the weights; newer ones take them from the config alone.
-        anchors = next(iter(network.proposal_generator.anchor_generator.cell_anchors))
-        for name, of_config in {
-            CELL_ANCHORS: anchors,
-            "pixel_mean": network.pixel_mean,
-            "pixel_std": network.pixel_std,
-        }.items():
+        of_configs = {"pixel_mean": network.pixel_mean, "pixel_std": network.pixel_std}
+        for level, anchors in enumerate(network.proposal_generator.anchor_generator.cell_anchors):
+            of_configs[f"{CELL_ANCHORS.removesuffix('.0')}.{level}"] = anchors
+        for name, of_config in of_configs.items():
             _check_same(name, found.pop(name, None), of_config, source)
         weights = check_state(found, expected, source)
     network.load_state_dict({**state, **weights}, strict=True)
