@@ -160,3 +160,119 @@ def test_a_zoo_file_loads_with_its_anchors_of_all_levels(fpn, tmp_path):
 def test_heads_and_layers_of_another_kind_are_refused(detectron2, tmp_path, changes, layer, words):
     with pytest.raises(ValueError, match=words):
         build_detectron2_detector(fpn_yaml(tmp_path, *changes), weights="random:1", layer=layer)
+
+
+# Files of forerunners.
+
+
+def detectron_names(network):
+    """The weights under Detectron's names, as e2e_mask_rcnn_R-101-FPN_2x has them; statistics are not in such files."""
+    found = {}
+    ends = {2: 2, 3: 3, 4: 5, 5: 2}  # last block of a stage of ResNet-50
+    heads = {
+        "proposal_generator.rpn_head.conv": "conv_rpn_fpn2",
+        "proposal_generator.rpn_head.objectness_logits": "rpn_cls_logits_fpn2",
+        "proposal_generator.rpn_head.anchor_deltas": "rpn_bbox_pred_fpn2",
+        "roi_heads.box_head.fc1": "fc6", "roi_heads.box_head.fc2": "fc7",
+        "roi_heads.box_predictor.cls_score": "cls_score", "roi_heads.box_predictor.bbox_pred": "bbox_pred",
+        "roi_heads.mask_head.mask_fcn1": "_[mask]_fcn1", "roi_heads.mask_head.deconv": "conv5_mask",
+        "roi_heads.mask_head.predictor": "mask_fcn_logits", "backbone.bottom_up.stem.conv1": "conv1",
+        "backbone.bottom_up.stem.conv1.norm": "res_conv1_bn",
+    }  # fmt: skip
+    for stage, last in ends.items():
+        lateral = "" if stage == 5 else "_lateral"
+        heads[f"backbone.fpn_lateral{stage}"] = f"fpn_inner_res{stage}_{last}_sum{lateral}"
+        heads[f"backbone.fpn_output{stage}"] = f"fpn_res{stage}_{last}_sum"
+        for block in range(last + 1):
+            for layer, branch in {"shortcut": "1", "conv1": "2a", "conv2": "2b", "conv3": "2c"}.items():
+                ours = f"backbone.bottom_up.res{stage}.{block}.{layer}"
+                heads[ours], heads[f"{ours}.norm"] = (
+                    f"res{stage}_{block}_branch{branch}", f"res{stage}_{block}_branch{branch}_bn",
+                )  # fmt: skip
+    for name, tensor in network.state_dict().items():
+        module, _, kind = name.rpartition(".")
+        if kind.startswith("running_"):
+            continue
+        array = tensor.numpy()
+        if module.endswith("cls_score"):
+            array = np.concatenate([array[-1:], array[:-1]])  # background first
+        elif module.endswith(("bbox_pred", "predictor")):
+            array = np.concatenate([np.ones_like(array[: 4 if module.endswith("bbox_pred") else 1]), array])
+        end = {"weight": "s" if module.endswith("norm") else "w", "bias": "b"}[kind]
+        found[f"{heads[module]}_{end}"] = array
+    return found
+
+
+def test_a_file_of_detectron_loads(fpn, tmp_path):
+    """A pickle of Python 2's time with "blobs"; what trained it left momenta there."""
+    twin = build_detectron2_detector(fpn.cfg, weights="random:1")
+    for module in twin.model.modules():
+        if hasattr(module, "running_var"):
+            module.running_mean.zero_()
+            module.running_var.fill_(1)
+    blobs = detectron_names(twin.model)
+    blobs["fc6_w_momentum"] = np.zeros_like(blobs["fc6_w"])
+    path = tmp_path / "model_final.pkl"
+    path.write_bytes(pickle.dumps({"blobs": blobs, "cfg": "TRAIN: {}"}, protocol=2))
+    assert build_detectron2_detector(fpn.cfg, weights=str(path)).describe() == twin.describe()
+    del blobs["fc7_b"]
+    path.write_bytes(pickle.dumps({"blobs": blobs}, protocol=2))
+    with pytest.raises(ValueError, match=r"1 missing: roi_heads\.box_head\.fc2\.bias"):
+        build_detectron2_detector(fpn.cfg, weights=str(path))
+
+
+def benchmark_names(network):
+    """The weights under the names of maskrcnn-benchmark, which has no epsilon in its normalisations."""
+    found = {}
+    for name, tensor in network.state_dict().items():
+        if "mask_head" in name:
+            continue
+        if name.endswith("norm.running_var"):
+            tensor = tensor + 1e-5
+        if "cls_score" in name:
+            tensor = torch.cat([tensor[-1:], tensor[:-1]])
+        if "bbox_pred" in name:
+            tensor = torch.cat([torch.ones_like(tensor[:4]), tensor])
+        name = name.replace("stem.conv1.norm", "stem.bn1")
+        for stage in (2, 3, 4, 5):
+            name = name.replace(f"fpn_lateral{stage}", f"fpn.fpn_inner{stage - 1}")
+            name = name.replace(f"fpn_output{stage}", f"fpn.fpn_layer{stage - 1}")
+            name = name.replace(f"bottom_up.res{stage}", f"bottom_up.layer{stage - 1}")
+        for number in (1, 2, 3):
+            name = name.replace(f"conv{number}.norm", f"bn{number}")
+        for old, new in {
+            "shortcut.norm": "downsample.1", "shortcut.weight": "downsample.0.weight", "bottom_up": "body",
+            "proposal_generator.rpn_head.conv": "rpn.head.conv",
+            "proposal_generator.rpn_head.objectness_logits": "rpn.head.cls_logits",
+            "proposal_generator.rpn_head.anchor_deltas": "rpn.head.bbox_pred",
+            "roi_heads.box_head.fc1": "roi_heads.box.feature_extractor.fc6",
+            "roi_heads.box_head.fc2": "roi_heads.box.feature_extractor.fc7", "box_predictor": "box.predictor",
+        }.items():  # fmt: skip
+            name = name.replace(old, new)
+        found[f"module.{name}"] = tensor
+    return found
+
+
+def test_a_file_of_maskrcnn_benchmark_loads(detectron2, tmp_path, noise_image):
+    config = fpn_yaml(tmp_path, ("MASK_ON: true", "MASK_ON: false"))
+    wanted = build_detectron2_detector(config, weights="random:3")
+    tensors = benchmark_names(wanted.model)
+    tensors["module.rpn.anchor_generator.cell_anchors.0"] = torch.zeros(3, 4)
+    tensors["module.roi_heads.box.predictor.attr_score.weight"] = torch.zeros(3, 4)
+    path = tmp_path / "detectron_model.pth"
+    torch.save({"model": tensors, "iteration": 7}, path)
+    got = build_detectron2_detector(config, weights=str(path))
+    boxes = [np.array([[0, 0, 50, 60], [20, 10, 160, 120]], np.float32)]
+    (ours,), (theirs,) = got([noise_image], boxes=boxes), wanted([noise_image], boxes=boxes)
+    assert_near(ours.features, theirs.features)
+    assert_near(ours.class_probabilities, theirs.class_probabilities)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, width, classes", [("mask-rcnn-r101-fpn", 1024, 80), ("pythia-x152-fpn", 2048, 1600)])
+def test_the_published_networks_have_the_published_widths(detectron2, name, width, classes):
+    detector = build_detectron2_detector(name, weights="random:1")
+    assert (detector.feature_dim, detector.num_classes) == (width, classes)
+    image = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+    (regions,) = detector([image], boxes=[np.array([[0, 0, 50, 60]], np.float32)])
+    assert regions.features.shape == (1, width) and np.isfinite(regions.features).all()

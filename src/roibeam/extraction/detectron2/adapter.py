@@ -278,10 +278,10 @@ def build_detectron2_detector(
     """A detectron2 network with its weights, ready to run.
 
     Args:
-        config: a YAML file (read as `read_detectron2_config` does) or a detectron2 CfgNode, such as that of
-            `roibeam.extraction.detectron2.vg.vg_config`.
-        weights: a file as `fetch_weights` takes it, in detectron2's names, or `random:<seed>` for load tests. Read by
-            our reader, which executes nothing, never by detectron2's checkpointer.
+        config: a name of `published.PUBLISHED`, a YAML file (read as `read_detectron2_config` does) or a detectron2
+            CfgNode, such as that of `roibeam.extraction.detectron2.vg.vg_config`.
+        weights: a file as `fetch_weights` takes it, of detectron2, Detectron or maskrcnn-benchmark, or `random:<seed>`
+            for load tests. Read by our reader, which executes nothing, never by detectron2's checkpointer.
         selection: a preset's name or one's own policy.
         device: where it computes; MODEL.DEVICE and MODEL.WEIGHTS of the config are not looked at.
         layer: of an FPN network "fc6" (VisualBERT on NLVR2, Pythia) or "fc7"; None for fc6, or for a C4 network.

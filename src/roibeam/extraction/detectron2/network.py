@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from roibeam.extraction.detectron2.published import PUBLISHED
 from roibeam.extraction.detectron2.vg import add_vg_keys, register_vg_detector, require_detectron2
+from roibeam.extraction.detectron2.weight_names import in_detectron2_names
 from roibeam.extraction.network.state import CELL_ANCHORS, check_state, is_plain_tensor, is_weight, show_tensor
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.random_weights import random_seed, random_state
@@ -27,7 +29,8 @@ def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn
     """A detectron2 model with its weights, on the CPU, and the resolved config it was built from.
 
     Args:
-        config: a YAML file or a CfgNode, which is left as it is; MODEL.DEVICE and MODEL.WEIGHTS are not looked at.
+        config: a name of `PUBLISHED`, a YAML file, or a CfgNode, which is left as it is; MODEL.DEVICE and MODEL.WEIGHTS
+            are not looked at.
         weights: a file as `fetch_weights` takes it, in detectron2's names, or `random:<seed>`.
     Raises:
         ValueError: without detectron2, for a config it cannot build, or weights that are not exactly the network's.
@@ -36,7 +39,10 @@ def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn
     register_vg_detector()
     from detectron2.modeling import build_model
 
-    cfg = read_detectron2_config(config) if isinstance(config, (str, Path)) else config.clone()
+    if isinstance(config, str) and config in PUBLISHED:
+        cfg = PUBLISHED[config]()
+    else:
+        cfg = read_detectron2_config(config) if isinstance(config, (str, Path)) else config.clone()
     cfg.defrost()
     add_vg_keys(cfg)
     cfg.MODEL.DEVICE, cfg.MODEL.WEIGHTS = "cpu", ""
@@ -136,7 +142,7 @@ def _load_weights(spec: str, model: nn.Module) -> None:
         weights = random_state({name: tuple(tensor.shape) for name, tensor in expected.items()}, seed)
     else:
         source = f"weights {spec}"
-        found = read_tensors(fetch_weights(spec))
+        found = in_detectron2_names(read_tensors(fetch_weights(spec)), expected)
         # Older detectron2 saved these beside the weights; newer ones take them from the config alone.
         of_configs = {"pixel_mean": network.pixel_mean, "pixel_std": network.pixel_std}
         for level, anchors in enumerate(network.proposal_generator.anchor_generator.cell_anchors):
