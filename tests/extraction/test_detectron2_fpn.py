@@ -11,6 +11,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from small_fpn import WIDTH, fpn_yaml
 
 from roibeam.extraction.detectron2.adapter import build_detectron2_detector
 from roibeam.extraction.engine.region_iterator import extract_regions
@@ -19,35 +20,6 @@ from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.record.region_record import RegionRecord
 
 EVERYTHING = SelectionPolicy(min_score=0.0, min_regions=0, max_regions=10_000)
-WIDTH = 24
-FPN = """
-MODEL:
-  META_ARCHITECTURE: GeneralizedRCNN
-  MASK_ON: true
-  PIXEL_STD: [1.0, 1.0, 1.0]
-  BACKBONE: {NAME: build_resnet_fpn_backbone}
-  RESNETS:
-    {DEPTH: 50, STEM_OUT_CHANNELS: 8, WIDTH_PER_GROUP: 8, RES2_OUT_CHANNELS: 32, OUT_FEATURES: [res2, res3, res4, res5]}
-  FPN: {IN_FEATURES: [res2, res3, res4, res5], OUT_CHANNELS: 16}
-  ANCHOR_GENERATOR: {SIZES: [[8], [16], [32], [64], [128]], ASPECT_RATIOS: [[0.5, 1.0, 2.0]]}
-  RPN: {IN_FEATURES: [p2, p3, p4, p5, p6], PRE_NMS_TOPK_TEST: 200, POST_NMS_TOPK_TEST: 60}
-  ROI_HEADS: {NAME: StandardROIHeads, IN_FEATURES: [p2, p3, p4, p5], NUM_CLASSES: 5, SCORE_THRESH_TEST: 0.3}
-  ROI_BOX_HEAD: {NAME: FastRCNNConvFCHead, NUM_FC: 2, FC_DIM: 24, POOLER_RESOLUTION: 7, POOLER_TYPE: ROIAlign}
-  ROI_MASK_HEAD: {NAME: MaskRCNNConvUpsampleHead, NUM_CONV: 1, CONV_DIM: 8, POOLER_RESOLUTION: 14}
-INPUT: {MIN_SIZE_TEST: 96, MAX_SIZE_TEST: 160}
-VERSION: 2
-"""
-
-
-def fpn_yaml(folder, *changes):
-    """A reduced Mask R-CNN R50-FPN; `changes` are (old, new) texts."""
-    text = FPN
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    config = folder / "fpn.yaml"
-    config.write_text(text)
-    return config
 
 
 @pytest.fixture(scope="module")
