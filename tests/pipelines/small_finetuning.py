@@ -70,9 +70,13 @@ class SmallFinetuning:
     double: bool = False
     dropout: float = 0.0
     stop_at_step: int | None = None
+    workers: int = 0
 
     def __call__(self) -> TrainResult:
-        task = make_task(self.system, self.kind, batch_size=self.batch_size, double=self.double, dropout=self.dropout)
+        task = make_task(
+            self.system, self.kind, batch_size=self.batch_size, double=self.double, dropout=self.dropout,
+            workers=self.workers,
+        )  # fmt: skip
         torch.manual_seed(0)
         description: dict[str, Any] = {"kind": "small", "data": {"batch_size": self.batch_size}}
         return train(

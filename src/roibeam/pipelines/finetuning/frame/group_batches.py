@@ -1,9 +1,13 @@
-"""Groups of a task and a store to batches, laid out as a system reads them. An image is read once for a group."""
+"""Groups of a task and a store to batches, laid out as a system reads them.
+
+An image is read, and stands in a batch, once for a group.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +15,6 @@ import torch
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup, TaskRow
@@ -19,7 +22,9 @@ from roibeam.pipelines.finetuning.systems.layout_options import IN_FILE, SHOWN, 
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
-from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
+from roibeam.pipelines.inputs.batches.sample import ImageSide
+from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
+from roibeam.pipelines.inputs.captioned.corpus import reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
@@ -37,12 +42,14 @@ class ShownImage:
         regions: (R,) int64, numbers of the record's regions that are shown, in their order.
         named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
         num_boxes: that words may name.
+        boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored.
     """
 
     record: RegionRecord
     regions: np.ndarray
     named: Mapping[int, int]
     num_boxes: int
+    boxes: np.ndarray
 
 
 class GroupBatches:
@@ -78,12 +85,13 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._store, self._loss, self._blind, self._regions = store, loss, blind, regions
+        self._read, self._loss, self._blind, self._regions = reader(store), loss, blind, regions
+        self._global_width = int(getattr(config, "global_feature_size", 0))
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
 
     def check(self, group: TaskGroup) -> None:
         """Raises ValueError when the record of the group's first image does not fit the model."""
-        record = self._store[group.images[0]]
+        record = self._read(group.images[0])
         check_width(self._config, record)
         self._global_feature(record)
 
@@ -92,10 +100,10 @@ class GroupBatches:
         Raises:
             ValueError: naming the group whose rows do not fit.
         """
-        samples = [sample for group in groups for sample in self._group(group)]
-        inputs = collate(samples, pad_id=self._pad_id)
+        rows = self.rows(groups)
+        inputs = rows.collate(pad_id=self._pad_id)
         if self._options.task_token >= 0:
-            inputs = replace(inputs, task_ids=torch.full((inputs.batch_size,), self._options.task_token))
+            inputs = replace(inputs, task_ids=torch.full((len(rows.texts),), self._options.task_token))
         sizes = tuple(len(group.rows) for group in groups)
         targets = None
         if self._loss is not None and all(group.target is not None for group in groups):
@@ -104,15 +112,20 @@ class GroupBatches:
             targets = self._loss.targets(groups, inputs, real.shape[1])
         return TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
 
-    def _group(self, group: TaskGroup) -> list[PretrainSample]:
-        if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
-            raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
-        images = [self._shown(group, number) for number in range(len(group.images))]
-        return [sample for row in group.rows for sample in self._row(group.id, row, images)]
+    def rows(self, groups: Sequence[TaskGroup]) -> SharedRows:
+        """The rows of the groups before padding. An image is there once for each group that shows it."""
+        rows = SharedRows()
+        for place, group in enumerate(groups):
+            if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
+                raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
+            images = [self._shown(group, number) for number in range(len(group.images))]
+            for row in group.rows:
+                self._add(rows, (place, group.id), row, images)
+        return rows
 
     def _shown(self, group: TaskGroup, number: int) -> ShownImage:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
-        record = self._store[group.images[number]]
+        record = self._read(group.images[number])
         given = group.boxes[number] if len(group.boxes) else None
         if given is not None:
             regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
@@ -120,11 +133,12 @@ class GroupBatches:
         else:
             regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
             named = {int(region): place for place, region in enumerate(regions)}
-        if group.mirrored:  # stored features are those of the photo as it is
-            record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
         if self._blind and self._asked.form != REGION:
-            return ShownImage(record, np.arange(0), {}, num_boxes)
-        return ShownImage(record, regions, named, num_boxes)
+            regions, named = np.arange(0), {}
+        boxes = record.boxes[regions]
+        if group.mirrored:  # stored features are those of the photo as it is
+            boxes = mirrored_boxes(boxes, record.width)
+        return ShownImage(record, regions, named, num_boxes, boxes)
 
     def _stored_regions(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
         if self._regions is not None:
@@ -134,37 +148,34 @@ class GroupBatches:
             return np.arange(min(record.num_regions, most or record.num_regions))
         return strongest_regions(record, most)
 
-    def _row(self, name: str, row: TaskRow, images: Sequence[ShownImage]) -> list[PretrainSample]:
+    def _add(self, rows: SharedRows, group: tuple[int, str], row: TaskRow, images: Sequence[ShownImage]) -> None:
+        """The row of a task, which is one of the batch, or one for each of its images."""
+        place, name = group
         if len(row.images) != self._asked.num_images:
             raise ValueError(f"{name}: a row with {len(row.images)} images; the task has {self._asked.num_images}")
         spans = self._system.text(self._pieces, row.parts, self._asked.form, len(row.images))
         text = lay_out(spans, self._max_pieces, self._options.cut)
-        shown = [images[number] for number in row.images]
-        if self._system.joins_images:
-            return [self._sample(name, text, shown)]
-        return [self._sample(name, text, [each]) for each in shown]
+        number = rows.text(text.ids, text.segments)
+        for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
+            shown = [images[each] for each in together]
+            image = rows.image((place, *together), partial(self._image, shown))
+            words = self._aligned(name, text, shown[0]) if self._system.grounds_words else None
+            rows.row(name, number, image, words)
 
-    def _sample(self, name: str, text: RowText, shown: Sequence[ShownImage]) -> PretrainSample:
-        features = torch.cat([as_tensor(each.record.features[each.regions]) for each in shown])
+    def _image(self, shown: Sequence[ShownImage]) -> ImageSide:
+        """What a row shows: an image, or several that are read together."""
+        parts, several = [as_tensor(each.record.features[each.regions]) for each in shown], len(shown) > 1
+        features = torch.cat(parts) if several else parts[0]
         if self._blind:
             features = torch.zeros_like(features)
         boxes = np.concatenate([_boxes_beside(shown[0], each) for each in shown])
-        nothing = np.zeros(len(boxes), bool)
-        several = len(shown) > 1
-        return PretrainSample(
-            sample_id=name,
-            text_ids=text.ids,
-            text_labels=np.full(len(text.ids), IGNORE_INDEX, np.int64),
-            text_segments=text.segments,
+        return ImageSide(
             features=features,
             boxes=boxes,
-            masked=nothing,
-            predicted=nothing,
-            region_targets=None,
+            masked=np.zeros(len(boxes), bool),
             whole_image=None if several else self._whole_image(shown[0].record),
             global_feature=self._global_feature(shown[0].record),
             region_images=np.repeat(np.arange(len(shown)), [len(each.regions) for each in shown]) if several else None,
-            aligned_words=self._aligned(name, text, shown[0]) if self._system.grounds_words else None,
             height=shown[0].record.height,
             width=shown[0].record.width,
         )
@@ -201,7 +212,7 @@ class GroupBatches:
 
     def _global_feature(self, record: RegionRecord) -> torch.Tensor | None:
         """(G,) for a model that reads one; ValueError where the record has none of that width."""
-        width = getattr(self._config, "global_feature_size", 0)
+        width = self._global_width
         if not width:
             return None
         feature = record.image_feature
@@ -216,7 +227,7 @@ class GroupBatches:
 
 def _boxes_beside(first: ShownImage, shown: ShownImage) -> np.ndarray:
     """(R, 4) boxes of what is shown, in pixels of the first image of the row: a row has one size."""
-    boxes, own, other = shown.record.boxes[shown.regions], shown.record, first.record
+    boxes, own, other = shown.boxes, shown.record, first.record
     if (own.width, own.height) == (other.width, other.height):
         return boxes
     return boxes * np.array([other.width / own.width, other.height / own.height] * 2, np.float32)

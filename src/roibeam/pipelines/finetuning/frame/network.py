@@ -57,7 +57,7 @@ def started_network(system: TaskSystem, model: Any, asked: AskedForm, head: str,
         load_start(module, dict(release.start(model.state_dict(), list(module.state_dict()))))
         return _of_release(module, release)
     task_model = TaskModel(model, system.new_head(model.config, asked))
-    return _of_ours(task_model, type(model).base_model_prefix)
+    return _of_ours(task_model)
 
 
 def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:
@@ -111,7 +111,7 @@ def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetw
         )
     except (KeyError, ValueError) as error:
         raise ValueError(f"{folder}: no model of a fine-tuning run: {error}") from None
-    return _of_ours(module, model_class.base_model_prefix)
+    return _of_ours(module)
 
 
 def _of_release(module: Any, release: ReleaseHead) -> TaskNetwork:
@@ -119,11 +119,12 @@ def _of_release(module: Any, release: ReleaseHead) -> TaskNetwork:
     return TaskNetwork(module, module.config, described)
 
 
-def _of_ours(module: TaskModel, encoder: str) -> TaskNetwork:
+def _of_ours(module: TaskModel) -> TaskNetwork:
     """The pre-training heads stay with the model and are not trained: no task reads them."""
     model: Any = module.model
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(f"{encoder}.") and parameter.requires_grad)
+    for name, part in model.named_children():
+        if name.endswith("_head"):
+            part.requires_grad_(False)  # embeddings of words, which decode too, are the encoder's alone
     described = {
         "model_type": TASK_MODEL,
         "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},

@@ -53,11 +53,10 @@ class Pieces:
     def part(self, part: TaskText, segment: int = 0) -> Span:
         """A part of the text; every piece of a word has the tag of the word."""
         tags = part.tags or (-1,) * len(part.words)
-        words = [self._tokenizer.encode(word).ids[1:-1] for word in part.words]
-        nothing = np.zeros(0, np.int64)
-        ids = np.concatenate([nothing, *words])
-        named = [np.full(len(word), tag, np.int64) for word, tag in zip(words, tags, strict=True)]
-        return Span(ids, segment, np.concatenate([nothing, *named]), is_text=True)
+        words = [self._tokenizer.pieces(word) for word in part.words]
+        ids = np.concatenate([np.zeros(0, np.int64), *words])
+        named = np.repeat(np.array(tags, np.int64), [len(word) for word in words])
+        return Span(ids, segment, named, is_text=True)
 
     def cls(self) -> Span:
         return _special([self._tokenizer.cls_id], 0)
@@ -70,7 +69,7 @@ class Pieces:
 
     def question_mark(self, question: Span) -> Span:
         """A "?" behind a text that has none."""
-        mark = self._tokenizer.encode("?").ids[1:-1]
+        mark = self._tokenizer.pieces("?")
         ends_with_it = len(mark) > 0 and np.array_equal(question.ids[-len(mark) :], mark)
         return _special([] if ends_with_it else mark, question.segment)
 
@@ -106,7 +105,7 @@ def lay_out(spans: Sequence[Span], max_pieces: int, cut: str) -> RowText:
 def _joined(spans: Sequence[Span]) -> RowText:
     return RowText(
         np.concatenate([span.ids for span in spans]),
-        np.concatenate([np.full(len(span.ids), span.segment, np.int64) for span in spans]),
+        np.repeat(np.array([span.segment for span in spans], np.int64), [len(span.ids) for span in spans]),
         np.concatenate([span.tags for span in spans]),
     )
 
