@@ -14,6 +14,7 @@ from task_groups import ASKED, LOSS, groups, small_network, store, tokenizer
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted, scores_of
+from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages
 from roibeam.pipelines.finetuning.frame.losses import loss_named, real_scores, scored_boxes
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
 from roibeam.pipelines.finetuning.rows import REGION, TaskGroup, TaskRow, TaskText
@@ -104,6 +105,24 @@ def test_a_batch_of_images_without_a_region_trains_and_is_asked(loss: str) -> No
     assert float(term.total.detach()) == 0
     for each in predicted(network.module, made, nothing, REGION, 2):
         assert each.boxes is not None and each.scores.shape == (0,) and each.boxes.shape == (0, 4)
+
+
+def test_a_group_with_nothing_to_choose_is_answered_without_its_image() -> None:
+    """It keeps its place among the others, and its image need not be in the store."""
+    network, (first, second, *_) = small_network("vilbert", REGION), groups(REGION)
+    closed = replace(first, id="closed", images=("not extracted",), is_open=False)
+    with pytest.raises(ValueError, match="missing are not extracted"):
+        StoreImages(store()).join([first, replace(closed, is_open=True)], "val", min_match=1.0)
+    joined = StoreImages(store()).join([closed, first, closed, second, closed], "val", min_match=1.0)
+    assert not joined.missing and len(joined.groups) == 5
+    made = GroupBatches(
+        SYSTEMS["vilbert"], network.encoder_config, tokenizer(), LayoutOptions(), ASKED[REGION], store(), loss=None
+    )
+    said = list(predicted(network.module, made, joined.groups, REGION, 2))
+    assert [len(each.scores) for each in said] == [0, len(said[1].scores), 0, len(said[3].scores), 0]
+    for place, group in ((1, first), (3, second)):
+        (alone,) = predicted(network.module, made, [group], REGION, 2)
+        np.testing.assert_allclose(said[place].scores, alone.scores, atol=1e-6)
 
 
 def test_vlbert_reads_two_images_in_one_row_each_in_a_segment_of_its_own() -> None:

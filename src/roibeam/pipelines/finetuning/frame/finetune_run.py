@@ -127,7 +127,7 @@ def _joined(task: DownstreamTask, store: FeatureStore, min_match: float) -> _Tas
         with waiting(f"joining {split} with the store"):
             read = task.read(split)
             found[split] = images.join(
-                read.groups,
+                [group for group in read.groups if group.is_open or split != task.train],
                 f"{task.name}, {split}",
                 min_match=min_match,
                 hint=", or leave them out with a lower --min-match",

@@ -27,6 +27,7 @@ from roibeam.pipelines.training.sample_order import SampleOrder
 _ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
 _MIRRORED = 4  # the same of what is mirrored
 _LOSS = "task"
+_NOTHING: np.ndarray = np.zeros((0, 4), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,23 +143,37 @@ def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
 def predicted(
     model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, batch_size: int
 ) -> Iterator[Prediction]:
-    """What the model says to each group, in their order, in batches of so many groups; without dropout."""
+    """What the model says to each group, in their order, in batches of so many groups; without dropout.
+
+    A group that is not open has a prediction without scores.
+    """
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     with torch.no_grad():
         for start in range(0, len(groups), batch_size):
             chosen = groups[start : start + batch_size]
-            batch = batches.batch(chosen)
-            scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
-            if form == REGION:
-                boxes, real = scored_boxes(chosen, batch.inputs)
-                for row, kept in enumerate(real.sum(dim=1).tolist()):
-                    yield Prediction(scores[row, :kept], boxes[row, :kept].numpy())
-                continue
-            for row, rows in enumerate(batch.group_sizes):
-                yield Prediction(scores[row] if form == LABEL else scores[row, :rows])
+            said = _said(model, batches, [group for group in chosen if group.is_open], form, device)
+            for group in chosen:
+                yield next(said) if group.is_open else Prediction(_NOTHING[:, 0], _NOTHING)
     model.train(was_training)
+
+
+def _said(
+    model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, device: torch.device
+) -> Iterator[Prediction]:
+    """What the model says to the groups of one batch."""
+    if not groups:
+        return
+    batch = batches.batch(groups)
+    scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
+    if form == REGION:
+        boxes, real = scored_boxes(groups, batch.inputs)
+        for row, kept in enumerate(real.sum(dim=1).tolist()):
+            yield Prediction(scores[row, :kept], boxes[row, :kept].numpy())
+        return
+    for row, rows in enumerate(batch.group_sizes):
+        yield Prediction(scores[row] if form == LABEL else scores[row, :rows])
 
 
 def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:

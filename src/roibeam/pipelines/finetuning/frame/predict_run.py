@@ -123,16 +123,17 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     device = choose_device(request.device)
     logger.info("%s", device.words)
     with FeatureStore(request.store) as store:
-        notes = check_feature_space(trained.found, store)
         with waiting(f"joining {request.split} with the store"):
             read = task.read(request.split)
+            notes = [*check_feature_space(trained.found, store), *read.notes]
             joined = StoreImages(store).join(read.groups, f"{task.name}, {request.split}", min_match=1.0)
         groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
             trained.layout, trained.asked, store, loss=None, blind=request.blind, regions=task.regions,
         )  # fmt: skip
-        batches.check(groups[0])
+        for first in [group for group in groups if group.is_open][:1]:
+            batches.check(first)
         trained.network.module.to(device.name)
         folder = request.out.with_name(f"{request.out.name}.parts-{_digest(request, trained, groups)}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -198,9 +199,9 @@ def _permuted(groups: Sequence[TaskGroup], seed: int) -> list[TaskGroup]:
     Raises:
         ValueError: when there is no other one.
     """
-    kinds = list(dict.fromkeys(group.images for group in groups))
+    kinds = list(dict.fromkeys(group.images for group in groups if group.is_open))
     if len(kinds) < 2:
         raise ValueError("--permute-images needs groups of at least two images")
     order = np.random.default_rng(seed).permutation(len(kinds))
     other = {kinds[at]: kinds[order[(place + 1) % len(order)]] for place, at in enumerate(order)}
-    return [replace(group, images=other[group.images]) for group in groups]
+    return [replace(group, images=other[group.images]) if group.is_open else group for group in groups]

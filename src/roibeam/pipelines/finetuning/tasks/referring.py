@@ -336,6 +336,7 @@ def _group(sentence: ReferringSentence, photos: _Photos, options: ReferringOptio
         target=corners([sentence.box])[0],
         boxes=() if of_store else (photo.boxes,),
         whole_image=photo.whole[0] if len(photo.whole) else None,
+        is_open=of_store or len(photo.boxes) + len(photo.whole) > 0,
         facts=facts,
     )
 
