@@ -88,6 +88,15 @@ def test_a_model_without_an_element_for_it_says_so(system: str, fields: dict[str
         network_for(system, **fields)
 
 
+def test_the_right_box_is_mirrored_with_its_image() -> None:
+    network = network_for("vlbert")
+    made, asked = batches_of(network, "vlbert"), with_whole()
+    plain, mirrored = (made.batch([replace(each, mirrored=turned) for each in asked]) for turned in (False, True))
+    assert plain.targets is not None and mirrored.targets is not None
+    assert not torch.equal(plain.inputs.region_boxes, mirrored.inputs.region_boxes)
+    assert torch.equal(plain.targets, mirrored.targets) and plain.targets.sum() >= 4
+
+
 @pytest.mark.parametrize("loss", ["regions", "rows"])
 def test_a_batch_of_images_without_a_region_trains_and_is_asked(loss: str) -> None:
     """A detector may find nothing in each of a batch's images."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,6 +19,7 @@ from roibeam.model.common.losses import SumCount, binary_cross_entropy, cross_en
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.task_losses import DENOMINATORS, answer_bce, answer_kl, class_bce, referred_targets, region_bce
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup
+from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 
 # Groups, their inputs, N -> targets.
 Targets = Callable[[Sequence[TaskGroup], VLBatch, int], Tensor]
@@ -56,8 +58,11 @@ def _right_boxes(rules: Mapping[str, Any]) -> Targets:
         """(G, E): a group's target is the right box, x1 y1 x2 y2 in pixels."""
         found = torch.zeros(len(groups), num)
         every, real = scored_boxes(groups, inputs)
+        widths = inputs.images_to_rows(inputs.image_hw)[:, 1].tolist()
         for row, group in enumerate(groups):
-            right = torch.as_tensor(group.target, dtype=every.dtype)[None]
+            box = np.asarray(group.target, np.float32)
+            box = mirrored_boxes(box, widths[row]) if group.mirrored else box
+            right = torch.as_tensor(box, dtype=every.dtype)[None]
             of_group = {**rules, **group.facts.get("region_targets", {})}
             found[row] = referred_targets(every[row : row + 1], real[row : row + 1], right, **of_group)[0]
         return found
