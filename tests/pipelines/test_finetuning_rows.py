@@ -47,7 +47,7 @@ def shown_text(system: str, form: str, parts: list[str], *, num_images: int = 1)
         ("vlbert", CHOICE, ["tree", "sand", "ball"], "[CLS] tree sand [SEP] ball [SEP]", [0, 0, 0, 0, 1, 1]),
         ("vlbert", REGION, ["red ball"], "[CLS] red ball [SEP]", [0] * 4),
         ("vilbert", LABEL, ["a tree ?"], "[CLS] a tree ? [SEP]", [0] * 5),
-        ("vilbert", CHOICE, ["tree", "sand", "ball"], "[CLS] tree [SEP] sand [SEP] ball [SEP]", [0] * 7),
+        ("vilbert", CHOICE, ["tree", "sand", "ball"], "[CLS] tree [SEP] sand [SEP] ball [SEP]", [0, 0, 0, 0, 0, 1, 1]),
         ("visualbert", LABEL, ["a tree"], "[CLS] a tree ? [MASK] [SEP]", [0] * 6),
         ("visualbert", LABEL, ["a tree ?"], "[CLS] a tree ? [MASK] [SEP]", [0] * 6),
         ("visualbert", CHOICE, ["tree", "sand", "ball"], "[CLS] tree sand [SEP] ball [SEP]", [0, 0, 0, 0, 1, 1]),

@@ -47,7 +47,7 @@ TASKS: Mapping[str, TaskRules] = {
         TaskRules("vqa", 3000, 64, 1e-3, {"val": {"overall": "vqa"}}),
         TaskRules(
             "vcr", 3000, 32, 1e-3, {"val": {"Q->AR": "vcr Q->AR", "Q->A": "vcr Q->A", "QA->R": "vcr QA->R"}},
-            {"vcr.problem": "joint"},
+            {"vcr.problem": "both"},
         ),
         TaskRules(
             "refcoco+", 3000, 64, 1e-3,

@@ -6,9 +6,11 @@ that they share.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 LABEL, CHOICE, REGION = "label", "choice", "region"
 FORMS = (LABEL, CHOICE, REGION)  # what is asked of a row: one of many labels; one score; a score for each region
@@ -33,6 +35,30 @@ class TaskText:
     @property
     def text(self) -> str:
         return " ".join(self.words)
+
+
+class PartPieces(NamedTuple):
+    """A part of a row's text in word pieces, for a task that cuts its texts itself; (n,) int64 each.
+
+    Attributes:
+        ids: of the pieces.
+        words: of the part, that each piece is of; -1 for a piece that is of none.
+        tags: number of the box that each names, -1 for none.
+    """
+
+    ids: np.ndarray
+    words: np.ndarray
+    tags: np.ndarray
+
+    def kept(self, start: int, stop: int) -> PartPieces:
+        return PartPieces(*(each[start:stop] for each in self))
+
+
+class PieceCoder(NamedTuple):
+    """A tokenizer: text -> (n,) ids without special pieces; id -> the piece."""
+
+    encode: Callable[[str], np.ndarray]
+    piece: Callable[[int], str]
 
 
 @dataclass(frozen=True)
@@ -65,6 +91,8 @@ class TaskGroup:
         facts: what result files, figures or pages need beside; "region_targets" are rules of this group's targets.
         mirrored: whether its images are shown mirrored left to right. Its text is of the mirrored images already; boxes
             are those of the images as they are, and whoever shows them mirrors them.
+        swapped: whether its images are those of another group, so that boxes that its words name need not be there.
+        draws: from which it follows what is hidden of it, while something is learned beside the task; () hides nothing.
     """
 
     id: str
@@ -76,3 +104,5 @@ class TaskGroup:
     is_open: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)
     mirrored: bool = False
+    swapped: bool = False
+    draws: tuple[int, ...] = ()

@@ -109,14 +109,14 @@ def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
         return scores_by_question(read_vcr_results(results), questions, repr(results))
 
     def scored(results: str) -> Measures:
-        return vcr_measures(
-            chosen_rows(labels, scores_by_question(read_vcr_results(results), questions, repr(results)))
-        )
+        told = read_vcr_results(results, whole=False)
+        return vcr_measures(chosen_rows(labels, scores_by_question(told, questions, repr(results))))
 
     said = f"{_STRICT}; there is no public scorer of this file, so official rules are the same"
     metric = (
         "share of right choices (eval_q2ar.py); QA->R is given the right answer; the first of equal scores is taken"
     )
+    said += "; a file of answers or of rationales alone is scored too, the leaderboard's has both"
     return OpenTask(metric, said, (path,), len(labels), check, scored)
 
 

@@ -26,6 +26,7 @@ def finetune_command(
     start: Annotated[str, option("from", "Or none: new weights.")],
     store: Annotated[str, option("store", "Of all images of the task.")],
     data: Annotated[Path, option("data", "Or tables of your own (docs/finetuning.md).")],
+    annotated_store: Annotated[str | None, option("annotated-store")] = None,
     recipe: Annotated[str | None, option("recipe", "Here: a published run of the task.")] = None,
     system: Annotated[str | None, option("system", "With --from none.", default="that of --from or --recipe")] = None,
     model: Annotated[str | None, option("model", "With --from none.", default="small")] = None,
@@ -71,9 +72,10 @@ def finetune_command(
         roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3
     """
     request = FinetuneRequest(
-        out=out, task=task, start=start, store=store, data=data, recipe=recipe, system=system, size=model,
-        from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps, batch_size=batch_size,
-        learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, threads=threads, seed=seed, seeds=seeds,
+        out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,
+        system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,
+        batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, threads=threads,
+        seed=seed, seeds=seeds,
         settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
     )  # fmt: skip
     # Before torch is imported.

@@ -21,6 +21,10 @@ def predict_command(
     store: Annotated[str, option("store", "Of all images of the split.")],
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],
+    second: Annotated[
+        Path | None, argument("RUN_2", "A run of VCR's other problem, for one file that tells both.")
+    ] = None,
+    annotated_store: Annotated[str | None, option("annotated-store")] = None,
     split: Annotated[str, option("split")] = "val",
     blind: Annotated[bool, option("blind")] = False,
     permute_images: Annotated[bool, option("permute-images")] = False,
@@ -37,9 +41,11 @@ def predict_command(
     Examples:
         roibeam predict vqa-run/ --store store/ --data vqa/ --out answers.json
         roibeam predict vqa-run/ --store store/ --data vqa/ --blind --out blind.json
+        roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
     """
     request = PredictRequest(
-        run=run, store=store, data=data, out=out, split=split, blind=blind, permute_images=permute_images, seed=seed,
+        run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, split=split,
+        blind=blind, permute_images=permute_images, seed=seed,
         batch_size=batch_size, device=device, threads=threads,
     )  # fmt: skip
     check_predict(request)

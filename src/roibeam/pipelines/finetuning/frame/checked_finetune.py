@@ -25,12 +25,15 @@ def check_finetune(request: FinetuneRequest) -> None:
     named = NamedFiles()
     named.need("--data", request.data, FOLDER)
     has_store = named.need("--store", request.store)
+    has_annotated = request.annotated_store is not None and named.need("--annotated-store", request.annotated_store)
     has_start = request.start == NEW or named.need("--from", request.start)
     named.need_output_folder(request.out)
     if has_start and request.start != NEW:
         named.look(lambda: check_model_files(request.start))
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
+    if has_annotated:
+        named.look(lambda: FeatureStore(str(request.annotated_store)).close())
     named.look(lambda: check_device(request.device))
     named.look(lambda: sections_of(request, task.options, recipe))
     named.look(lambda: _check_start(request))

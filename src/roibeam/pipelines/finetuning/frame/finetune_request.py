@@ -21,6 +21,7 @@ class FinetuneRequest:
         start: pre-training run, model folder or official checkpoint; "none" for new weights.
         store: folder of the store with the regions of all images.
         data: folder with the files of the task.
+        annotated_store: of the task's own boxes, beside detected ones in `store`; None for none.
         recipe: a published run; None for none.
         system, size: of a model with new weights.
         from_bert: what such a model starts from, see `read_bert`; None for none.
@@ -37,6 +38,7 @@ class FinetuneRequest:
     start: str
     store: str
     data: Path
+    annotated_store: str | None = None
     recipe: str | None = None
     system: str | None = None
     size: str | None = None

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,25 @@ from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import WORDS, sections_of, steps_for, without_evaluations
+from roibeam.pipelines.finetuning.frame.finetune_settings import (
+    WORDS,
+    FinetuneData,
+    sections_of,
+    steps_for,
+    without_evaluations,
+)
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import GroupTask
+from roibeam.pipelines.finetuning.frame.group_task import GroupTask, TurnsTask
 from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, shared_images
-from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import start_from_words, started_network
+from roibeam.pipelines.finetuning.frame.losses import TaskLoss, loss_named
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
+from roibeam.pipelines.finetuning.frame.shown.store_pair import (
+    StorePair,
+    check_annotated,
+    check_num_boxes,
+    opened_store,
+)
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
@@ -98,15 +110,18 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     start = start_of(request, request.system or (None if recipe is None else recipe.system))
     with waiting("reading the task"):
         task = named.open(request.data, sections[request.task], None)
-    with FeatureStore(request.store) as store:
-        choices = [] if start.found is None else check_feature_space(start.found, store)
-        data = _joined(task, store, request.min_match)
+    check_annotated(task, request.annotated_store)
+    with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
+        stores = [store] if annotated is None else [store, annotated]
+        choices = [note for each in stores for note in (check_feature_space(start.found, each) if start.found else [])]
+        shown = store if annotated is None else StorePair(store, annotated)
+        data = _joined(task, store, shown, request.min_match)
         notes = [*choices, *data.notes, *_leaks(data, start, allowed=sections["data"].shared_images)]
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, len(data.train.groups))
         sections = sections_of(request, named.options, recipe, steps=steps)
-        return _trained(request, resume, sections, start, task, store, data, notes)
+        return _trained(request, resume, sections, start, task, shown, data, notes)
 
 
 @dataclass(frozen=True)
@@ -120,20 +135,23 @@ class _TaskData:
         return () if self.validation is None else self.validation.groups
 
 
-def _joined(task: DownstreamTask, store: FeatureStore, min_match: float) -> _TaskData:
-    """The groups of both splits, those whose images the store has."""
+def _joined(task: DownstreamTask, store: FeatureStore, shown: FeatureStore | StorePair, min_match: float) -> _TaskData:
+    """The groups of both splits, those whose images the stores have."""
     images, found, notes = StoreImages(store), {}, []
+    hint = ", or leave them out with a lower --min-match"
     for split in (task.train, *([task.validation] if task.validation else [])):
         with waiting(f"joining {split} with the store"):
             read = task.read(split)
-            found[split] = images.join(
-                [group for group in read.groups if group.is_open or split != task.train],
-                f"{task.name}, {split}",
-                min_match=min_match,
-                hint=", or leave them out with a lower --min-match",
-            )
+            asked = [group for group in read.groups if group.is_open or split != task.train]
+            found[split] = images.join(asked, f"{task.name}, {split}", min_match=min_match, hint=hint)
+            if isinstance(shown, StorePair):
+                found[split] = shown.with_both(found[split], f"{task.name}, {split}", min_match=min_match, hint=hint)
+        check_num_boxes(task, found[split].groups, shown)
         notes += [*read.notes, *found[split].notes(f"{task.name}, {split}")]
-    return _TaskData(found[task.train], found.get(task.validation or ""), tuple(notes))
+    judged = found.get(task.validation or "")
+    if judged is not None and task.judged is not None:
+        judged = replace(judged, groups=[task.judged(group) for group in judged.groups])
+    return _TaskData(found[task.train], judged, tuple(notes))
 
 
 def _leaks(data: _TaskData, start: TaskStart, *, allowed: bool) -> list[str]:
@@ -168,7 +186,7 @@ def _trained(
     sections: Mapping[str, Any],
     start: TaskStart,
     task: DownstreamTask,
-    store: FeatureStore,
+    store: FeatureStore | StorePair,
     data: _TaskData,
     notes: Sequence[str],
 ) -> FinetuneResult:
@@ -182,20 +200,20 @@ def _trained(
     )
     torch.manual_seed(config.seed)
     with waiting("building the model"):
-        model = start.model(vocab_size=tokenizer.vocab_size, width=store.feature_dim)
-        network = started_network(start.system, model, asked, sections["head"].kind, source=start.source)
+        first = store.store if isinstance(store, StorePair) else store
+        model = start.model(vocab_size=tokenizer.vocab_size, width=first.feature_dim)
+        network = started_network(
+            start.system, model, asked, sections["head"].kind, source=start.source, beside=task.beside
+        )
         if sections["head"].start == WORDS:
             start_from_words(network, task.labels, tokenizer)
     batches = GroupBatches(
         start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
-        regions=task.regions,
+        task=task,
     )  # fmt: skip
     batches.check(data.train.groups[0])
-    trained = GroupTask(
-        network, batches, task, asked, loss, data.train.groups, data.asked, sections["data"],
-        seed=config.seed,
-    )  # fmt: skip
-    described = _described(request.task, task, sections, start, tokenizer, store, data)
+    trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed)
+    described = _described(request.task, task, sections, start, tokenizer, first, data)
     result = train(
         trained,
         config,
@@ -211,6 +229,29 @@ def _trained(
             evaluation = trained.evaluate()
     judged = len(data.asked[: sections["data"].validation_groups or None])
     return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
+
+
+def _what_is_learned(
+    network: TaskNetwork,
+    batches: GroupBatches,
+    task: DownstreamTask,
+    asked: AskedForm,
+    loss: TaskLoss,
+    data: _TaskData,
+    options: FinetuneData,
+    seed: int,
+) -> GroupTask | TurnsTask:
+    """One problem, or several in turn, each in an order of its own."""
+    if task.turns is None:
+        return GroupTask(network, batches, task, asked, loss, data.train.groups, data.asked, options, seed=seed)
+    problems: dict[str, list[TaskGroup]] = {}
+    for group in data.train.groups:
+        problems.setdefault(task.turns(group), []).append(group)
+    tasks: dict[str, GroupTask] = {}
+    for number, (name, groups) in enumerate(problems.items()):
+        judged = () if tasks else data.asked
+        tasks[name] = GroupTask(network, batches, task, asked, loss, groups, judged, options, seed=(seed, number))
+    return TurnsTask(tasks, task.updates)
 
 
 def _tokenizer(
@@ -256,19 +297,25 @@ def _described(
 
 
 def _recorded(
-    request: FinetuneRequest, task: DownstreamTask, store: FeatureStore, data: _TaskData, notes: Sequence[str]
+    request: FinetuneRequest,
+    task: DownstreamTask,
+    shown: FeatureStore | StorePair,
+    data: _TaskData,
+    notes: Sequence[str],
 ) -> dict[str, Any]:
     """Facts that may differ on resume."""
+    stores = (shown.store, shown.second) if isinstance(shown, StorePair) else (shown,)
     return {
         "labels": list(task.labels),
         "start": request.start,
         "recipe": request.recipe,
-        "store": str(store.path),
+        "store": str(stores[0].path),
+        "annotated_store": request.annotated_store,
         "data": str(request.data),
         "trained_groups": len(data.train.groups),
         "notes": list(notes),
-        "classes": digest_of_classes(store),
-        "features": [store.fingerprint.to_json()],
+        "classes": digest_of_classes(stores[0]),
+        "features": [each.fingerprint.to_json() for each in stores],
         "torch": torch.__version__,
     }
 

@@ -5,8 +5,8 @@ An image is read, and stands in a batch, once for a group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,15 +15,18 @@ import torch
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.model.common.masking import mask_words
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
+from roibeam.pipelines.finetuning.frame.shown.shown_image import ShownImage, asked_beside, flags_of, joined_pieces
+from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
-from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup, TaskRow
-from roibeam.pipelines.finetuning.systems.layout_options import IN_FILE, SHOWN, STORED, LayoutOptions
+from roibeam.pipelines.finetuning.rows import LABEL, REGION, PartPieces, TaskGroup, TaskText
+from roibeam.pipelines.finetuning.systems.layout_options import ALL, IN_FILE, SHOWN, STORED, LayoutOptions
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
+from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
-from roibeam.pipelines.inputs.batches.sample import ImageSide
-from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
+from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
 from roibeam.pipelines.inputs.captioned.corpus import reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
@@ -32,24 +35,7 @@ from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
-
-@dataclass(frozen=True, eq=False)
-class ShownImage:
-    """An image of a group.
-
-    Attributes:
-        record: of the image.
-        regions: (R,) int64, numbers of the record's regions that are shown, in their order.
-        named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
-        num_boxes: that words may name.
-        boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored.
-    """
-
-    record: RegionRecord
-    regions: np.ndarray
-    named: Mapping[int, int]
-    num_boxes: int
-    boxes: np.ndarray
+_SPECIAL = 3  # [CLS] context [SEP] choice [SEP]
 
 
 class GroupBatches:
@@ -59,7 +45,8 @@ class GroupBatches:
         config: of the pre-trained model, whatever head it has.
         asked: what is asked of a row.
         store: that every image of every group is in, under the group's own name for it.
-        regions: see `DownstreamTask`.
+        task: that says which regions are shown, how texts are cut and what is learned beside; None leaves all of that
+            to the options.
         blind: shows nothing of the images: no regions, and of regions that are to be chosen among only their boxes.
     Raises:
         ValueError: when tokenizer or options do not fit the model.
@@ -72,11 +59,11 @@ class GroupBatches:
         tokenizer: CaptionTokenizer,
         options: LayoutOptions,
         asked: AskedForm,
-        store: FeatureStore,
+        store: FeatureStore | StorePair,
         *,
         loss: TaskLoss | None,
         blind: bool = False,
-        regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None,
+        task: DownstreamTask | None = None,
     ) -> None:
         check_vocabulary(config, tokenizer)
         positions = system.positions(config)
@@ -85,7 +72,11 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._read, self._loss, self._blind, self._regions = reader(store), loss, blind, regions
+        self._store, self._read, self._loss, self._blind, self._task = store, reader(store), loss, blind, task
+        self._separator, self._mask_id = tokenizer.sep_id, tokenizer.mask_id
+        self._vocab_size = tokenizer.vocab_size
+        if task is not None and task.pieces is not None:
+            _check_cut(task, options, positions)
         self._global_width = int(getattr(config, "global_feature_size", 0))
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
 
@@ -116,18 +107,64 @@ class GroupBatches:
         """The rows of the groups before padding. An image is there once for each group that shows it."""
         rows = SharedRows()
         for place, group in enumerate(groups):
-            if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
-                raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
-            images = [self._shown(group, number) for number in range(len(group.images))]
-            for row in group.rows:
-                self._add(rows, (place, group.id), row, images)
+            self._add(rows, place, group)
         return rows
+
+    def _add(self, rows: SharedRows, place: int, group: TaskGroup) -> None:
+        """The rows of a group; each is one of the batch, or one for each of its images."""
+        if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
+            raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
+        images = [self._shown(group, number) for number in range(len(group.images))]
+        beside = None if self._task is None else self._task.beside
+        generator = None
+        if beside is not None and group.draws:
+            generator = np.random.default_rng(group.draws)
+            images = [asked_beside(each, group, beside, generator) for each in images]
+        for row, parts in zip(group.rows, self._parts(group), strict=True):
+            if len(row.images) != self._asked.num_images:
+                raise ValueError(
+                    f"{group.id}: a row with {len(row.images)} images; the task has {self._asked.num_images}"
+                )
+            text, ids, labels = self._text(parts, len(row.images)), None, None
+            if generator is not None and beside is not None and beside.hidden_words:
+                ids, labels = self._with_hidden_words(text, beside.hidden_words, generator)
+            number = rows.text(text.ids if ids is None else ids, text.segments)
+            for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
+                shown = [images[each] for each in together]
+                image = rows.image((place, *together), partial(self._image, shown))
+                words = self._aligned(group.id, text, shown[0]) if self._system.grounds_words else None
+                rows.row(group.id, number, image, words, labels)
+
+    def _parts(self, group: TaskGroup) -> list[Sequence[TaskText | PartPieces]]:
+        """Of each row; those that the task cuts are what stands before the choice, and the choice."""
+        if self._task is None or self._task.pieces is None:
+            return [row.parts for row in group.rows]
+        separator = None if self._system.joins_context else self._separator
+        rows = self._task.pieces(group, self._pieces.coder, separator)
+        return [[joined_pieces(context), choice] for *context, choice in rows]
+
+    def _text(self, parts: Sequence[TaskText | PartPieces], num_images: int) -> RowText:
+        spans = self._system.text(self._pieces, parts, self._asked.form, num_images)
+        return lay_out(spans, self._max_pieces, self._options.cut)
+
+    def _with_hidden_words(
+        self, text: RowText, share: float, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Pieces, and what is predicted of them."""
+        return mask_words(
+            text.ids, text.words, generator, mask_id=self._mask_id, vocab_size=self._vocab_size, probability=share
+        )
 
     def _shown(self, group: TaskGroup, number: int) -> ShownImage:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
         record = self._read(group.images[number])
         given = group.boxes[number] if len(group.boxes) else None
-        if given is not None:
+        joined = self._joined(group, number, record)
+        whole = None
+        if joined is not None:
+            record, named, num_boxes, whole = joined
+            regions = np.arange(record.num_regions)
+        elif given is not None:
             regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
             named, num_boxes = {place: place for place in range(len(regions))}, len(regions)
         else:
@@ -138,42 +175,38 @@ class GroupBatches:
         boxes = record.boxes[regions]
         if group.mirrored:  # stored features are those of the photo as it is
             boxes = mirrored_boxes(boxes, record.width)
-        return ShownImage(record, regions, named, num_boxes, boxes)
+        return ShownImage(record, regions, named, num_boxes, boxes, group.swapped, whole)
+
+    def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
+        if self._task is None or self._task.joined is None:
+            return None
+        assert isinstance(self._store, StorePair)
+        return self._task.joined(group, number, record, self._store.annotated(group.images[number], record))
 
     def _stored_regions(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
-        if self._regions is not None:
-            return self._regions(group, number, record)
+        if self._task is not None and self._task.regions is not None:
+            return self._task.regions(group, number, record)
         most = self._options.max_regions
         if self._options.region_order == IN_FILE:
             return np.arange(min(record.num_regions, most or record.num_regions))
         return strongest_regions(record, most)
 
-    def _add(self, rows: SharedRows, group: tuple[int, str], row: TaskRow, images: Sequence[ShownImage]) -> None:
-        """The row of a task, which is one of the batch, or one for each of its images."""
-        place, name = group
-        if len(row.images) != self._asked.num_images:
-            raise ValueError(f"{name}: a row with {len(row.images)} images; the task has {self._asked.num_images}")
-        spans = self._system.text(self._pieces, row.parts, self._asked.form, len(row.images))
-        text = lay_out(spans, self._max_pieces, self._options.cut)
-        number = rows.text(text.ids, text.segments)
-        for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
-            shown = [images[each] for each in together]
-            image = rows.image((place, *together), partial(self._image, shown))
-            words = self._aligned(name, text, shown[0]) if self._system.grounds_words else None
-            rows.row(name, number, image, words)
-
-    def _image(self, shown: Sequence[ShownImage]) -> ImageSide:
+    def _image(self, shown: Sequence[ShownImage]) -> AskedImage:
         """What a row shows: an image, or several that are read together."""
         parts, several = [as_tensor(each.record.features[each.regions]) for each in shown], len(shown) > 1
         features = torch.cat(parts) if several else parts[0]
         if self._blind:
             features = torch.zeros_like(features)
         boxes = np.concatenate([_boxes_beside(shown[0], each) for each in shown])
-        return ImageSide(
+        nothing = np.zeros(len(boxes), bool)
+        classes = [each.classes for each in shown if each.classes is not None]
+        return AskedImage(
             features=features,
             boxes=boxes,
-            masked=np.zeros(len(boxes), bool),
-            whole_image=None if several else self._whole_image(shown[0].record),
+            masked=flags_of([each.hidden for each in shown], nothing),
+            predicted=flags_of([each.asked for each in shown], nothing),
+            region_targets=torch.cat(classes) if classes else None,
+            whole_image=None if several else self._whole_image(shown[0]),
             global_feature=self._global_feature(shown[0].record),
             region_images=np.repeat(np.arange(len(shown)), [len(each.regions) for each in shown]) if several else None,
             height=shown[0].record.height,
@@ -193,7 +226,7 @@ class GroupBatches:
         words: list[list[int]] = [[] for _ in shown.regions]
         for piece in named:
             region = int(text.tags[piece])
-            if region >= shown.num_boxes:
+            if region >= shown.num_boxes and not shown.swapped:
                 raise ValueError(
                     f"{name}: a word names box {region}, the image {shown.record.image_id!r} has {shown.num_boxes}; "
                     f"extract with --boxes of the task"
@@ -204,11 +237,13 @@ class GroupBatches:
         rows = [each + [-1] * (most - len(each)) for each in words]
         return np.array(rows, np.int64).reshape(len(words), most)
 
-    def _whole_image(self, record: RegionRecord) -> torch.Tensor | None:
+    def _whole_image(self, shown: ShownImage) -> torch.Tensor | None:
         """(D,), see `LayoutOptions.whole_image`; None where it is made of what is shown."""
         if self._options.whole_image == SHOWN or self._blind:
             return None
-        return whole_image_feature(record, stored=self._options.whole_image == STORED)
+        if self._options.whole_image == ALL and shown.whole is not None:
+            return as_float32(shown.whole)
+        return whole_image_feature(shown.record, stored=self._options.whole_image == STORED)
 
     def _global_feature(self, record: RegionRecord) -> torch.Tensor | None:
         """(G,) for a model that reads one; ValueError where the record has none of that width."""
@@ -231,3 +266,16 @@ def _boxes_beside(first: ShownImage, shown: ShownImage) -> np.ndarray:
     if (own.width, own.height) == (other.width, other.height):
         return boxes
     return boxes * np.array([other.width / own.width, other.height / own.height] * 2, np.float32)
+
+
+def _check_cut(task: DownstreamTask, options: LayoutOptions, positions: int) -> None:
+    """Raises ValueError where texts that the task cuts would be cut once more."""
+    if options.max_pieces:
+        raise ValueError(
+            f"layout.max_pieces {options.max_pieces}: {task.name}.max_pieces cuts the texts; leave one of them at 0"
+        )
+    if task.max_pieces + _SPECIAL > positions:
+        raise ValueError(
+            f"{task.name}.max_pieces {task.max_pieces}: with {_SPECIAL} special pieces a row is longer than the "
+            f"{positions} pieces that the model takes; set {positions - _SPECIAL} or fewer"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount, accuracy
+from roibeam.model.task_beside import REGION_CLASSES, WORDS
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores, scored_boxes
@@ -23,9 +24,11 @@ from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.sample_order import SampleOrder
+from roibeam.pipelines.training.step_policies import AlternatingTask
 
 _ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
 _MIRRORED = 4  # the same of what is mirrored
+_HIDDEN = 5  # and of what is hidden
 _LOSS = "task"
 _NOTHING: np.ndarray = np.zeros((0, 4), np.float32)
 
@@ -45,7 +48,7 @@ class GroupTask:
         network: of a system, with its head.
         train: groups that are trained on, all with a target.
         validation: that it is judged on, of the validation split; none for no evaluations.
-        seed: of the order, and of what is mirrored.
+        seed: of the order, of what is mirrored, and of what is hidden; several numbers for one of several problems.
     """
 
     def __init__(
@@ -59,13 +62,17 @@ class GroupTask:
         validation: Sequence[TaskGroup],
         data: FinetuneData,
         *,
-        seed: int,
+        seed: int | tuple[int, ...],
     ) -> None:
         self._model, self._config = network.module, network.described
         self._batches, self._task = batches, task
         self._asked, self._loss, self._train, self._data = asked, loss, train, data
+        beside = task.beside
+        self._beside: Any = None if beside is None else network.module  # as `TaskModelBeside`
+        self._weights = {} if beside is None else {REGION_CLASSES: beside.region_weight, WORDS: beside.word_weight}
         self._validation = validation[: data.validation_groups or None]
-        self._order, self._seed = SampleOrder(len(train), (_ORDER, seed)), seed
+        self._seed = seed if isinstance(seed, tuple) else (seed,)
+        self._order = SampleOrder(len(train), (_ORDER, *self._seed))
 
     @property
     def model(self) -> nn.Module:
@@ -93,19 +100,30 @@ class GroupTask:
     def _shown(self, epoch: int, place: int) -> TaskGroup:
         """A group as it is trained on; whether it is mirrored depends on seed, epoch and group alone."""
         group, mirrored = self._train[place], self._task.mirrored
-        if mirrored is None or np.random.default_rng((_MIRRORED, self._seed, epoch, place)).random() < 0.5:
+        if self._task.beside is not None:
+            group = replace(group, draws=(_HIDDEN, *self._seed, epoch, place))
+        if mirrored is None or np.random.default_rng((_MIRRORED, *self._seed, epoch, place)).random() < 0.5:
             return group
         return mirrored(group)
 
     def counts(self, batch: TaskBatch) -> Mapping[str, int]:
         assert batch.targets is not None
-        return {_LOSS: self._loss.count(batch.targets, self._real(batch))}
+        counts = {_LOSS: self._loss.count(batch.targets, self._real(batch))}
+        return counts | self._beside.loss_counts(batch.inputs) if self._beside is not None else counts
 
     def losses(self, model: nn.Module, batch: TaskBatch) -> TaskOutput:
         assert batch.targets is not None
-        scores, real = scores_of(model, batch, self._asked.form), self._real(batch)
-        term = self._loss.term(scores, batch.targets, real)
-        return TaskOutput({_LOSS: term}, {"best_is_right": _best_is_right(scores, batch.targets)})
+        losses: dict[str, SumCount] = {}
+        metrics: dict[str, SumCount] = {}
+        if self._beside is None:
+            scores = scores_of(model, batch, self._asked.form)
+        else:
+            said = model(in_float32(batch.inputs), beside=True)
+            scores = group_scores(self._asked.form, said.scores, batch.group_sizes)
+            losses = {name: _weighted(term, self._weights[name]) for name, term in said.losses.items()}
+            metrics = dict(said.metrics)
+        losses[_LOSS] = self._loss.term(scores, batch.targets, self._real(batch))
+        return TaskOutput(losses, {**metrics, "best_is_right": _best_is_right(scores, batch.targets)})
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """Matrices and tables decay, biases and LayerNorms do not; what the task does not read is left out."""
@@ -133,6 +151,27 @@ class GroupTask:
     def _real(self, batch: TaskBatch) -> Tensor:
         asked = self._asked
         return real_scores(asked.form, batch.inputs, batch.group_sizes, asked.num_labels, whole_image=asked.whole_image)
+
+
+class TurnsTask(AlternatingTask):
+    """Several problems of one task, which one model learns in turn, judged together.
+
+    Args:
+        tasks: by the name of the problem; the first one has the validation groups of all.
+        updates: as of `AlternatingTask`.
+    """
+
+    def __init__(self, tasks: Mapping[str, GroupTask], updates: str) -> None:
+        super().__init__(tasks, updates=updates)
+        self._judged = next(iter(tasks.values()))
+
+    def evaluate(self) -> dict[str, float | None]:
+        """As `GroupTask.evaluate`."""
+        return self._judged.evaluate()
+
+
+def _weighted(term: SumCount, weight: float) -> SumCount:
+    return SumCount(term.total * weight, term.count, term.epsilon)
 
 
 def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:

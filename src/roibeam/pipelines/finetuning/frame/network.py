@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.model.common.checkpoint import load_start
+from roibeam.model.task_beside import TaskModelBeside
 from roibeam.model.task_heads import HEADS, TaskModel
 from roibeam.pipelines.finetuning.frame.finetune_settings import RELEASE
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, ReleaseHead, TaskSystem
+from roibeam.pipelines.finetuning.task import BesideTask
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.changed_model import changed_model
 from roibeam.pipelines.model_files.model_checkpoint import WEIGHTS, build_model, config_class_of
@@ -35,15 +37,21 @@ class TaskNetwork:
     described: Mapping[str, Any]
 
 
-def started_network(system: TaskSystem, model: Any, asked: AskedForm, head: str, *, source: object) -> TaskNetwork:
+_BESIDE = "region_class_head."  # parameters that no prediction reads
+
+
+def started_network(
+    system: TaskSystem, model: Any, asked: AskedForm, head: str, *, source: object, beside: BesideTask | None = None
+) -> TaskNetwork:
     """A network that starts from a pre-trained model; its head is drawn from torch's random state.
 
     Args:
         model: of the system, with its pre-training heads, which are not trained.
         head: one of `HEAD_KINDS`.
         source: where the model came from, for people.
+        beside: what is learned beside the task.
     Raises:
-        ValueError: when the system has no such head.
+        ValueError: when the system has no such head, or the model none for what is learned beside.
     """
     changes = system.changes.get(asked.form, {})
     if any(getattr(model.config, name) != value for name, value in changes.items()):
@@ -53,10 +61,17 @@ def started_network(system: TaskSystem, model: Any, asked: AskedForm, head: str,
         model = changed_model(model, fields, source=source, state=state)
     if head == RELEASE:
         release = release_head(system, asked)
-        module: Any = release.network(release.config(model.config, asked.num_labels))
+        if beside is None:
+            config = release.config(model.config, asked.num_labels)
+        elif release.beside is None:
+            raise ValueError(f"{system.name}'s release learns nothing beside this task; set head.kind to 'ours'")
+        else:
+            config = release.beside(model.config, beside)
+        module: Any = release.network(config)
         load_start(module, dict(release.start(model.state_dict(), list(module.state_dict()))))
         return _of_release(module, release)
-    task_model = TaskModel(model, system.new_head(model.config, asked))
+    own_head = system.new_head(model.config, asked)
+    task_model = TaskModel(model, own_head) if beside is None else _beside(system, model, own_head, beside)
     return _of_ours(task_model)
 
 
@@ -95,7 +110,11 @@ def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetw
         ValueError: naming the folder, when its files are not there or do not fit.
     """
     settings = read_json_object(folder / CONFIG)
-    state = {name: value for name, value in read_tensors(folder / WEIGHTS).items() if isinstance(value, Tensor)}
+    state = {
+        name: value
+        for name, value in read_tensors(folder / WEIGHTS).items()
+        if isinstance(value, Tensor) and not name.startswith(_BESIDE)
+    }
     try:
         if settings.get("model_type") != TASK_MODEL:
             release = release_head(system, asked)
@@ -119,11 +138,20 @@ def _of_release(module: Any, release: ReleaseHead) -> TaskNetwork:
     return TaskNetwork(module, module.config, described)
 
 
+def _beside(system: TaskSystem, model: Any, head: Any, beside: BesideTask) -> TaskModelBeside:
+    every = bool(beside.class_names) and not beside.hidden_regions
+    return TaskModelBeside(
+        model, head, num_classes=len(beside.class_names), with_whole_image=every and system.tells_whole_image,
+        with_words=beside.hidden_words > 0,
+    )  # fmt: skip
+
+
 def _of_ours(module: TaskModel) -> TaskNetwork:
-    """The pre-training heads stay with the model and are not trained: no task reads them."""
+    """The pre-training heads stay with the model and are not trained, but for that of words that are learned beside."""
     model: Any = module.model
+    kept = ("masked_word_head",) if getattr(module, "with_words", False) else ()
     for name, part in model.named_children():
-        if name.endswith("_head"):
+        if name.endswith("_head") and name not in kept:
             part.requires_grad_(False)  # embeddings of words, which decode too, are the encoder's alone
     described = {
         "model_type": TASK_MODEL,

@@ -19,11 +19,12 @@ from roibeam.model.task_heads import (
     RegionHeadConfig,
     TaskHead,
 )
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
+from roibeam.pipelines.finetuning.task import BesideTask
 
 # Parts of a text, the form that is asked, and how many images the row shows -> the spans of the row.
-TextRules = Callable[[Pieces, Sequence[TaskText], str, int], list[Span]]
+TextRules = Callable[[Pieces, Sequence[TaskText | PartPieces], str, int], list[Span]]
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,15 @@ class ReleaseHead:
         official: name of the class whose checkpoints it has.
         config: configuration of the pre-trained model and number of labels -> that of the network.
         start: state of the pre-trained model and names of the network's parameters -> what it starts from.
+        beside: configuration of the pre-trained model, and what is learned beside the task -> that of a network that
+            learns it and is called as `TaskModelBeside`; None for a release that has nothing beside.
     """
 
     network: type[nn.Module]
     official: str
     config: Callable[[Any, int], Any]
     start: Callable[[Mapping[str, Tensor], Sequence[str]], Mapping[str, Tensor]]
+    beside: Callable[[Any, BesideTask], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class TaskSystem:
         reads: by form the vector that a head reads, of `READS`, for LABEL and CHOICE.
         pair_reads: the same of a row with two images.
         joins_images: whether two images stand in one row; else each is in a row of its own with the text.
+        joins_context: whether the parts before a choice stand together, without a [SEP] between.
+        tells_whole_image: whether its whole image has a class too, where classes of regions are learned.
         grounds_words: whether words that name a region are told to the model (`VLBatch.aligned_words`).
         classifier: of the head for labels, of `CLASSIFIERS`.
         changes: by form, fields of the configuration that a model must have for it.
@@ -89,6 +95,8 @@ class TaskSystem:
     reads: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({LABEL: "pooled", CHOICE: "pooled"}))
     pair_reads: str = "pooled"
     joins_images: bool = False
+    joins_context: bool = False
+    tells_whole_image: bool = False
     grounds_words: bool = False
     classifier: str = "linear"
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -135,7 +143,7 @@ def shared_parameters(state: Mapping[str, Tensor], names: Sequence[str]) -> dict
 
 
 def parts_with_separators(
-    pieces: Pieces, parts: Sequence[TaskText], *, last_segment: int = 0, join_context: bool = False
+    pieces: Pieces, parts: Sequence[TaskText | PartPieces], *, last_segment: int = 0, join_context: bool = False
 ) -> list[Span]:
     """[CLS] first [SEP] second [SEP] ...: what most systems do.
 

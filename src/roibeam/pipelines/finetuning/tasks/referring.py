@@ -24,7 +24,6 @@ from roibeam.pipelines.finetuning.results.referring_results import ChosenBox
 from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import INSTANCES_NAMES, REFS, check_data_set, find_file
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import (
-    DETECTED,
     DETECTED_GO,
     NONE,
     CandidateRules,
@@ -72,7 +71,8 @@ class ReferringOptions:
             a blank between them (VL-BERT).
         boxes: the candidates: the "annotated" boxes of the photo; those that MAttNet "detected"; the regions that the
             store has ("stored").
-        annotated_in_training: in training the annotated boxes stand behind the others (both releases).
+        annotated_in_training: in training the annotated boxes, of a second store, stand behind the others (both
+            releases).
         crowds: annotated boxes of crowds are candidates too (VL-BERT).
         whole_image, max_boxes, too_many: see `CandidateRules`.
         target: of a candidate in training: "binary", 1 for an overlap above 0.5 (VL-BERT); "iou", the overlap where it
@@ -209,12 +209,6 @@ def candidates_for(group: TaskGroup, options: ReferringOptions, stored_boxes: np
         raise ValueError(f"{group.id}: its candidates come from the store, and no boxes of the store were given")
     facts = group.facts
     return candidates_of(group.images[0], stored_boxes, facts["annotated"], facts["image_hw"], options.candidate_rules)
-
-
-def stored_regions(group: TaskGroup, boxes: np.ndarray, options: ReferringOptions) -> np.ndarray:
-    """(R,) int64, which regions of a record are candidates, of boxes (n, 4) that come from the store."""
-    found = candidates_for(group, options, boxes)
-    return found.numbers[found.kinds == DETECTED]
 
 
 def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
