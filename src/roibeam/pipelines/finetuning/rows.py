@@ -85,6 +85,9 @@ class TaskGroup:
         target: what is right, as the task's file says there; None where nobody knows.
         boxes: for each image boxes given with the task (R, 4) x1 y1 x2 y2 in pixels, to be shown beside or instead of
             the stored ones, or none.
+        whole_image: (4,) x1 y1 x2 y2 in pixels, where the image as a whole is the first of the regions that are chosen
+            among; None elsewhere. Alike for all groups of a task.
+        is_open: whether a model is asked; one with nothing to choose among is answered without, and needs no record.
         facts: what result files, figures or pages need beside; "region_targets" are rules of this group's targets.
         mirrored: whether its images are shown mirrored left to right. Its text is of the mirrored images already; boxes
             are those of the images as they are, and whoever shows them mirrors them.
@@ -97,6 +100,8 @@ class TaskGroup:
     rows: tuple[TaskRow, ...]
     target: Any = None
     boxes: Sequence[Any] = ()
+    whole_image: Any = None
+    is_open: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)
     mirrored: bool = False
     swapped: bool = False

@@ -97,6 +97,7 @@ class DownstreamTask:
             says it (`TaskPhotos.flip`).
         outlines: path of a photo, its record, cells each way -> (K, cells, cells) float32, what each cell of each of
             the record's regions counts, from photos; None for regions that count whole.
+        whole_image: of REGION, the image as a whole is the first candidate; every group says its box.
         region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
         splits: their names, in the order to be shown.
         regions: group, place of an image in it, its record -> (R,) int64, which of its regions are shown in which
@@ -127,6 +128,7 @@ class DownstreamTask:
     write: Callable[[Path, Sequence[Any]], None]
     labels: tuple[str, ...] = ()
     num_images: int = 1
+    whole_image: bool = False
     mirrored: Callable[[TaskGroup], TaskGroup] | None = None
     mirrors: bool = False
     outlines: Callable[[str, RegionRecord, int], np.ndarray] | None = None

@@ -12,6 +12,7 @@ from roibeam.pipelines.cli.options import JSON, THREADS
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.foundation.console.progress import waiting
 
 
@@ -70,4 +71,7 @@ def predict_command(
         return
     for note in result.notes:
         typer.echo(f"note: {note}")
-    typer.echo(f"{result.out}   {result.groups:,} answers; roibeam score {result.task} {result.out} --data {data}")
+    scored = f"roibeam score {result.task} {result.out} --data {data}"
+    if split != next(iter(SCORED_TASKS[result.task].splits)):
+        scored += f" --split {split}"
+    typer.echo(f"{result.out}   {result.groups:,} answers; {scored}")

@@ -123,7 +123,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, len(data.train.groups))
-        sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.whole_image)
+        sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.photo_whole_image)
         return _trained(request, resume, sections, start, task, shown, data, notes)
 
 
@@ -145,7 +145,8 @@ def _joined(task: DownstreamTask, store: FeatureStore, shown: FeatureStore | Sto
     for split in (task.train, *([task.validation] if task.validation else [])):
         with waiting(f"joining {split} with the store"):
             read = task.read(split)
-            found[split] = images.join(read.groups, f"{task.name}, {split}", min_match=min_match, hint=hint)
+            asked = [group for group in read.groups if group.is_open or split != task.train]
+            found[split] = images.join(asked, f"{task.name}, {split}", min_match=min_match, hint=hint)
             if isinstance(shown, StorePair):
                 found[split] = shown.with_both(found[split], f"{task.name}, {split}", min_match=min_match, hint=hint)
         check_num_boxes(task, found[split].groups, shown)
@@ -197,7 +198,7 @@ def _trained(
         write_trained_images(request.out, data.train.image_ids(), before=start.run)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
     asked, loss = (
-        AskedForm(task.form, len(task.labels) or 1, task.num_images),
+        AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image),
         loss_named(task.form, task.loss, task.region_targets),
     )
     torch.manual_seed(config.seed)

@@ -136,7 +136,8 @@ class GroupBatches:
         sizes = tuple(len(group.rows) for group in groups)
         targets = None
         if self._loss is not None and all(group.target is not None for group in groups):
-            real = real_scores(self._asked.form, inputs, sizes, self._asked.num_labels)
+            asked = self._asked
+            real = real_scores(asked.form, inputs, sizes, asked.num_labels, whole_image=asked.whole_image)
             targets = self._loss.targets(groups, inputs, real.shape[1])
         batch = TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
         coming = [image.photo for image in rows.images if isinstance(image, PhotoSide)]
@@ -242,7 +243,7 @@ class GroupBatches:
     def _image(self, shown: Sequence[ShownImage]) -> AskedImage:
         """What a row shows: an image, or several that are read together."""
         several = len(shown) > 1
-        boxes = np.concatenate([each.boxes for each in shown])
+        boxes = np.concatenate([_boxes_beside(shown[0], each) for each in shown])
         nothing = np.zeros(len(boxes), bool)
         classes = [each.classes for each in shown if each.classes is not None]
         side = AskedImage(
@@ -251,7 +252,7 @@ class GroupBatches:
             masked=flags_of([each.hidden for each in shown], nothing),
             predicted=flags_of([each.asked for each in shown], nothing),
             region_targets=torch.cat(classes) if classes else None,
-            whole_image=self._whole_image(shown[0]),
+            whole_image=None if several else self._whole_image(shown[0]),
             global_feature=self._global_feature(shown[0].record),
             region_images=np.repeat(np.arange(len(shown)), [len(each.regions) for each in shown]) if several else None,
             height=shown[0].record.height,
@@ -337,6 +338,14 @@ def _at_boxes(record: RegionRecord, boxes: Any) -> RegionRecord:
         class_scores=np.zeros(count, np.float32),
         image_feature=record.image_feature,
     )
+
+
+def _boxes_beside(first: ShownImage, shown: ShownImage) -> np.ndarray:
+    """(R, 4) boxes of what is shown, in pixels of the first image of the row: a row has one size."""
+    boxes, own, other = shown.boxes, shown.record, first.record
+    if (own.width, own.height) == (other.width, other.height):
+        return boxes
+    return boxes * np.array([other.width / own.width, other.height / own.height] * 2, np.float32)
 
 
 def _check_cut(task: DownstreamTask, options: LayoutOptions, positions: int) -> None:

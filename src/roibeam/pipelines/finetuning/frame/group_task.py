@@ -16,7 +16,7 @@ from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.task_beside import REGION_CLASSES, WORDS
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores
+from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores, scored_boxes
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup
@@ -34,6 +34,7 @@ _ORDER = 3  # first number of a seed: keeps this random stream apart from those 
 _MIRRORED = 4  # the same of what is mirrored
 _HIDDEN = 5  # and of what is hidden
 _LOSS = "task"
+_NOTHING: np.ndarray = np.zeros((0, 4), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +166,8 @@ class GroupTask:
         return {name.replace(" ", "_"): measure.mean for name, measure in measures.items()}
 
     def _real(self, batch: TaskBatch) -> Tensor:
-        return real_scores(self._asked.form, batch.inputs, batch.group_sizes, self._asked.num_labels)
+        asked = self._asked
+        return real_scores(asked.form, batch.inputs, batch.group_sizes, asked.num_labels, whole_image=asked.whole_image)
 
 
 class PhotoTask(GroupTask):
@@ -226,20 +228,37 @@ def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
 def predicted(
     model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, batch_size: int
 ) -> Iterator[Prediction]:
-    """What the model says to each group, in their order, in batches of so many groups; without dropout."""
+    """What the model says to each group, in their order, in batches of so many groups; without dropout.
+
+    A group that is not open has a prediction without scores.
+    """
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     with torch.no_grad():
         for start in range(0, len(groups), batch_size):
-            batch = batches.batch(groups[start : start + batch_size])
-            real = real_scores(form, batch.inputs, batch.group_sizes, 1).sum(dim=1).tolist()
-            scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
-            boxes = batch.inputs.images_to_rows(batch.inputs.region_boxes).numpy()
-            for row in range(len(batch.ids)):
-                kept = scores.shape[1] if form == LABEL else real[row]
-                yield Prediction(scores[row, :kept], boxes[row, :kept] if form == REGION else None)
+            chosen = groups[start : start + batch_size]
+            said = _said(model, batches, [group for group in chosen if group.is_open], form, device)
+            for group in chosen:
+                yield next(said) if group.is_open else Prediction(_NOTHING[:, 0], _NOTHING)
     model.train(was_training)
+
+
+def _said(
+    model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, device: torch.device
+) -> Iterator[Prediction]:
+    """What the model says to the groups of one batch."""
+    if not groups:
+        return
+    batch = batches.batch(groups)
+    scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
+    if form == REGION:
+        boxes, real = scored_boxes(groups, batch.inputs)
+        for row, kept in enumerate(real.sum(dim=1).tolist()):
+            yield Prediction(scores[row, :kept], boxes[row, :kept].numpy())
+        return
+    for row, rows in enumerate(batch.group_sizes):
+        yield Prediction(scores[row] if form == LABEL else scores[row, :rows])
 
 
 def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
@@ -247,5 +266,7 @@ def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
     if targets.ndim == 1:
         known = targets >= 0
         return accuracy(scores, targets, known)
+    if not scores.shape[1]:  # no image of the batch has a region
+        return SumCount(targets.sum(), torch.tensor(len(targets), device=targets.device))
     value = targets.gather(1, scores.argmax(dim=1, keepdim=True))
     return SumCount(value.sum(), torch.tensor(len(value), device=value.device))

@@ -63,9 +63,12 @@ class StoreImages:
             ValueError: when it has fewer, or not one of them.
         """
         kept = []
-        names = dict.fromkeys(image for group in groups for image in group.images)
+        names = dict.fromkeys(image for group in groups if group.is_open for image in group.images)
         missing = tuple(name for name in names if self.id_of(name) is None)
         for group in groups:
+            if not group.is_open:
+                kept.append(group)
+                continue
             ids = [self.id_of(image) for image in group.images]
             if None not in ids:
                 kept.append(replace(group, images=tuple(str(each) for each in ids)))

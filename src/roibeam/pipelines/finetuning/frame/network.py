@@ -61,6 +61,9 @@ def started_network(
     changes = system.changes.get(asked.form, {})
     if any(getattr(model.config, name) != value for name, value in changes.items()):
         model = changed_model(model, changes, source=source)
+    if asked.num_images > 1 and system.pair_start is not None:
+        fields, state = system.pair_start(model)
+        model = changed_model(model, fields, source=source, state=state)
     if head == RELEASE:
         release = release_head(system, asked)
         if beside is None:

@@ -112,7 +112,7 @@ class TrainedTask:
             raise ValueError(f"{found.source.parent / 'config.json'}: its labels are not those that the model learned")
         named = task_named(described["task"])
         task = named.open(data, named.options(**described["task_options"]), labels or None)
-        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"])
+        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"], task.whole_image)
         system = SYSTEMS[described["system"]]
         network = read_network(found.source, system, asked)
         layout = LayoutOptions(**described["layout"])
@@ -182,7 +182,9 @@ def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked
         notes = [note for each in read for note in check_feature_space(trained.found, each)]
         what = f"{task.name}, {request.split}"
         with waiting(f"joining {request.split} with the store"):
-            joined = StoreImages(store).join(task.read(request.split).groups, what, min_match=1.0)
+            read = task.read(request.split)
+            notes += read.notes
+            joined = StoreImages(store).join(read.groups, what, min_match=1.0)
             shown = store if annotated is None else StorePair(store, annotated)
             if isinstance(shown, StorePair):
                 joined = shown.with_both(joined, what, min_match=1.0)
@@ -194,7 +196,8 @@ def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked
         )  # fmt: skip
         if trained.photos is not None:
             batches = trained.from_photos(batches, store, groups, request.photos)
-        batches.check(groups[0])
+        for first in [group for group in groups if group.is_open][:1]:
+            batches.check(first)
         trained.network.module.to(device)
         folder = request.out.with_name(f"{request.out.name}.parts-{_digest(request, trained, groups)}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -273,9 +276,9 @@ def _permuted(groups: Sequence[TaskGroup], seed: int) -> list[TaskGroup]:
     Raises:
         ValueError: when there is no other one.
     """
-    kinds = list(dict.fromkeys(group.images for group in groups))
+    kinds = list(dict.fromkeys(group.images for group in groups if group.is_open))
     if len(kinds) < 2:
         raise ValueError("--permute-images needs groups of at least two images")
     order = np.random.default_rng(seed).permutation(len(kinds))
     other = {kinds[at]: kinds[order[(place + 1) % len(order)]] for place, at in enumerate(order)}
-    return [replace(group, images=other[group.images], swapped=True) for group in groups]
+    return [replace(group, images=other[group.images], swapped=True) if group.is_open else group for group in groups]

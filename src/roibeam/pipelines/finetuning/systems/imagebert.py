@@ -23,4 +23,5 @@ SYSTEM = TaskSystem(
     sizes={"small": imagebert_small, "base": imagebert_base},
     text=_text,
     positions=lambda config: config.max_position_embeddings - int(config.final_separator != "none"),
+    has_whole_image=lambda config: config.global_feature_size > 0,
 )

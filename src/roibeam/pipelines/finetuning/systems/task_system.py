@@ -35,11 +35,13 @@ class AskedForm:
         form: one of `FORMS`.
         num_labels: of LABEL; else 1.
         num_images: that a row shows.
+        whole_image: of REGION, the image as a whole has a score too, before those of its regions.
     """
 
     form: str
     num_labels: int = 1
     num_images: int = 1
+    whole_image: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,11 @@ class TaskSystem:
         grounds_words: whether words that name a region are told to the model (`VLBatch.aligned_words`).
         classifier: of the head for labels, of `CLASSIFIERS`.
         changes: by form, fields of the configuration that a model must have for it.
+        pair_start: pre-trained model -> fields of the configuration, and the state, of one that is shown two images in
+            a row; None for one that needs no others.
         release_heads: by form.
-        whole_image: where a feature of the whole image comes from in a run from photos, see `EndToEndChoices`.
+        photo_whole_image: where a feature of the whole image comes from in a run from photos, see `EndToEndChoices`.
+        has_whole_image: configuration -> whether the image as a whole is an element of its own, with a state.
     """
 
     name: str
@@ -96,8 +101,10 @@ class TaskSystem:
     grounds_words: bool = False
     classifier: str = "linear"
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
     release_heads: Mapping[str, ReleaseHead] = field(default_factory=dict)
-    whole_image: str = "model"
+    photo_whole_image: str = "model"
+    has_whole_image: Callable[[Any], bool] = lambda config: True
 
     def rows_for(self, asked: AskedForm) -> int:
         """Rows of a batch that one row of a task takes."""
@@ -107,12 +114,18 @@ class TaskSystem:
         """A head of ours, as drawn, for a model of this configuration.
 
         Raises:
-            ValueError: for more than two images, or two of them that are to be chosen among.
+            ValueError: for more than two images, two of them that are to be chosen among, or a whole image that the
+                model has no state of.
         """
         if asked.num_images not in (1, 2) or (asked.num_images == 2 and asked.form != LABEL):
             raise ValueError(f"{self.name}: no head for {asked.num_images} images of a row with form {asked.form!r}")
         if asked.form == REGION:
-            return RegionHead(RegionHeadConfig.for_model(config))
+            if asked.whole_image and not self.has_whole_image(config):
+                raise ValueError(
+                    f"whole_image: this {self.name} has no element for the image as a whole, so it cannot be chosen; "
+                    f"leave it at none, or take vlbert, vilbert or interbert"
+                )
+            return RegionHead(RegionHeadConfig.for_model(config, with_whole_image=asked.whole_image))
         fields = {"num_classes": asked.num_labels, "classifier": self.classifier if asked.form == LABEL else "linear"}
         fields["reads"] = self.reads[asked.form] if asked.num_images == 1 else self.pair_reads
         if self.rows_for(asked) == 2:

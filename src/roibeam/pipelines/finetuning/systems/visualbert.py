@@ -61,6 +61,7 @@ SYSTEM = TaskSystem(
     joins_images=True,
     joins_context=True,
     grounds_words=True,
+    has_whole_image=lambda config: False,
     release_heads={
         LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters),
         CHOICE: ReleaseHead(VisualBertChoices, "VisualBertForLabels", with_labels, shared_parameters),

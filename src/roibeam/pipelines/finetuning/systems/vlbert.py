@@ -4,7 +4,9 @@
     [CLS] question [SEP] choice [SEP] regions [END]     choices: pooled; words that name a region carry its feature
     [CLS] expression [SEP] regions [END]                regions: their own states
 
-Two images make two rows: nothing is published for them.
+Two images stand in one row, whose regions are in segments of their own (ours: nothing is published for them):
+
+    [CLS] statement [SEP] [MASK] [SEP] regions regions [END]
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.pretraining import count_true
 from roibeam.model.task_beside import REGION_CLASSES, ScoresBeside
 from roibeam.model.vlbert.config import PRE_TRAINING_FIELDS, VLBertConfig, VLBertTaskConfig, vlbert_base, vlbert_small
+from roibeam.model.vlbert.fields import REGION_SEGMENT
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.start import task_start
 from roibeam.model.vlbert.tasks import VLBertForVcr, VLBertForVqa
@@ -105,6 +108,13 @@ def _answers_start(state: Mapping[str, Tensor], names: Sequence[str]) -> Mapping
     return task_start("vqa", state, names)
 
 
+def _pair_start(model: VLBertForPreTraining) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """One more segment, for the second image; it starts as that of the first."""
+    state, name = model.state_dict(), "vlbert.embeddings.segments.weight"
+    segments = state[name][: REGION_SEGMENT + 1]
+    return {"num_segments": REGION_SEGMENT + 2}, {**state, name: torch.cat([segments, segments[-1:]])}
+
+
 SYSTEM = TaskSystem(
     name="vlbert",
     model_class=VLBertForPreTraining,
@@ -113,10 +123,13 @@ SYSTEM = TaskSystem(
     positions=lambda config: config.max_position_embeddings - 2,
     reads={LABEL: "mask_piece", CHOICE: "pooled"},
     pair_reads="mask_piece",
+    joins_images=True,
+    pair_start=_pair_start,
     joins_context=True,
     tells_whole_image=True,
     grounds_words=True,
-    whole_image="box",
+    photo_whole_image="box",
+    has_whole_image=lambda config: config.whole_image_element,
     classifier="two_layers",
     changes={CHOICE: {"with_pooler": True, "text_visual": "grounded"}},
     release_heads={

@@ -67,7 +67,9 @@ class StorePair:
         """
         found = self._images.join(joined.groups, f"{what}, --annotated-store", min_match=min_match, hint=hint)
         kept = [
-            group for group in joined.groups if all(self._images.id_of(image) is not None for image in group.images)
+            group
+            for group in joined.groups
+            if not group.is_open or all(self._images.id_of(image) is not None for image in group.images)
         ]
         missing, left_out = (*joined.missing, *found.missing), joined.left_out + found.left_out
         return replace(joined, groups=kept, missing=missing, left_out=left_out)
