@@ -138,7 +138,9 @@ class GroupBatches:
         if self._loss is not None and all(group.target is not None for group in groups):
             asked = self._asked
             real = real_scores(asked.form, inputs, sizes, asked.num_labels, whole_image=asked.whole_image)
-            targets = self._loss.targets(groups, inputs, real.shape[1])
+            # Boxes that wait for a photo are those of the photo as it is, and so is the right one.
+            known = groups if self._photos is None else [replace(group, mirrored=False) for group in groups]
+            targets = self._loss.targets(known, inputs, real.shape[1])
         batch = TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
         coming = [image.photo for image in rows.images if isinstance(image, PhotoSide)]
         if self._photos is None or not coming:
