@@ -138,7 +138,7 @@ def test_wrong_files_are_told_in_one_line(roibeam: Roibeam, data: Path, boxes: d
             ("vcr", CHOICES / "vcr_leaderboard.row_missing.csv", "--data", data),
             "1 question without a row (first: val-0)",
         ),
-        (("vcr", bad / "short.csv", "--data", data), "no column answer_1 (19 missing)"),
+        (("vcr", bad / "short.csv", "--data", data), "no column answer_1 (3 missing)"),
         (("vcr", bad / "nan.csv", "--data", data), "line 2: answer_0 must be a number, got 'nan'"),
         (("refcoco+", boxes["mattnet"], "--data", data, "--split", "testA"), "that nobody asked"),
         (("refcoco+", bad / "box.json", "--data", data), "box must be a list of 4 numbers"),

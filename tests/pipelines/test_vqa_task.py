@@ -161,7 +161,7 @@ def test_questions_as_pythia_cuts_them() -> None:
 def test_a_mirrored_question(folder: Path) -> None:
     task = opened(folder, mirror=True)
     group = task.read("train").groups[0]
-    assert task.mirrored is not None and opened(folder).mirrored is None
+    assert task.mirrored is not None and task.mirrors and not opened(folder).mirrors
     mirrored = task.mirrored(group)
     assert mirrored.rows[0].parts[0].text == "Right, or left?" and mirrored.mirrored
     assert (group.target, mirrored.target) == ({2: 1.0}, {3: 1.0})  # "Right" is no label, nor is "Left"

@@ -127,14 +127,14 @@ class EndToEndModel(nn.Module):
         self.choices = choices
         self.regresses_features = bool(getattr(config, "with_region_feature_head", False))
 
-    def forward(self, batch: VLBatch, images: ImageBatch, *arguments: Any) -> Any:
+    def forward(self, batch: VLBatch, images: ImageBatch, *arguments: Any, **options: Any) -> Any:
         """What the model's call gives, on features of this moment: losses, or a `VLOutput` for the head of a task.
 
         Args:
             batch, images: as `with_features`.
-            arguments: what the model's call takes after the batch, such as ViLBERT's generator.
+            arguments, options: what the model's call takes after the batch, such as ViLBERT's generator.
         """
-        return self.model(self.with_features(batch, images), *arguments)
+        return self.model(self.with_features(batch, images), *arguments, **options)
 
     def activation_checkpointing_enable(self) -> None:
         """Of the model's layers; whether the encoder computes its blocks again it is told when it is made."""

@@ -23,7 +23,7 @@ class VLBertFields(BertFields):
     """Sizes and choices of a VL-BERT; defaults are the release's, on stored features and without a text corpus.
 
     Fields, beside those of `BertFields`:
-        num_segments: text segments and `REGION_SEGMENT`.
+        num_segments: text segments and `REGION_SEGMENT`; one more for each further image of a row (ours).
         region_feature_size: D, width of a stored region feature.
         num_region_labels: C, classes of the detector and background, which is last.
         coordinate_embedding_size: width of the embedded box; a multiple of 8 (four numbers, sine and cosine).

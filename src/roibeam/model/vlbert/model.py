@@ -38,6 +38,7 @@ from roibeam.model.vlbert.embeddings import (
     elements_of_pieces,
     image_elements,
 )
+from roibeam.model.vlbert.fields import REGION_SEGMENT
 
 ROW_EPSILON = 1e-4  # of both divisions in `mean_of_rows`
 MATCH_LOGIT = 1  # of the relationship head: 1 = the caption belongs to the image
@@ -112,7 +113,8 @@ class VLBertModel(VLBertPreTrainedModel):
         embedded = (*self.embed_elements(elements, batch.image_hw, batch.region_classes), elements.mask)
         tokens, visuals, mask = map(batch.images_to_rows, embedded)
         whole, text_visuals = self.text_visuals(batch, visuals)
-        if not self.config.whole_image_element:
+        first_region = int(self.config.whole_image_element)
+        if not first_region:
             tokens, visuals, mask = tokens[:, 1:], visuals[:, 1:], mask[:, 1:]
         states = self.embeddings(
             batch.text_ids,
@@ -122,8 +124,8 @@ class VLBertModel(VLBertPreTrainedModel):
             tokens,
             visuals,
             whole if self.config.end_visual else None,
+            self._element_images(batch, first_region),
         )
-        first_region = int(self.config.whole_image_element)
         length = batch.text_ids.shape[1]
         attention = AttentionMaps(joint_regions=length + first_region) if with_attention else None
         mask = torch.cat([batch.text_mask, mask, mask.new_ones(batch.batch_size, 1)], dim=1)
@@ -136,6 +138,17 @@ class VLBertModel(VLBertPreTrainedModel):
             pooled=None if self.pooler is None else self.pooler(states[:, 0]),
             attention=attention,
         )
+
+    def _element_images(self, batch: VLBatch, first_region: int) -> Tensor | None:
+        """(B, E) long, which of a row's images each element is of; the whole image is of the first."""
+        if batch.region_images is None:
+            return None
+        if self.config.num_segments <= REGION_SEGMENT + 1:
+            raise ValueError(
+                f"VLBertModel: a row shows several images, and each has a segment of its own; make the model with "
+                f"num_segments={REGION_SEGMENT + 2}, got {self.config.num_segments}"
+            )
+        return F.pad(batch.images_to_rows(batch.region_images), (first_region, 0))
 
     def embed_elements(
         self, elements: ImageElements, image_hw: Tensor, classes_IR: Tensor | None = None

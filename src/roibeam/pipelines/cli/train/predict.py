@@ -12,6 +12,7 @@ from roibeam.pipelines.cli.options import JSON, THREADS
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.foundation.console.progress import waiting
 
 
@@ -20,6 +21,13 @@ def predict_command(
     store: Annotated[str, option("store", "Of all images of the split.")],
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],
+    second: Annotated[
+        Path | None, argument("RUN_2", "A run of VCR's other problem, for one file that tells both.")
+    ] = None,
+    annotated_store: Annotated[str | None, option("annotated-store")] = None,
+    photos: Annotated[
+        str | None, option("photos", "For a model trained end to end.", default="where the store says")
+    ] = None,
     split: Annotated[str, option("split")] = "val",
     blind: Annotated[bool, option("blind")] = False,
     permute_images: Annotated[bool, option("permute-images")] = False,
@@ -36,9 +44,11 @@ def predict_command(
     Examples:
         roibeam predict vqa-run/ --store store/ --data vqa/ --out answers.json
         roibeam predict vqa-run/ --store store/ --data vqa/ --blind --out blind.json
+        roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
     """
     request = PredictRequest(
-        run=run, store=store, data=data, out=out, split=split, blind=blind, permute_images=permute_images, seed=seed,
+        run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, photos=photos,
+        split=split, blind=blind, permute_images=permute_images, seed=seed,
         batch_size=batch_size, device=device, threads=threads,
     )  # fmt: skip
     check_predict(request)
@@ -61,4 +71,7 @@ def predict_command(
         return
     for note in result.notes:
         typer.echo(f"note: {note}")
-    typer.echo(f"{result.out}   {result.groups:,} answers; roibeam score {result.task} {result.out} --data {data}")
+    scored = f"roibeam score {result.task} {result.out} --data {data}"
+    if split != next(iter(SCORED_TASKS[result.task].splits)):
+        scored += f" --split {split}"
+    typer.echo(f"{result.out}   {result.groups:,} answers; {scored}")

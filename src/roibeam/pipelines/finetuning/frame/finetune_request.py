@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from roibeam.name_list import check_lists
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 
 NEW = "none"  # in place of a model to start from
 
@@ -21,6 +22,7 @@ class FinetuneRequest:
         start: pre-training run, model folder or official checkpoint; "none" for new weights.
         store: folder of the store with the regions of all images.
         data: folder with the files of the task.
+        annotated_store: of the task's own boxes, beside detected ones in `store`; None for none.
         recipe: a published run; None for none.
         system, size: of a model with new weights.
         from_bert: what such a model starts from, see `read_bert`; None for none.
@@ -30,6 +32,7 @@ class FinetuneRequest:
             micro-batch and process, 0.00005 and a tenth of the steps.
         device, threads, seed, settings, resume: as of `RequestedTraining`.
         seeds: runs with seeds `seed`, `seed` + 1, ...
+        end_to_end: train through the region encoder, as `encoder` says; else on stored features.
     """
 
     out: Path
@@ -37,6 +40,7 @@ class FinetuneRequest:
     start: str
     store: str
     data: Path
+    annotated_store: str | None = None
     recipe: str | None = None
     system: str | None = None
     size: str | None = None
@@ -53,6 +57,8 @@ class FinetuneRequest:
     seeds: int = 1
     settings: Sequence[str] = ()
     resume: bool | None = None
+    end_to_end: bool = False
+    encoder: EncoderRequest = field(default_factory=EncoderRequest)
 
     def __post_init__(self) -> None:
         check_lists(self, "settings")

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,29 @@ import torch
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
+from roibeam.pipelines.finetuning.end_to_end.task_encoder import task_encoder
 from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import WORDS, sections_of, steps_for, without_evaluations
+from roibeam.pipelines.finetuning.frame.finetune_settings import (
+    WORDS,
+    FinetuneData,
+    sections_of,
+    steps_for,
+    without_evaluations,
+)
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import GroupTask
+from roibeam.pipelines.finetuning.frame.group_task import GroupTask, PhotoTask, TurnsTask
 from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, shared_images
-from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import start_from_words, started_network
+from roibeam.pipelines.finetuning.frame.losses import TaskLoss, loss_named
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network, with_encoder
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
+from roibeam.pipelines.finetuning.frame.shown.store_pair import (
+    StorePair,
+    check_annotated,
+    check_num_boxes,
+    opened_store,
+)
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
@@ -99,9 +113,13 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     start = start_of(request, recipe)
     with waiting("reading the task"):
         task = named.open(request.data, sections[request.task], None)
-    with FeatureStore(request.store) as store:
-        choices = [] if start.found is None else check_feature_space(start.found, store)
-        data = _joined(task, store, request.min_match)
+    check_annotated(task, request.annotated_store)
+    with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
+        stores = [store] if annotated is None else [store, annotated]
+        read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
+        choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
+        shown = store if annotated is None else StorePair(store, annotated)
+        data = _joined(task, store, shown, request.min_match)
         notes = [
             *choices,
             *_start_notes(recipe, request, start),
@@ -111,8 +129,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, len(data.train.groups))
-        sections = sections_of(request, named.options, recipe, steps=steps)
-        return _trained(request, resume, sections, start, task, store, data, notes)
+        sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.photo_whole_image)
+        return _trained(request, resume, sections, start, task, shown, data, notes)
 
 
 def _start_notes(recipe: TaskRecipe | None, request: FinetuneRequest, start: TaskStart) -> tuple[str, ...]:
@@ -132,20 +150,23 @@ class _TaskData:
         return () if self.validation is None else self.validation.groups
 
 
-def _joined(task: DownstreamTask, store: FeatureStore, min_match: float) -> _TaskData:
-    """The groups of both splits, those whose images the store has."""
+def _joined(task: DownstreamTask, store: FeatureStore, shown: FeatureStore | StorePair, min_match: float) -> _TaskData:
+    """The groups of both splits, those whose images the stores have."""
     images, found, notes = StoreImages(store), {}, []
+    hint = ", or leave them out with a lower --min-match"
     for split in (task.train, *([task.validation] if task.validation else [])):
         with waiting(f"joining {split} with the store"):
             read = task.read(split)
-            found[split] = images.join(
-                read.groups,
-                f"{task.name}, {split}",
-                min_match=min_match,
-                hint=", or leave them out with a lower --min-match",
-            )
+            asked = [group for group in read.groups if group.is_open or split != task.train]
+            found[split] = images.join(asked, f"{task.name}, {split}", min_match=min_match, hint=hint)
+            if isinstance(shown, StorePair):
+                found[split] = shown.with_both(found[split], f"{task.name}, {split}", min_match=min_match, hint=hint)
+        check_num_boxes(task, found[split].groups, shown)
         notes += [*read.notes, *found[split].notes(f"{task.name}, {split}")]
-    return _TaskData(found[task.train], found.get(task.validation or ""), tuple(notes))
+    judged = found.get(task.validation or "")
+    if judged is not None and task.judged is not None:
+        judged = replace(judged, groups=[task.judged(group) for group in judged.groups])
+    return _TaskData(found[task.train], judged, tuple(notes))
 
 
 def _leaks(data: _TaskData, start: TaskStart, *, allowed: bool) -> list[str]:
@@ -180,7 +201,7 @@ def _trained(
     sections: Mapping[str, Any],
     start: TaskStart,
     task: DownstreamTask,
-    store: FeatureStore,
+    store: FeatureStore | StorePair,
     data: _TaskData,
     notes: Sequence[str],
 ) -> FinetuneResult:
@@ -189,25 +210,29 @@ def _trained(
         write_trained_images(request.out, data.train.image_ids(), before=start.run)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
     asked, loss = (
-        AskedForm(task.form, len(task.labels) or 1, task.num_images),
+        AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image),
         loss_named(task.form, task.loss, task.region_targets),
     )
     torch.manual_seed(config.seed)
     with waiting("building the model"):
-        model = start.model(vocab_size=tokenizer.vocab_size, width=store.feature_dim)
-        network = started_network(start.system, model, asked, sections["head"].kind, source=start.source)
+        first = store.store if isinstance(store, StorePair) else store
+        width = sections["detector"].feature_dim if request.end_to_end else first.feature_dim
+        model = start.model(vocab_size=tokenizer.vocab_size, width=width)
+        network = started_network(
+            start.system, model, asked, sections["head"].kind, source=start.source, beside=task.beside
+        )
         if sections["head"].start == WORDS:
             start_from_words(network, task.labels, tokenizer)
     batches = GroupBatches(
         start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
-        regions=task.regions,
+        task=task,
     )  # fmt: skip
+    if request.end_to_end:
+        network, photos = _from_photos(request, sections, start, task, network, first, data)
+        batches = batches.with_photos(photos)
     batches.check(data.train.groups[0])
-    trained = GroupTask(
-        network, batches, task, asked, loss, data.train.groups, data.asked, sections["data"],
-        seed=config.seed,
-    )  # fmt: skip
-    described = _described(request.task, task, sections, start, tokenizer, store, data)
+    trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed)
+    described = _described(request.task, task, sections, start, tokenizer, first, data)
     result = train(
         trained,
         config,
@@ -223,6 +248,49 @@ def _trained(
             evaluation = trained.evaluate()
     judged = len(data.asked[: sections["data"].validation_groups or None])
     return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
+
+
+def _from_photos(
+    request: FinetuneRequest,
+    sections: Mapping[str, Any],
+    start: TaskStart,
+    task: DownstreamTask,
+    network: TaskNetwork,
+    store: FeatureStore,
+    data: _TaskData,
+) -> tuple[TaskNetwork, GroupPhotos]:
+    """The network with its encoder, and the photos that this one reads."""
+    with waiting("building the region encoder"):
+        encoder = task_encoder(request.encoder, sections["detector"], sections["encoder"], start.encoder)
+    choices, options = sections["end_to_end"], sections["photos"]
+    images = dict.fromkeys([*data.train.image_ids(), *(data.validation.image_ids() if data.validation else ())])
+    with waiting("looking for the photos"):
+        photos = GroupPhotos(store, images, request.encoder.photos, encoder, choices, options, outlines=task.outlines)
+    return with_encoder(network, encoder, choices), photos
+
+
+def _what_is_learned(
+    network: TaskNetwork,
+    batches: GroupBatches,
+    task: DownstreamTask,
+    asked: AskedForm,
+    loss: TaskLoss,
+    data: _TaskData,
+    options: FinetuneData,
+    seed: int,
+) -> GroupTask | TurnsTask:
+    """One problem, or several in turn, each in an order of its own."""
+    kind = GroupTask if batches.photos is None else PhotoTask
+    if task.turns is None:
+        return kind(network, batches, task, asked, loss, data.train.groups, data.asked, options, seed=seed)
+    problems: dict[str, list[TaskGroup]] = {}
+    for group in data.train.groups:
+        problems.setdefault(task.turns(group), []).append(group)
+    tasks: dict[str, GroupTask] = {}
+    for number, (name, groups) in enumerate(problems.items()):
+        judged = () if tasks else data.asked
+        tasks[name] = kind(network, batches, task, asked, loss, groups, judged, options, seed=(seed, number))
+    return TurnsTask(tasks, task.updates)
 
 
 def _tokenizer(
@@ -264,23 +332,38 @@ def _described(
         "groups": _digest_of_groups(data.train.groups),
         "tokenizer": tokenizer.digest,
         "feature_space": store.fingerprint.feature_space,
+        **_described_photos(sections),
     }
 
 
+def _described_photos(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run from photos, beside what its model's own config says."""
+    if "photos" not in sections:
+        return {}
+    return {"photos": sections["photos"].described(), "region_chunk": sections["encoder"].region_chunk}
+
+
 def _recorded(
-    request: FinetuneRequest, task: DownstreamTask, store: FeatureStore, data: _TaskData, notes: Sequence[str]
+    request: FinetuneRequest,
+    task: DownstreamTask,
+    shown: FeatureStore | StorePair,
+    data: _TaskData,
+    notes: Sequence[str],
 ) -> dict[str, Any]:
     """Facts that may differ on resume."""
+    stores = (shown.store, shown.second) if isinstance(shown, StorePair) else (shown,)
     return {
         "labels": list(task.labels),
         "start": request.start,
         "recipe": request.recipe,
-        "store": str(store.path),
+        "store": str(stores[0].path),
+        "annotated_store": request.annotated_store,
+        "photos": request.encoder.photos,
         "data": str(request.data),
         "trained_groups": len(data.train.groups),
         "notes": list(notes),
-        "classes": digest_of_classes(store),
-        "features": [store.fingerprint.to_json()],
+        "classes": digest_of_classes(stores[0]),
+        "features": [each.fingerprint.to_json() for each in stores],
         "torch": torch.__version__,
     }
 

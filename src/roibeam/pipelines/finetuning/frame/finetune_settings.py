@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import encoder_sections
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
@@ -19,6 +20,7 @@ DRAWN, WORDS = "drawn", "words"
 HEAD_STARTS = (DRAWN, WORDS)
 CORRECT = "correct"
 STEP_RULES = (CORRECT, RELEASE)
+MODEL_WHOLE_IMAGE = "model"
 BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
 
 
@@ -83,13 +85,19 @@ class FinetuneData:
 
 
 def sections_of(
-    request: FinetuneRequest, options: type, recipe: TaskRecipe | None, *, steps: int | None = None
+    request: FinetuneRequest,
+    options: type,
+    recipe: TaskRecipe | None,
+    *,
+    steps: int | None = None,
+    whole_image: str = MODEL_WHOLE_IMAGE,
 ) -> dict[str, Any]:
     """The sections of settings with all that the request changes; that of the task is called by its name.
 
     Args:
         options: dataclass of the task's settings.
         steps: of a recipe that counts in epochs, once the groups are counted.
+        whole_image: see `TaskSystem`, where the system is known.
     Raises:
         ValueError: for a setting that is none.
     """
@@ -101,6 +109,8 @@ def sections_of(
         "steps": StepOptions(),
         request.task: options() if recipe is None else recipe.options,
     }
+    if request.end_to_end:
+        sections |= encoder_sections(request.encoder, request.start, whole_image)
     train = [each for each in request.settings if each.startswith("train.")]
     changed = apply_overrides(sections, [each for each in request.settings if each not in train])
     as_released = changed["steps"].rule == RELEASE

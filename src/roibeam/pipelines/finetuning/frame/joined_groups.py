@@ -63,10 +63,13 @@ class StoreImages:
             ValueError: when it has fewer, or not one of them.
         """
         kept = []
-        names = dict.fromkeys(image for group in groups for image in group.images)
-        missing = tuple(name for name in names if self._id(name) is None)
+        names = dict.fromkeys(image for group in groups if group.is_open for image in group.images)
+        missing = tuple(name for name in names if self.id_of(name) is None)
         for group in groups:
-            ids = [self._id(image) for image in group.images]
+            if not group.is_open:
+                kept.append(group)
+                continue
+            ids = [self.id_of(image) for image in group.images]
             if None not in ids:
                 kept.append(replace(group, images=tuple(str(each) for each in ids)))
         joined = JoinedGroups(kept, missing, len(names), len(groups) - len(kept))
@@ -79,7 +82,8 @@ class StoreImages:
             )
         return joined
 
-    def _id(self, name: str) -> str | None:
+    def id_of(self, name: str) -> str | None:
+        """That the store has an image under; None for an image that it has not."""
         if name not in self._found:
             if name in self._store:
                 self._found[name] = name

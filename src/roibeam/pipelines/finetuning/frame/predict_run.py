@@ -18,19 +18,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
+from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
 from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted
 from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
-from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict, reads_photos
+from roibeam.pipelines.finetuning.frame.shown.store_pair import (
+    StorePair,
+    check_annotated,
+    check_num_boxes,
+    opened_store,
+)
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
@@ -40,6 +48,7 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.model_folder import FoundModel
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.launched import is_main_process, num_processes
@@ -77,6 +86,7 @@ class TrainedTask:
 
     Attributes:
         run: folder of the run.
+        photos: how it reads photos; None for one on stored features.
     """
 
     found: FoundModel
@@ -86,6 +96,7 @@ class TrainedTask:
     layout: LayoutOptions
     task: DownstreamTask
     run: Path
+    photos: TaskPhotos | None = None
 
     @classmethod
     def read(cls, found: FoundModel, data: Path) -> TrainedTask:
@@ -101,11 +112,28 @@ class TrainedTask:
             raise ValueError(f"{found.source.parent / 'config.json'}: its labels are not those that the model learned")
         named = task_named(described["task"])
         task = named.open(data, named.options(**described["task_options"]), labels or None)
-        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"])
+        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"], task.whole_image)
         system = SYSTEMS[described["system"]]
         network = read_network(found.source, system, asked)
         layout = LayoutOptions(**described["layout"])
-        return cls(found, network, system, asked, layout, task, found.source.parents[2])
+        photos = TaskPhotos(**described["photos"]) if reads_photos(found) else None
+        return cls(found, network, system, asked, layout, task, found.source.parents[2], photos)
+
+    def from_photos(
+        self, batches: GroupBatches, store: FeatureStore, groups: Sequence[TaskGroup], folder: str | None
+    ) -> GroupBatches:
+        """The batches with the photos of these groups.
+
+        Raises:
+            ValueError: as `GroupPhotos`.
+        """
+        joint: Any = self.network.module
+        assert self.photos is not None
+        images = dict.fromkeys(image for group in groups for image in group.images)
+        encoder = region_encoder_of(joint)
+        return batches.with_photos(
+            GroupPhotos(store, images, folder, encoder, joint.choices, self.photos, outlines=self.task.outlines)
+        )
 
 
 def run_prediction(request: PredictRequest) -> PredictResult:
@@ -117,30 +145,79 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     check_predict(request)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    trained = TrainedTask.read(request.checkpoint(), request.data)
-    task = trained.task
+    trained = [TrainedTask.read(found, request.data) for found in request.checkpoints()]
+    task = trained[0].task
+    _check_told([each.task.tells for each in trained])
     task.check_split(request.split)
     device = choose_device(request.device)
     logger.info("%s", device.words)
-    with FeatureStore(request.store) as store:
-        notes = check_feature_space(trained.found, store)
+    asked = [_asked(request, each, device.name) for each in trained]
+    if is_main_process():
+        _join_parts(request.out, task, [part for each in asked for part in each.parts])
+    return PredictResult(
+        out=request.out,
+        task=task.name,
+        groups=len({name for each in asked for name in each.ids}),
+        made=sum(each.made for each in asked),
+        checkpoint=trained[0].found.source,
+        notes=tuple(dict.fromkeys(note for each in asked for note in each.notes)),
+    )
+
+
+class _Asked(NamedTuple):
+    """What one model was asked: ids of the groups, its parts, how many this process made, and notes."""
+
+    ids: Sequence[str]
+    parts: Sequence[Path]
+    made: int
+    notes: Sequence[str]
+
+
+def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked:
+    task = trained.task
+    check_annotated(task, request.annotated_store)
+    with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
+        stores = [store] if annotated is None else [store, annotated]
+        read = [] if trained.photos else stores  # photos take its boxes alone
+        notes = [note for each in read for note in check_feature_space(trained.found, each)]
+        what = f"{task.name}, {request.split}"
         with waiting(f"joining {request.split} with the store"):
             read = task.read(request.split)
-            joined = StoreImages(store).join(read.groups, f"{task.name}, {request.split}", min_match=1.0)
-        notes = [*notes, *read.notes]
+            notes += read.notes
+            joined = StoreImages(store).join(read.groups, what, min_match=1.0)
+            shown = store if annotated is None else StorePair(store, annotated)
+            if isinstance(shown, StorePair):
+                joined = shown.with_both(joined, what, min_match=1.0)
+        check_num_boxes(task, joined.groups, shown)
         groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
-            trained.layout, trained.asked, store, loss=None, blind=request.blind, regions=task.regions,
+            trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
         )  # fmt: skip
-        batches.check(groups[0])
-        trained.network.module.to(device.name)
+        if trained.photos is not None:
+            batches = trained.from_photos(batches, store, groups, request.photos)
+        for first in [group for group in groups if group.is_open][:1]:
+            batches.check(first)
+        trained.network.module.to(device)
         folder = request.out.with_name(f"{request.out.name}.parts-{_digest(request, trained, groups)}")
         folder.mkdir(parents=True, exist_ok=True)
         made = _write_parts(request, trained, batches, groups, folder)
-    if is_main_process():
-        _join_parts(request.out, task, folder, _num_parts(groups))
-    return PredictResult(request.out, task.name, len(groups), made, trained.found.source, tuple(notes))
+        trained.network.module.to("cpu")
+    parts = [_part(folder, number) for number in range(_num_parts(groups))]
+    return _Asked([group.id for group in groups], parts, made, notes)
+
+
+def _check_told(told: Sequence[Sequence[str]]) -> None:
+    """Raises ValueError for two runs that tell the same, or the task's whole file each."""
+    if len(told) < 2:
+        return
+    if not all(told):
+        raise ValueError("RUN_2: a file of this task is told by one run; leave it out")
+    twice = sorted(set(told[0]) & set(told[1]))
+    if twice:
+        raise ValueError(
+            f"RUN and RUN_2 both tell the {' and the '.join(twice)}; name a run of each problem, or one alone"
+        )
 
 
 def _num_parts(groups: Sequence[TaskGroup]) -> int:
@@ -167,16 +244,16 @@ def _write_parts(
     return made
 
 
-def _join_parts(out: Path, task: DownstreamTask, folder: Path, count: int) -> None:
+def _join_parts(out: Path, task: DownstreamTask, parts: Sequence[Path]) -> None:
     """Waits for the parts of all processes; a launcher ends this one when another fails."""
-    parts = [_part(folder, number) for number in range(count)]
     while not all(part.is_file() for part in parts):
         time.sleep(_SECONDS)
     entries = [entry for part in parts for entry in json.loads(part.read_text("utf-8"))]
     aside = out.with_name(f".writing-{out.name}")
     task.write(aside, entries)
     aside.replace(out)
-    shutil.rmtree(folder)
+    for folder in dict.fromkeys(part.parent for part in parts):
+        shutil.rmtree(folder)
 
 
 def _part(folder: Path, number: int) -> Path:
@@ -186,7 +263,7 @@ def _part(folder: Path, number: int) -> Path:
 def _digest(request: PredictRequest, trained: TrainedTask, groups: Sequence[TaskGroup]) -> str:
     """Twelve hexadecimal digits of the weights and of what is asked."""
     asked: list[Any] = [weights_digest(trained.network.module.state_dict()), request.split, request.blind]
-    asked += [request.permute_images, request.seed, request.batch_size]
+    asked += [request.permute_images, request.seed, request.batch_size, trained.task.tells]
     found = hashlib.sha256(repr(asked).encode())
     for group in groups:
         found.update(repr((group.id, group.images, [[part.text for part in row.parts] for row in group.rows])).encode())
@@ -199,9 +276,9 @@ def _permuted(groups: Sequence[TaskGroup], seed: int) -> list[TaskGroup]:
     Raises:
         ValueError: when there is no other one.
     """
-    kinds = list(dict.fromkeys(group.images for group in groups))
+    kinds = list(dict.fromkeys(group.images for group in groups if group.is_open))
     if len(kinds) < 2:
         raise ValueError("--permute-images needs groups of at least two images")
     order = np.random.default_rng(seed).permutation(len(kinds))
     other = {kinds[at]: kinds[order[(place + 1) % len(order)]] for place, at in enumerate(order)}
-    return [replace(group, images=other[group.images]) for group in groups]
+    return [replace(group, images=other[group.images], swapped=True) if group.is_open else group for group in groups]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.near_names import name_hint
 from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneRequest
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
@@ -14,7 +15,8 @@ from roibeam.pipelines.finetuning.systems.named_systems import system_named, sys
 from roibeam.pipelines.finetuning.systems.task_system import TaskSystem
 from roibeam.pipelines.model_files.bert_start import PublishedBert, read_bert, start_from_bert
 from roibeam.pipelines.model_files.changed_model import built_config
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load_model
+from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint, region_encoder_of
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_tokenizer
 
@@ -49,11 +51,16 @@ class TaskStart:
         """Folder of the run that the model is of, where it has one."""
         return None if self.found is None or self.found.tokenizer is None else self.found.tokenizer.parent
 
+    @property
+    def encoder(self) -> RegionEncoder | None:
+        """Of a model that was trained end to end."""
+        return region_encoder_of(self.found.joint) if isinstance(self.found, JointCheckpoint) else None
+
     def model(self, *, vocab_size: int, width: int) -> Any:
         """The model; a new one is drawn from torch's random state.
 
         Args:
-            width: of the store's features.
+            width: of the features that it will read.
         """
         if self.found is not None:
             return self.found.model
@@ -91,7 +98,7 @@ def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> Task
     """
     system = request.system or (None if recipe is None else recipe.system)
     if request.start != NEW:
-        found = load_model(request.start)
+        found = load_model_or_joint(request.start)
         its = system_of(found.model, request.start)
         if system not in (None, its.name):
             raise ValueError(f"--from {request.start} is a model of {its.name}, not of {system}")

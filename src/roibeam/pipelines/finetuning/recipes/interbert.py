@@ -22,8 +22,7 @@ _ADAMW: Mapping[str, Any] = MappingProxyType(
 _SHARED_OPEN = (
     "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
     "annotated ones, at most 100 with the whole image, names drawn from a table, 60 and 80 pieces, as released.",
-    "A long choice shortens the question of those behind it in the release "
-    "(--set vcr.truncation=running vcr.max_pieces=57); here each row is cut by itself.",
+    "That a long choice shortens the question of those behind it is by the release.",
 )
 _PAPER_OPEN = (
     'Optimiser, schedule and warm-up are "similar" to those of retrieval: the same, linear fall after 10,000 steps. '
@@ -60,15 +59,17 @@ _ROWS = (
 def _vcr(problem: str) -> TaskRecipe:
     """Of the paper; one of the two problems that one model learns in turn."""
     other = "rationale" if problem == "answer" else "answer"
-    name = "Q->A" if problem == "answer" else "QA->R"
+    name, pieces = ("Q->A", 60) if problem == "answer" else ("QA->R", 80)
     return TaskRecipe(
         summary=f"InterBERT, VCR {name}: one number for each choice from the pair",
         source="arXiv:2003.13198, sections 2.4 and 3.4, appendix 6.2; black4321/InterBERT",
         task="vcr",
         system="interbert",
         model="interbert",
-        options=VcrOptions(problem=problem, names="drawn", boxes="detected", max_boxes=100),
-        layout=LayoutOptions(max_pieces=60 if problem == "answer" else 80),
+        options=VcrOptions(
+            problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running", max_pieces=pieces - 3
+        ),
+        layout=LayoutOptions(max_pieces=pieces),
         settings=_ADAMW,
         learning_rate=2e-5,
         batch_size=32,

@@ -58,15 +58,17 @@ _VQA = TaskRecipe(
 def _vcr(problem: str) -> TaskRecipe:
     """One of the two problems that one model learns in turn."""
     asked, other = ("answer", "rationale") if problem == "answer" else ("rationale", "answer")
-    name = "Q->A" if asked == "answer" else "QA->R"
+    name, pieces = ("Q->A", 60) if asked == "answer" else ("QA->R", 80)
     return TaskRecipe(
         summary=f"ViLBERT, VCR {name}: one number for each choice from the product of both pooled streams",
         source=_SOURCE,
         task="vcr",
         system="vilbert",
         model="vilbert",
-        options=VcrOptions(problem=problem, names="drawn", boxes="detected", max_boxes=100),
-        layout=LayoutOptions(max_pieces=60 if asked == "answer" else 80),
+        options=VcrOptions(
+            problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running", max_pieces=pieces - 3
+        ),
+        layout=LayoutOptions(max_pieces=pieces),
         settings=_RELEASE,
         accidents=_ACCIDENTS,
         learning_rate=2e-5,
@@ -79,8 +81,6 @@ def _vcr(problem: str) -> TaskRecipe:
             _SCHEDULE_OPEN,
             "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
             "annotated ones, at most 100 with the whole image, names from a table, 60 and 80 pieces, as released.",
-            "A long choice shortens the question of those behind it in the release "
-            "(--set vcr.truncation=running vcr.max_pieces=57); here each row is cut by itself.",
             "In the release each problem has an update of its own, and the rise ends after half of what is meant.",
         ),
     )

@@ -74,14 +74,16 @@ def _vcr(problem: str) -> TaskRecipe:
         f"uclanlp/visualbert configs/vcr/fine-tune.json; {_PAPER}, appendix B.2",
         task="vcr",
         model="visualbert-task-vcr",
-        options=VcrOptions(problem=problem, boxes="named"),
+        options=VcrOptions(
+            problem=problem, boxes="named", names="restarted", truncation="choice-front", max_pieces=125
+        ),
         batch_size=32,
         epochs=epochs,
         left_open=(
             "Its regions are those of R2C's ResNet-50, trained along but for the row without COCO (footnote 3); here "
             "features are the store's.",
-            "The release counts a person who is first named in a choice from 0 again (--set vcr.names=restarted), and "
-            "cuts long choices at their front (--set vcr.truncation=choice-front vcr.max_pieces=125).",
+            "That a person who is first named in a choice is counted from 0 again, and that long choices lose their front, "
+            "is by the release.",
             "The whole image is a region there, and a word of a box is aligned by its number in place of its piece's.",
         ),
     )

@@ -94,11 +94,10 @@ _VQA_PAPER = _vqa(
         "Whether validation questions are trained on is not said: they are not. The answers are counted on both parts.",
     ),
 )
+_VCR_TEXTS: Mapping[str, Any] = MappingProxyType({"names": "in-turn", "truncation": "shared", "max_pieces": 64})
 _VCR_OPEN = (
-    "People's names are not said to be anything; the release's 13 names go on from one question to the next "
-    "(--set vcr.names=in-turn), so they depend on the order; here by their order in a row.",
-    "Texts are cut at 64 pieces, question and answer counted, by the release, where a long choice shortens the "
-    "question of all four (--set vcr.truncation=shared vcr.max_pieces=64); here each row by itself.",
+    "People's names go on from one question to the next, so they depend on the order of the file: by the release.",
+    "That a long choice shortens the question of all four is by the release.",
     "Photos of half of the questions are mirrored there, without a change of words. Segment 1 starts as segment 0, "
     "which captions have trained; here as it is.",
     _STORED_OPEN,
@@ -113,7 +112,7 @@ def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
         "task": "vcr",
         "system": "vlbert",
         "model": "vlbert-base-e2e",
-        "options": VcrOptions(problem=problem, joining="and", object_loss="shown", loss="sigmoid"),
+        "options": VcrOptions(problem=problem, joining="and", object_loss="shown", loss="sigmoid", **_VCR_TEXTS),
         "layout": LayoutOptions(max_pieces=67),
         "settings": {**_SGD, "clip_norm": 10.0},
         "accidents": {"loss_mean": "micro_batch"},
@@ -160,7 +159,7 @@ def _vcr_paper(problem: str) -> TaskRecipe:
         "",
         source=f"{_PAPER} 4.2.1",
         model="vlbert-paper",
-        options=VcrOptions(problem=problem, object_loss="masked"),
+        options=VcrOptions(problem=problem, object_loss="masked", **_VCR_TEXTS),
         settings={**_SGD, "clip_norm": 0.0},
         accidents={},
         learning_rate=2e-3,

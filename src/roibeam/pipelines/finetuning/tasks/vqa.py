@@ -88,7 +88,8 @@ class VqaOptions:
         train: "train"; "train+val", as VL-BERT and VisualBERT do, when nothing is left to be judged on; or
             "train+val-minival" (ViLBERT), which is judged on the minival questions.
         mirror: whether every other question of training is asked beside the mirrored photo (VL-BERT): boxes are
-            mirrored, left and right change places in question and answers, stored features stay as they are.
+            mirrored, left and right change places in question and answers, stored features stay as they are. From
+            photos `photos.flip` says it.
         minival_questions: validation questions of the highest ids that are the minival.
         visual_genome: questions of Visual Genome that are trained on too, from its question_answers.json and
             image_data.json in the same folder: "none"; those about photos that COCO has too ("coco"); or "all". None is
@@ -183,7 +184,8 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         answers=answers,
         write=_write,
         labels=chosen,
-        mirrored=(lambda group: mirrored_group(group, chosen, options)) if options.mirror else None,
+        mirrored=lambda group: mirrored_group(group, chosen, options),
+        mirrors=options.mirror,
         splits=tuple(PARTS),
     )
 
