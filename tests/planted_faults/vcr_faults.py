@@ -118,8 +118,8 @@ FAULTS = (
     Fault(
         "both problems are learned in one order",
         f"{_FRAME}/group_task.py",
-        "SampleOrder(len(train), (_ORDER, *self._seed))",
-        "SampleOrder(len(train), (_ORDER, self._seed[0]))",
+        "SampleOrder(len(train), (_ORDER, *self._seed), likeness)",
+        "SampleOrder(len(train), (_ORDER, self._seed[0]), likeness)",
         f"{_TRAINING}::test_both_problems_in_turn_have_orders_of_their_own",
     ),
     Fault(

@@ -82,8 +82,8 @@ def _vcr(problem: str) -> TaskRecipe:
         left_open=(
             "Its regions are those of R2C's ResNet-50, trained along but for the row without COCO (footnote 3); here "
             "features are the store's.",
-            "That a person who is first named in a choice is counted from 0 again, and that long choices lose their front, "
-            "is by the release.",
+            "A person who is first named in a choice is counted from 0 again, and long choices lose their front: "
+            "both by the release.",
             "The whole image is a region there, and a word of a box is aligned by its number in place of its piece's.",
         ),
     )
