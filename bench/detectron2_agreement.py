@@ -107,8 +107,8 @@ def from_one_input(networks: Networks, golden: Golden) -> dict[str, float | bool
     objectness, deltas = theirs.model.proposal_generator.rpn_head([feature_map])
     our_objectness, our_deltas = ours.proposal_generator.rpn_head(outputs.feature_map)
     boxes, scores = found.proposal_boxes.tensor, found.objectness_logits
-    of_proposals = theirs.describe_boxes(feature_map, boxes)
-    of_given = theirs.describe_boxes(feature_map, golden.boxes)
+    of_proposals = theirs.describe_boxes([feature_map], boxes)
+    of_given = theirs.describe_boxes([feature_map], golden.boxes)
     ours_of_given = ours.roi_heads(outputs.feature_map, golden.boxes)
     stable = golden.arrays["given_stable"]
     figures: dict[str, float | bool] = {
@@ -141,7 +141,7 @@ def from_the_photo(networks: Networks, golden: Golden) -> dict[str, float | bool
         (theirs.postprocess(got, SELECTIONS[name]), networks.d2.postprocess(d2, SELECTIONS[name])) for name in POLICIES
     )
     moved = (d2.network_input.pixels - hf.network_input.pixels).abs()
-    of_given = theirs.describe_boxes(got.feature_map, golden.boxes).features
+    of_given = theirs.describe_boxes(got.feature_maps, golden.boxes).features
     wanted = networks.hf.roi_heads(hf.feature_map, golden.boxes).features
     overlap = box_iou(hf.proposals.boxes, got.proposals.boxes).amax(dim=1)
     return {
@@ -185,7 +185,7 @@ def with_mistakes(folder: Path) -> dict[str, dict[str, float | bool]]:
         theirs = build_detectron2_detector(config, weights=WEIGHTS)
         with torch.inference_mode():
             feature_map, found = their_proposals(theirs, network_input.pixels, network_input.input_hw)
-            got = theirs.describe_boxes(feature_map, golden.boxes).features
+            got = theirs.describe_boxes([feature_map], golden.boxes).features
             want = ours.roi_heads(outputs.feature_map, golden.boxes).features
         apart = (found.proposal_boxes.tensor[None] - outputs.proposals.boxes[:, None]).abs().amax(dim=2).amin(dim=1)
         rows[name] = {"features": error(got, want), "found": float((apart <= SAME_BOX_PX).float().mean())}

@@ -78,13 +78,23 @@ def official_vilbert(checkout: Path) -> nn.Module:
     Args:
         checkout: of jiasenlu/vilbert_beta.
     """
+    module, config = vilbert_code(checkout)
+    return without_dropout(module.BertForMultiModalPreTraining(config))
+
+
+def vilbert_code(checkout: Path) -> tuple[Any, Any]:
+    """Their module of models and the configuration of the base model."""
     stand_in("tensorboardX", SummaryWriter=None)
     module = import_from(checkout, "vilbert.vilbert")
     options = json.loads((checkout / "config/bert_base_6layer_6conect.json").read_text())
     known = inspect.signature(module.BertConfig).parameters
     options = {name: 0.0 if "dropout" in name else value for name, value in options.items() if name in known}
-    model = module.BertForMultiModalPreTraining(module.BertConfig(30522, **options))
-    for part in model.modules():  # some rates are written into the code
+    return module, module.BertConfig(30522, **options)
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """Some rates are written into the codes."""
+    for part in model.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
     return model

@@ -92,6 +92,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"CLASSIFIER_SIGMOID": False, "ENABLE_CNN_REG_LOSS": False, "NO_GROUNDING": True, "ANSWER_FIRST": True},
         {},
     ),
+    "vcr_classes": ("vcr", {}, {"object_word_embed_mode": 1}),
     "vcr_weighted": (
         "vcr",
         {

@@ -6,25 +6,32 @@
     make evidence ARGS=--page                                 # only the page, from the answers that are there
     make evidence-quick                                       # a few of them, smaller, in a folder of its own
 
-A run is training (`roibeam pretrain`) and questions (`evidence.questions`). Its answers are kept in bench/evidence/
-results; what is there is not done again, and a run that was interrupted goes on. The cost is printed first.
+A run is training (`roibeam pretrain`) and questions (`evidence.questions`), or `roibeam finetune` and a score. Its
+answers are kept in bench/evidence/results; what is there is not done again, and a run that was interrupted goes on. The
+cost is printed first.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evidence.arms import ARMS, QUICK_ARMS, SEEDS
+from evidence.arms import QUICK_ARMS, SEEDS, Arm
+from evidence.pretraining_runs import PretrainingRuns
 from evidence.readers.bounds import bounds
 from evidence.report.intervals import read_answers
 from evidence.report.page import write_page
-from evidence.runs import Run, Runs
+from evidence.runs import ALL_ARMS, Run, Runs
+from evidence.tasks.task_arms import QUICK_TASK_ARMS, TaskArm
+from evidence.tasks.task_runs import TaskRuns
+from evidence.tasks.task_world import PICTURES, QUICK_PICTURES, TaskWorld, read_bounds
 from evidence.worlds import FULL, QUICK, World
 
 ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "bench" / "evidence"
+TASK_BOUNDS = "task_bounds.json"
 
 
 def say(line: str) -> None:
@@ -32,13 +39,40 @@ def say(line: str) -> None:
 
 
 def main() -> None:
+    options = _parsed()
+    work = (options.work or ROOT / "build" / ("evidence-quick" if options.quick else "evidence")).resolve()
+    results = options.results or (work / "results" if options.quick else KEPT / "results")
+    sizes, pictures = (QUICK, QUICK_PICTURES) if options.quick else (FULL, PICTURES)
+    weights = work / "weights" if options.quick else KEPT / "weights"
+    runs = Runs(
+        PretrainingRuns(World(work, sizes), weights=weights, quick=options.quick),
+        TaskRuns(TaskWorld(work, pictures), weights=weights, quick=options.quick),
+        results.resolve(),
+        arms=options.only or ([*QUICK_ARMS, *QUICK_TASK_ARMS] if options.quick else list(ALL_ARMS)),
+        seeds=options.seeds or (SEEDS[:1] if options.quick else SEEDS),
+    )
+    if options.one:
+        runs.one(Run(ALL_ARMS[options.one[0]], int(options.one[1])))
+    elif options.list:
+        missing = runs.missing()
+        for run in runs.all:
+            print(f"{run.name:40} {'missing' if run in missing else 'there':8} {run.arm.what}")
+    else:
+        if not options.page:
+            words = ["--work", str(work), "--results", str(results), *(["--quick"] if options.quick else [])]
+            make(runs, options.jobs, words)
+        page = work / "evidence.md" if options.quick else ROOT / "docs" / "evidence.md"
+        say(f"{write(runs, page, quick=options.quick)}")
+
+
+def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m evidence", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="few and small runs, to see that all of it works")
     parser.add_argument("--jobs", type=int, default=2, help="runs at once, of one thread each")
     parser.add_argument(
-        "--only", nargs="+", metavar="ARM", choices=ARMS, help="these arms alone, such as perfect/vilbert"
+        "--only", nargs="+", metavar="ARM", choices=ALL_ARMS, help="these arms alone, such as perfect/vilbert"
     )
     parser.add_argument("--seeds", type=int, nargs="+", help="these seeds alone")
     parser.add_argument("--work", type=Path, help="pictures, stores, runs [default: build/evidence]")
@@ -46,50 +80,31 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="arms, and which runs are missing; nothing is run")
     parser.add_argument("--page", action="store_true", help="the page alone; nothing is run")
     parser.add_argument("--one", nargs=2, metavar=("ARM", "SEED"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    work = options.work or ROOT / "build" / ("evidence-quick" if options.quick else "evidence")
-    results = options.results or (work / "results" if options.quick else ROOT / "bench" / "evidence" / "results")
-    runs = Runs(
-        World(work.resolve(), QUICK if options.quick else FULL),
-        results.resolve(),
-        arms=options.only or (QUICK_ARMS if options.quick else list(ARMS)),
-        seeds=options.seeds or (SEEDS[:1] if options.quick else SEEDS),
-        weights=None if options.quick else ROOT / "bench" / "evidence" / "weights",
-        quick=options.quick,
-    )
-    if options.one:
-        runs.one(Run(ARMS[options.one[0]], int(options.one[1])))
-    elif options.list:
-        missing = runs.missing()
-        for run in runs.all:
-            print(f"{run.name:34} {'missing' if run in missing else 'there':8} {run.arm.what}")
-    else:
-        if not options.page:
-            make(runs, options.jobs)
-        page = work / "evidence.md" if options.quick else ROOT / "docs" / "evidence.md"
-        say(f"{write(runs, page)}")
+    return parser.parse_args()
 
 
-def make(runs: Runs, jobs: int) -> None:
+def make(runs: Runs, jobs: int, words: Sequence[str]) -> None:
     """All that is missing; what it costs is said first."""
-    missing, stores = runs.missing(), runs.stores()
-    minutes = (runs.seconds(missing) / jobs + runs.world.seconds(stores)) / 60
+    stores, missing = runs.stores(Arm), runs.missing()
+    minutes = (runs.seconds() / jobs + runs.pretraining.world.seconds(stores)) / 60
     there = f"{len(runs.all) - len(missing)} of {len(runs.all)} runs are there"
     say(f"{there}; the others: about {minutes:.0f} min on {jobs} cores")
-    runs.world.make(stores, say)
-    runs.go(jobs, say)
+    runs.pretraining.world.make(stores, say)
+    runs.tasks.world.make(runs.stores(TaskArm), runs.results / TASK_BOUNDS, say)
+    runs.go(jobs, say, words=words)
 
 
-def write(runs: Runs, page: Path) -> Path:
+def write(runs: Runs, page: Path, *, quick: bool) -> Path:
     """The page; ends with an error where masks alone tell whether a caption belongs."""
-    commands = {name: runs.command(arm) for name, arm in ARMS.items()}
+    commands = {name: runs.command(arm) for name, arm in ALL_ARMS.items()}
+    sizes = runs.pretraining.world.sizes
     written = write_page(
         runs.results,
         page,
         commands=commands,
-        bounds=bounds(runs.world.sizes, runs.results / "bounds.json"),
-        sizes=runs.world.sizes,
-        quick=runs.quick,
+        bounds={**bounds(sizes, runs.results / "bounds.json"), **read_bounds(runs.results / TASK_BOUNDS)},
+        sizes=sizes,
+        quick=quick,
     )
     if telling := telling_masks(runs.results, commands):
         sys.exit(f"evidence: masks alone tell whether a caption belongs: {', '.join(telling)}")

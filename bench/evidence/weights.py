@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from roibeam.model.visualbert.checkpoint import state_to_official
-from roibeam.pipelines.model_files.model_checkpoint import CONFIG, WEIGHTS, model_folder
+from roibeam.pipelines.model_files.model_checkpoint import CONFIG, WEIGHTS, load_model, model_folder
 
 MAX_BYTES = 4_500_000  # of one file; ViLBERT takes most, with layers for words, for regions and between them
 
@@ -36,6 +38,20 @@ def keep_weights(run: Path, out: Path) -> None:
     save_file(halves, out / WEIGHTS, metadata={"format": "pt"})
     shutil.copy(model / CONFIG, out / CONFIG)
     shutil.copytree(tokenizer, out / "tokenizer")
+
+
+def write_untrained(kept: Path, out: Path, seed: int) -> Path:
+    """A model of the shape of kept weights, as drawn, with their tokenizer.
+
+    Returns:
+        `out`.
+    """
+    shape: Any = load_model(str(kept)).model
+    torch.manual_seed(seed)
+    shutil.rmtree(out, ignore_errors=True)
+    type(shape)(shape.config).save_pretrained(out)
+    shutil.copytree(kept / "tokenizer", out / "tokenizer")
+    return out
 
 
 def write_bert(run: Path, out: Path) -> Path:

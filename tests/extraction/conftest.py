@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,13 +10,12 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from detectron2_source import source_folder
+from with_detectron2 import detectron2_importable
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.weights.loading import build_detector
 
-DETECTRON2_PATH_VARIABLE = "ROIBEAM_DETECTRON2_PATH"
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDENS = REPOSITORY / "tests" / "goldens" / "detector"
 GOLDEN_PHOTOS = REPOSITORY.parent / "shared" / "goldens" / "detector"
@@ -78,18 +74,6 @@ def noise_image() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def detectron2() -> Iterator[None]:
-    """Stands for detectron2 being importable; its own modules are imported where they are used."""
-    before = list(sys.path)
-    # Last, so that what this environment has itself (numpy, Pillow) wins; what somebody names before what was fetched.
-    sys.path.extend(entry for entry in os.environ.get(DETECTRON2_PATH_VARIABLE, "").split(os.pathsep) if entry)
-    sys.path.append(str(source_folder(REPOSITORY / "build" / "detectron2")))
-    try:
-        importlib.import_module("detectron2.modeling")
-    except ImportError as error:
-        sys.path[:] = before
-        pytest.skip(
-            f"needs detectron2: installed, in the folders of {DETECTRON2_PATH_VARIABLE}, or fetched by "
-            f"`make detectron2-source`: {error}"
-        )
-    yield
-    sys.path[:] = before
+    """Stands for detectron2 being importable."""
+    with detectron2_importable():
+        yield

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 import roibeam.extraction
 from roibeam.extraction.detectron2.adapter import Detectron2Detector, build_detectron2_detector
-from roibeam.extraction.detectron2.network import check_c4_network, read_detectron2_config
+from roibeam.extraction.detectron2.network import check_network, read_detectron2_config
 from roibeam.extraction.detectron2.vg import register_vg_detector, vg_config
 from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
@@ -148,8 +148,8 @@ class Case:
             self.rpn = [each[0] for each in theirs.model.proposal_generator.rpn_head([self.map])]
             images = ImageList(source.pixels, [source.input_hw])
             (self.proposals,), _ = theirs.model.proposal_generator(images, maps, None)
-            self.regions = theirs.describe_boxes(self.map, self.proposals.proposal_boxes.tensor)
-            self.given = theirs.describe_boxes(self.map, given)
+            self.regions = theirs.describe_boxes([self.map], self.proposals.proposal_boxes.tensor)
+            self.given = theirs.describe_boxes([self.map], given)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
@@ -465,11 +465,6 @@ def test_configs_are_plain_local_yaml(detectron2, tmp_path, text, words):
     assert not (tmp_path / "ran").exists()
 
 
-STANDARD_HEADS = (
-    "MODEL: {ROI_HEADS: {NAME: StandardROIHeads}, ROI_BOX_HEAD: {NAME: FastRCNNConvFCHead, NUM_FC: 1, FC_DIM: 8}}"
-)
-
-
 @pytest.mark.parametrize(
     "lines, words",
     [
@@ -478,7 +473,7 @@ STANDARD_HEADS = (
             "META_ARCHITECTURE gives a ProposalNetwork; .* GeneralizedRCNN",
         ),
         (["MODEL: {META_ARCHITECTURE: NoSuchNet}"], "cannot build .* No object named 'NoSuchNet'"),
-        ([STANDARD_HEADS], "ROI_HEADS.NAME gives a StandardROIHeads"),
+        (["MODEL: {ROI_HEADS: {NAME: CascadeROIHeads}}"], "the adapter takes|cannot build"),
         (["MODEL: {PROPOSAL_GENERATOR: {NAME: PrecomputedProposals}}"], "PROPOSAL_GENERATOR.NAME gives a NoneType"),
         # The release 0.6 has no such option.
         (["MODEL: {ROI_BOX_HEAD: {USE_SIGMOID_CE: true}}"], r"sigmoid|config key: MODEL\.ROI_BOX_HEAD\.USE_SIGMOID_CE"),
@@ -493,7 +488,7 @@ def test_networks_of_another_kind_are_refused(detectron2, tmp_path, lines, words
 
 def test_class_scores_by_sigmoid_are_refused(detectron2, tmp_path):
     detector = build_detectron2_detector(stock_yaml(tmp_path), weights="random:1")
-    check_c4_network(detector.model, detector.cfg)
+    check_network(detector.model, detector.cfg)
     detector.model.roi_heads.box_predictor.use_sigmoid_ce = True
     with pytest.raises(ValueError, match="class scores by sigmoid"):
-        check_c4_network(detector.model, detector.cfg)
+        check_network(detector.model, detector.cfg)

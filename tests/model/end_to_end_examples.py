@@ -39,6 +39,7 @@ SIZES: dict[str, Any] = {
 }
 BLANK = EndToEndChoices(masked_pixels="blank", whole_image="model")
 WHOLE = EndToEndChoices(masked_pixels="whole", whole_image="model")
+SHOWN = EndToEndChoices(masked_pixels="shown", whole_image="box")  # VL-BERT's with MASK_RAW_PIXELS off, captions alone
 RELEASE = EndToEndChoices(masked_pixels="blank", whole_image="box")  # VL-BERT's
 
 
@@ -82,6 +83,7 @@ REGRESSION = {"region_target_size": FEATURES}
 CASES: dict[str, tuple[Callable[[], Any], EndToEndChoices]] = {
     "vlbert": (vlbert, RELEASE),
     "vlbert-paper": (vlbert_paper, RELEASE),
+    "vlbert-shown": (vlbert, SHOWN),
     "vlbert-learned": (lambda: vlbert(masked_appearance="learned"), WHOLE),
     "vilbert": (vilbert, BLANK),
     "vilbert-stored-way": (vilbert, WHOLE),

@@ -12,6 +12,7 @@ from end_to_end_examples import (
     BOXES,
     CASES,
     RELEASE,
+    SHOWN,
     SYSTEMS,
     WHOLE,
     awake,
@@ -295,6 +296,11 @@ class TestWhatIsRefused:
     def test_masked_regions_that_would_be_shown_whole(self):
         with pytest.raises(ValueError, match=r"'pixels' shows the model .* set masked_pixels='blank'"):
             EndToEndModel(vlbert(), encoder(), WHOLE)
+
+    def test_shown_pixels_where_no_token_tells_what_is_masked(self):
+        for model in (vlbert(masked_region_token=False), vlbert(masked_appearance="learned"), vilbert()):
+            with pytest.raises(ValueError, match="'shown' is of a VL-BERT with masked_appearance 'pixels'"):
+                EndToEndModel(model, encoder(), SHOWN)
 
     def test_unknown_choices(self):
         with pytest.raises(ValueError, match="masked_pixels is 'black'; it must be one of 'blank', 'whole'"):

@@ -257,3 +257,31 @@ def test_task_heads_with_padding():
     regions = model.score_regions(batch, output)
     assert regions.shape == (3, 7) and (regions < PADDED_SCORE / 2).sum() == 6  # rows of 5, 6 and 1 regions
     assert model.score_words(output.text_states).shape == (3, 9)
+
+
+def test_regions_of_mismatched_pairs_are_predicted_on_request():
+    """Sum and number alike; pairs that match weigh as before."""
+    batch = make_batch()
+    mismatched = dataclasses.replace(batch, match_labels=torch.zeros_like(batch.match_labels))
+    released, every = make_model(), make_model(region_loss_pairs="all")
+    assert released(mismatched).losses["masked_regions"].count == 0
+    found = every(mismatched).losses["masked_regions"]
+    assert found.count == batch.region_target_mask.sum() == every.loss_counts(mismatched)["masked_regions"]
+    matched = dataclasses.replace(batch, match_labels=torch.ones_like(batch.match_labels))
+    torch.testing.assert_close(found.total, released(matched).losses["masked_regions"].total)
+
+
+def test_hard_labels_are_the_best_class_without_background():
+    batch = make_batch()
+    targets = torch.zeros_like(batch.region_targets)
+    targets[..., -1], targets[..., 2], targets[..., 1] = 0.6, 0.3, 0.1
+    matched = dataclasses.replace(batch, region_targets=targets, match_labels=torch.ones_like(batch.match_labels))
+    model = make_model(region_labels="hard")
+    with torch.no_grad():
+        states = model.encode(matched).region_states[matched.region_target_mask]
+        logits = model.masked_region_head(states)
+        loss = model(matched).losses["masked_regions"]
+    assert loss.count == len(logits) > 0
+    torch.testing.assert_close(loss.mean, (logits.logsumexp(dim=1) - logits[:, 2]).mean())
+    with pytest.raises(ValueError, match="region_labels 'hard' are of region_loss 'kl', not 'regression'"):
+        tiny(region_labels="hard", region_loss="regression", region_target_size=FEATURES)

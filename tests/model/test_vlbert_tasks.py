@@ -384,6 +384,28 @@ def test_files_of_task_models(tmp_path):
         loaded(plain)
 
 
+def test_regions_with_a_token_for_each_class():
+    """The release's object_word_embed_mode 1 on VCR: an element's class chooses its token, the whole image's is 0."""
+    model, batch = task_model("vcr", num_region_tokens=81), vcr_batch()
+    classes = torch.tensor([[11, 74, 80, 63, 26]] * 4)
+    told = dataclasses.replace(batch, region_classes=classes)
+    with torch.no_grad():
+        before = model(told).pooled
+        noise = torch.randn(model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+        model.vlbert.region_token.weight[[1, 12]] += noise  # of no element
+        assert torch.equal(model(told).pooled, before)
+        model.vlbert.region_token.weight[74] += noise  # of the second region, which row 2 has not
+        moved = (model(told).pooled - before).abs().amax(dim=1) > 1e-4
+        model.vlbert.region_token.weight[0] += noise
+        whole = (model(told).pooled - before).abs().amax(dim=1) > 1e-4
+        unknown = model(dataclasses.replace(batch, region_classes=torch.where(classes == 11, -1, classes)))
+    assert moved.tolist() == [True, True, False, True] and whole.all() and unknown.pooled.isfinite().all()
+    with pytest.raises(ValueError, match=r"81 num_region_tokens need VLBatch\.region_classes"):
+        model(batch)
+    with pytest.raises(ValueError, match="num_region_tokens must be at least 1, got 0"):
+        task_model("vcr", num_region_tokens=0)
+
+
 # --- official configurations ---
 
 NETWORK = {"IMAGE_FEAT_PRECOMPUTED": True, "IMAGE_FINAL_DIM": 64, "CLASSIFIER_TYPE": "1fc", "CNN_LOSS_TOP": True}
@@ -405,6 +427,7 @@ VLBERT = {"hidden_size": 64, "visual_size": 64, "visual_ln": True, "type_vocab_s
         ("vcr", {"NO_GROUNDING": True}, {"text_visual": "whole_image", "answer_loss": "softmax"}),
         ("vcr", {"CLASSIFIER_SIGMOID": True}, {"text_visual": "grounded", "answer_loss": "sigmoid"}),
         ("vcr", {"ENABLE_CNN_REG_LOSS": False, "CNN_LOSS_TOP": False}, {"object_loss": "none"}),
+        ("vcr", {}, {"num_region_tokens": 1}),
         ("refcoco", {"CLASSIFIER_DROPOUT": 0.0}, {"answer_dropout": 0.0, "masked_appearance": "none"}),
     ],
 )
@@ -419,6 +442,13 @@ def test_official_options(kind, options, wanted):
     [
         ("pretrain", {"IMAGE_SEMANTIC": True}, {}, "IMAGE_SEMANTIC True is not computed here, only False is"),
         ("pretrain", {}, {"position_padding_idx": 1}, "position_padding_idx 1 is not computed"),
+        (
+            "vqa",
+            {},
+            {"object_word_embed_mode": 1},
+            "object_word_embed_mode 1 is not computed here, only 2 is, for VCR 1",
+        ),
+        ("vcr", {}, {"object_word_embed_mode": 3}, "object_word_embed_mode 3 is not computed here"),
         ("pretrain", {"COLOUR": 1}, {}, "no option 'COLOUR'"),
         ("pretrain", {}, {"visual_size": 32}, "IMAGE_FINAL_DIM 64 and visual_size 32 must be equal"),
         ("vcr", {"CNN_LOSS_TOP": False}, {}, "CNN_LOSS_TOP False with ENABLE_CNN_REG_LOSS"),
@@ -428,3 +458,7 @@ def test_official_options(kind, options, wanted):
 def test_official_options_that_are_refused(kind, network, vlbert, message):
     with pytest.raises(ValueError, match=message):
         config_from_official(NETWORK | network, VLBERT | vlbert, kind)
+
+
+def test_official_tokens_of_classes():
+    assert config_from_official(NETWORK, VLBERT | {"object_word_embed_mode": 1}, "vcr").num_region_tokens == 81

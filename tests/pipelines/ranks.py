@@ -18,13 +18,15 @@ def run_ranks(work: Callable[[], object], num_ranks: int, folder: Path, *, secon
     When one ends badly the others are ended too, as torchrun does.
 
     Args:
-        work: picklable, of a module that stands in a file.
+        work: picklable, of a module that is no test: the others find it whoever starts pytest, and in which folder.
         folder: where they leave what they say, in files called rank-0, rank-1, ...
     Returns:
         their exit codes, or minus the signals that ended them.
     Raises:
         AssertionError: when they take longer than `seconds`.
     """
+    module = type(work).__module__
+    assert not module.rpartition(".")[2].startswith("test_"), f"{module} cannot be imported in every process"
     folder.mkdir(parents=True, exist_ok=True)
     processes = start_ranks(work, num_ranks, folder)
     deadline = time.monotonic() + seconds

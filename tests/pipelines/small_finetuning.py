@@ -22,7 +22,7 @@ from roibeam.pipelines.training.loop import TrainResult, train
 from roibeam.pipelines.training.train_config import TrainConfig
 
 
-def _judge(said_of: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
+def judge_by_first_choice(said_of: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
     best = [float(each.scores.argmax()) for each in predictions]
     return {"first choice": Measure("first choice", best, [group.images[0] for group in said_of])}
 
@@ -47,8 +47,8 @@ def make_task(
     form = ASKED[kind].form
     task = DownstreamTask(
         name="small", form=form, loss=LOSS[kind], read=lambda split: TaskSplit(groups(kind)), train="train",
-        validation=None, judge=_judge, answers=lambda groups, said: iter(()), write=lambda path, entries: None,
-        labels=tuple("abc"), mirrored=mirrored,
+        validation=None, judge=judge_by_first_choice, answers=lambda groups, said: iter(()),
+        write=lambda path, entries: None, labels=tuple("abc"), mirrored=mirrored, mirrors=True,
     )  # fmt: skip
     made = batches(network, system, kind)
     data = FinetuneData(batch_size=batch_size, workers=workers)
@@ -70,9 +70,13 @@ class SmallFinetuning:
     double: bool = False
     dropout: float = 0.0
     stop_at_step: int | None = None
+    workers: int = 0
 
     def __call__(self) -> TrainResult:
-        task = make_task(self.system, self.kind, batch_size=self.batch_size, double=self.double, dropout=self.dropout)
+        task = make_task(
+            self.system, self.kind, batch_size=self.batch_size, double=self.double, dropout=self.dropout,
+            workers=self.workers,
+        )  # fmt: skip
         torch.manual_seed(0)
         description: dict[str, Any] = {"kind": "small", "data": {"batch_size": self.batch_size}}
         return train(

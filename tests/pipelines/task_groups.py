@@ -84,14 +84,19 @@ def small_network(
     )
     network = started_network(named, named.model_class(config), ASKED[kind], head, source="a test")
     network.module.eval()
-    for module in network.module.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = dropout
-        elif isinstance(module, DroppedLinear):
-            module.dropout = dropout
+    drop(network.module, dropout)
     if double:
         network.module.double()
     return network
+
+
+def drop(network: torch.nn.Module, share: float) -> None:
+    """Sets every dropout, the head's too."""
+    for module in network.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = share
+        elif isinstance(module, DroppedLinear):
+            module.dropout = share
 
 
 def batches(

@@ -174,6 +174,18 @@ def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, pictures: Pict
 
 
 @pytest.mark.parametrize(
+    "more", [["end_to_end.masked_pixels=shown"], ["end_to_end.masked_pixels=whole", "model.masked_appearance=learned"]]
+)
+def test_photos_that_stay_whole(roibeam: Cli, made: PhotoStore, tmp_path: Path, more: list[str]) -> None:
+    """VL-BERT with MASK_RAW_PIXELS off: the feature stays beside its token, or a vector of its own stands for it."""
+    options = ["--system", "vlbert", "--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT]
+    done = roibeam("pretrain", tmp_path / "run", *options, *[word for setting in more for word in ("--set", setting)])
+    assert done.code == 0, done.err
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert f'"masked_pixels": "{more[0].partition("=")[2]}"' in json.dumps(config)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--photos", "{tmp}"], "--photos is for --end-to-end; stored features need no photos"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 from bench_module import BENCH
 
+from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
+from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.pretraining.systems import system_named
+from roibeam.pipelines.training.train_config import TrainConfig
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,17 +74,39 @@ def test_every_arm_names_what_there_is() -> None:
     assert set(arms.QUICK_ARMS) <= seen
 
 
+def test_every_task_arm_starts_from_weights_that_are_kept(tmp_path: Path) -> None:
+    tasks, arms = import_module("evidence.tasks.task_arms"), import_module("evidence.arms").ARMS
+    for arm in tasks.TASK_ARMS.values():
+        assert arms[arm.shape].kept and arms[arm.shape].system == arm.system and arm.start in ("", arm.shape)
+        options = task_named(arm.rules.name).options()
+        tables = {"train": TrainConfig(1), "data": FinetuneData(), arm.rules.name: options}
+        fields = [f"{name}={value}" for name, value in (arm.rules.settings | arm.settings).items()]
+        apply_overrides(tables, [field for field in fields if not field.startswith("data.batch_size")])
+    assert set(tasks.QUICK_TASK_ARMS) <= set(tasks.TASK_ARMS)
+
+
 def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> None:
     runs, arms, worlds = (import_module(f"evidence.{name}") for name in ("runs", "arms", "worlds"))
-    world = worlds.World(tmp_path, worlds.QUICK)
-    made = runs.Runs(world, tmp_path / "results", arms=["perfect/text-only", "perfect/vilbert"], seeds=[0, 1])
+    asked = ["perfect/text-only", "perfect/vilbert"]
+    made = all_runs(tmp_path, worlds.World(tmp_path, worlds.QUICK), asked, seeds=[0, 1])
     (tmp_path / "results" / "perfect").mkdir(parents=True)
     commands = {0: made.command(arms.ARMS["perfect/vilbert"]), 1: "roibeam pretrain with other steps"}
     for seed, command in commands.items():
         made.result(made.all[2 + seed]).write_text(json.dumps({"command": command, "seconds": 100.0}))
     assert [run.name for run in made.missing()] == ["perfect/text-only-0", "perfect/text-only-1", "perfect/vilbert-1"]
     text = made.all[0].arm
-    assert made.seconds(made.missing()) == pytest.approx(2 * runs.SECONDS_A_STEP * text.steps + 100)
+    assert made.seconds() == pytest.approx(2 * runs.SECONDS_A_STEP * text.steps + 100)
+
+
+def all_runs(work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int], quick: bool = False) -> Any:
+    """Runs of these arms; weights are kept beside."""
+    tasks = import_module("evidence.tasks.task_world").TaskWorld(work, 120)
+    kept = {"weights": work / "weights", "quick": quick}
+    parts = (
+        import_module("evidence.pretraining_runs").PretrainingRuns(world, **kept),
+        import_module("evidence.tasks.task_runs").TaskRuns(tasks, **kept),
+    )
+    return import_module("evidence.runs").Runs(*parts, work / "results", arms=arms, seeds=seeds)
 
 
 # --- small runs of the arms that `make evidence-quick` leaves out ---
@@ -108,11 +133,9 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
 )  # fmt: skip
 def test_an_arm_is_trained_and_answers(small_world: Any, monkeypatch: pytest.MonkeyPatch, arm: str) -> None:
     runs, arms = import_module("evidence.runs"), import_module("evidence.arms").ARMS
-    monkeypatch.setattr(runs, "QUICK_STEPS", 2)
-    made = runs.Runs(small_world, small_world.work / "results", arms=[arm], seeds=[0], quick=True)
-    for name in (arms[arm].needs, arm):
-        if name:
-            made.one(runs.Run(arms[name], 0))
+    monkeypatch.setattr(import_module("evidence.pretraining_runs"), "QUICK_STEPS", 2)
+    made = all_runs(small_world.work, small_world, [arm], seeds=[0], quick=True)
+    made.one(runs.Run(arms[arm], 0))  # and what it goes on from
     answers = json.loads(made.result(made.all[0]).read_text())
     asked = {name.split()[0].split("_")[0] for name, tally in answers["tallies"].items() if sum(tally["asked"])}
     asked |= {word for name in answers["tallies"] for word in name.split()[1:]}

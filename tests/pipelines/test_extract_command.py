@@ -279,7 +279,7 @@ def one_line(result: Any) -> str:
         (["{samples}", "{out}", "--weights", "random:1", "--image-feature", "all"], "choose none, region or <network>"),
         (["{samples}", "{out}", "--weights", "random:1", "--boxes", "{tmp}/b.json"], "no such file or folder: --boxes"),
         (["{samples}", "{out}", "--weights", "random:1", "--boxes", "{three}"], "expected boxes as COCO instances"),
-        (["{samples}", "{out}", "--weights", "random:1", "--selection", "best"], "choose one of butd-10-100"),
+        (["{samples}", "{out}", "--weights", "random:1", "--selection", "best"], "there are butd-10-100"),
         (["{samples}", "{out}", "--weights", "random:1", "--dtype", "int8"], "choose one of float16"),
         (["{samples}", "{out}", "--weights", "random:1", "--distribution", "some"], "choose full, none or top-<k>"),
         (["{samples}", "{out}", "--weights", "random:1", "--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),

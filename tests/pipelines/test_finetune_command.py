@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from predicting import Predicting
 from ranks import run_ranks, said
 from tiny_commands import command, one_line, tiny_run
 from toy_questions import write_questions
@@ -244,25 +245,15 @@ def test_a_fine_tuned_model_beats_itself_without_images(roibeam: Roibeam, world:
         assert overall["name"] == "overall" and overall["less_low"] > 0, overall
 
 
-class Predicting:
-    """Two processes that share the parts, to be called in one of their own."""
-
-    def __init__(self, request: PredictRequest) -> None:
-        self.request = request
-
-    def __call__(self) -> None:
-        predict_run.PART_GROUPS = 1
-        predict_run.run_prediction(self.request)
-
-
 @pytest.mark.slow
-def test_two_processes_write_the_same_bytes_as_one(
+def test_several_processes_write_the_same_bytes_as_one(
     finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
 ) -> None:
+    """Four parts of one group, shared by 1, 2 and 4 processes."""
     written = []
-    for ranks in (1, 2):
+    for ranks in (1, 2, 4):
         out = tmp_path / f"said-{ranks}.jsonl"
         request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=out, device="cpu")
         assert run_ranks(Predicting(request), ranks, tmp_path / str(ranks)) == [0] * ranks, said(tmp_path / str(ranks))
         written.append(out.read_bytes())
-    assert written[0] == written[1]
+    assert written[0] == written[1] == written[2]

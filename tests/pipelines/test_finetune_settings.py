@@ -1,4 +1,4 @@
-"""What a fine-tuning run sets: its own defaults, a published run, and what the user says; and tables of one's own."""
+"""What a fine-tuning run is asked: seeds, answers and tables of one's own (published runs: test_task_recipes.py)."""
 
 from __future__ import annotations
 
@@ -11,43 +11,16 @@ import pytest
 from pyarrow import parquet
 
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for
 from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
-from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.task import Prediction
-from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 from roibeam.pipelines.sources.datasets.own_table import read_table
-from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
 
 def request(**changes: Any) -> FinetuneRequest:
     named: dict[str, Any] = {"out": Path("o"), "task": "vqa", "start": "none", "store": "s", "data": Path("d")}
     return FinetuneRequest(**{**named, **changes})
-
-
-@pytest.mark.parametrize("name", TASK_RECIPES)
-def test_a_published_run_is_what_is_trained(name: str) -> None:
-    """Steps follow from the questions, the published batch is accumulated; the user's own numbers win."""
-    recipe = TASK_RECIPES[name]
-    steps = steps_for(recipe, request(), 658_111)
-    config = sections_of(request(), TASKS["vqa"].options, recipe, steps=steps)["train"]
-    assert config.steps == round(recipe.epochs * 658_111 / recipe.batch_size)
-    assert config.accumulation * 32 == recipe.batch_size and config.learning_rate == recipe.learning_rate
-    assert config.parameter_groups in PARAMETER_RULES
-    own = sections_of(request(steps=7, batch_size=16, learning_rate=0.5, settings=["vqa.train=train"]),
-                      TASKS["vqa"].options, recipe)  # fmt: skip
-    assert (own["train"].steps, own["train"].learning_rate, own["vqa"].train) == (7, 0.5, "train")
-    assert own["train"].accumulation * 16 == recipe.batch_size
-    with pytest.raises(ValueError, match="no multiple of 7 on 1 processes"):
-        sections_of(request(batch_size=7), TASKS["vqa"].options, recipe)
-
-
-def test_vilberts_rate_falls_where_its_release_lets_it() -> None:
-    """After epochs 12 and 16 of 20: reference steps of the published run."""
-    config = sections_of(request(), VqaOptions, TASK_RECIPES["vilbert-vqa"], steps=51_200)["train"]
-    assert config.decay_steps == (30_720, 40_960) and config.warmup_steps == 5_120
 
 
 def test_seeds_are_runs_of_their_own() -> None:

@@ -47,7 +47,7 @@ def shown_text(system: str, form: str, parts: list[str], *, num_images: int = 1)
         ("vlbert", CHOICE, ["tree", "sand", "ball"], "[CLS] tree sand [SEP] ball [SEP]", [0, 0, 0, 0, 1, 1]),
         ("vlbert", REGION, ["red ball"], "[CLS] red ball [SEP]", [0] * 4),
         ("vilbert", LABEL, ["a tree ?"], "[CLS] a tree ? [SEP]", [0] * 5),
-        ("vilbert", CHOICE, ["tree", "sand", "ball"], "[CLS] tree [SEP] sand [SEP] ball [SEP]", [0] * 7),
+        ("vilbert", CHOICE, ["tree", "sand", "ball"], "[CLS] tree [SEP] sand [SEP] ball [SEP]", [0, 0, 0, 0, 0, 1, 1]),
         ("visualbert", LABEL, ["a tree"], "[CLS] a tree ? [MASK] [SEP]", [0] * 6),
         ("visualbert", LABEL, ["a tree ?"], "[CLS] a tree ? [MASK] [SEP]", [0] * 6),
         ("visualbert", CHOICE, ["tree", "sand", "ball"], "[CLS] tree sand [SEP] ball [SEP]", [0, 0, 0, 0, 1, 1]),
@@ -109,13 +109,31 @@ def test_a_group_has_the_same_scores_in_any_batch(system: str, kind: str) -> Non
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_the_order_of_choices_does_not_matter(system: str) -> None:
-    network = small_network(system, CHOICE)
-    group = groups(CHOICE)[2]
+def test_neither_the_order_of_choices_nor_padding_matters(system: str) -> None:
+    """1e-12 in float64, 1e-5 in float32; the other group has longer texts, and more regions or fewer."""
+    group, other = groups(CHOICE)[2], groups(CHOICE)[1]
     turned = replace(group, rows=group.rows[::-1])
-    first, second = predicted(network.module, batches(network, system, CHOICE), [group, turned], CHOICE, 2)
-    np.testing.assert_allclose(first.scores, second.scores[::-1], atol=1e-5)
-    assert len(first.scores) == 4
+    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        network = small_network(system, CHOICE, double=dtype == torch.float64)
+        found = []
+        for given in ([group, turned, other], [group]):
+            batch = batches(network, system, CHOICE).batch(given)
+            batch = replace(batch, inputs=in_floats_of(batch.inputs, dtype))
+            with torch.no_grad():
+                found.append(scores_of(network.module, batch, CHOICE))
+        first, second, alone = found[0][0], found[0][1], found[1][0]
+        assert len(first) == 4 and first.dtype == dtype
+        torch.testing.assert_close(first, second.flip(0), rtol=0, atol=bound)
+        torch.testing.assert_close(first, alone, rtol=0, atol=bound)
+
+
+def test_a_word_is_cut_once_and_as_any_text() -> None:
+    """Texts that come cut are cut again row after row; what is kept cannot be changed by who reads it."""
+    known = tokenizer()
+    for text in ("dogs", "two dogs run", "?", ""):
+        pieces = known.pieces(text)
+        assert pieces.tolist() == known.encode(text).ids[1:-1].tolist() and not pieces.flags.writeable
+    assert known.pieces("dogs") is known.pieces("dogs")
 
 
 def test_a_word_that_names_a_box_carries_its_region() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from roibeam.pipelines.finetuning.results.referring_results import (
     write_referring_results,
 )
 from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.scored_tasks import check_data_set
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import ANNOTATED, DETECTED, WHOLE
 from roibeam.pipelines.finetuning.tasks.referring import (
     ReferringFiles,
@@ -38,6 +40,7 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     referring_groups,
     referring_scores,
 )
+from roibeam.pipelines.finetuning.tasks.referring_regions import joined_candidates, stored_regions
 from roibeam.pipelines.finetuning.tasks.referring_targets import candidate_targets, image_feature, prepare_candidates
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
 
@@ -228,6 +231,66 @@ def test_a_hit_may_be_another_object(files: ReferringFiles) -> None:
     near = xyxy([50.0, 20, 30, 29])
     found = referring_scores([group], [Said([1.0], near)], options)
     assert (found["accuracy"].mean, found["same object"].mean) == (1, 0)
+
+
+def test_a_sentence_without_a_candidate_is_no_question_to_a_model(files: ReferringFiles) -> None:
+    """It stays a miss in the result, and its photo need not be in the store."""
+    assert [group.is_open for group in referring_groups(files, "val", ReferringOptions())] == [True, False]
+    for fields in ({"boxes": "annotated"}, {"boxes": "stored"}, {"whole_image": "size"}):
+        assert all(group.is_open for group in referring_groups(files, "val", ReferringOptions(**fields)))
+
+
+def test_regions_of_a_store_are_left_to_the_layout_but_for_a_limit(files: ReferringFiles) -> None:
+    options = ReferringOptions(boxes="stored", whole_image="size", max_boxes=3)
+    (group, *_) = referring_groups(files, "val", options)
+    assert not len(group.boxes) and group.whole_image is not None
+    assert stored_regions(group, xyxy([1, 1, 5, 5], [2, 2, 5, 5], [3, 3, 5, 5]), options).tolist() == [0, 1]
+
+
+def record_of(boxes: np.ndarray, first: float) -> RegionRecord:
+    """Regions whose features are `first`, `first` + 1, ..."""
+    count = len(boxes)
+    return RegionRecord(
+        image_id="COCO_train2014_000000000005", height=60, width=100, boxes=boxes.astype(np.float32),
+        features=(first + np.arange(count, dtype=np.float32))[:, None], class_ids=np.zeros(count, np.uint16),
+        class_scores=np.ones(count, np.float32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("boxes", ["stored", "detected"])
+def test_annotated_candidates_of_a_second_store_stand_behind_in_training(files: ReferringFiles, boxes: str) -> None:
+    """In any order there; the whole image is the mean of the first store, cut regions too."""
+    options = ReferringOptions(boxes=boxes, annotated_in_training=True, whole_image="size", max_boxes=4)
+    stored = np.clip(xyxy(*(box for _, box in DETECTIONS)), 0, [100, 60, 100, 60])
+    detected, annotated = record_of(stored, 1), record_of(xyxy(BOXES[51][1], BOXES[52][1], BOXES[50][1]), 10)
+    train, val = (referring_groups(files, split, options)[0] for split in ("train", "val"))
+    found = joined_candidates(train, detected, annotated, options)
+    assert found.record.features[:, 0].tolist() == [1, 12, 10] and found.whole.tolist() == [1.5]
+    np.testing.assert_array_equal(found.record.boxes, np.concatenate([stored[:1], xyxy(BOXES[50][1], BOXES[51][1])]))
+    assert joined_candidates(val, detected, annotated, options).record.features[:, 0].tolist() == [1, 2]
+    with pytest.raises(ValueError, match="no region at 1 of 2 boxes of the task"):
+        joined_candidates(train, detected, record_of(xyxy(BOXES[50][1]), 10), options)
+
+
+def test_files_of_the_other_data_set_are_told(folder: Path, tmp_path: Path, roibeam: Any) -> None:
+    """RefCOCO and RefCOCO+ call their references alike."""
+    other = tmp_path / "RefCOCO"
+    shutil.copytree(folder, other)
+    words = (
+        r"a folder called refcoco; both call their file so: give --data the folder of refcoco\+, or .* task refcoco$"
+    )
+    with pytest.raises(ValueError, match=words):
+        read_referring(other, "refcoco+", ReferringOptions())
+    assert len(read_referring(other, "refcoco", ReferringOptions()).sentences) == 4
+    results = tmp_path / "boxes.json"
+    results.write_text("[]", "utf-8")
+    said = roibeam("score", "refcoco+", results, "--data", other)
+    assert said.code == 1 and "take the task refcoco" in said.err
+    sentences = read_referring(folder, "refcoco+", ReferringOptions()).sentences
+    official = [replace(sentences[0], split="testB")] * 5_095
+    with pytest.raises(ValueError, match=r"has 5,095 sentences of testB, as refcoco has and refcoco\+ has not"):
+        check_data_set("refcoco+", tmp_path / "refs(unc).p", official)
+    check_data_set("refcoco", tmp_path / "refs(unc).p", official)
 
 
 def test_sentences_that_no_candidate_hits_are_told(files: ReferringFiles) -> None:

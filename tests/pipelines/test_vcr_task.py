@@ -13,30 +13,27 @@ import torch
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.pipelines.finetuning.metrics.vcr import vcr_measures
 from roibeam.pipelines.finetuning.results.vcr_results import read_vcr_results, write_vcr_results
-from roibeam.pipelines.finetuning.rows import TaskGroup, TaskText
+from roibeam.pipelines.finetuning.rows import PieceCoder, TaskGroup, TaskText
 from roibeam.pipelines.finetuning.task import Prediction
 from roibeam.pipelines.finetuning.tasks.vcr import (
     VcrOptions,
-    choice_measure,
-    chosen_row,
     group_pieces,
     read_vcr_groups,
     vcr_scores,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_names import read_people_names
-from roibeam.pipelines.finetuning.tasks.vcr_photo import outline_mask, prepare_vcr_photo
-from roibeam.pipelines.finetuning.tasks.vcr_pieces import (
+from roibeam.pipelines.finetuning.tasks.vcr_rules.names import read_people_names
+from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import outline_mask
+from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import prepare_vcr_photo
+from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     TRUNCATIONS,
     KeptPieces,
-    PieceCoder,
     PieceRules,
     cut_rows,
     row_pieces,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_regions import join_regions, object_classes, object_targets
-from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import join_regions, object_classes, object_targets
+from roibeam.pipelines.finetuning.tasks.vcr_task import judge_vcr, open_vcr
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_metadata
 
 LINE: dict[str, Any] = {
@@ -256,15 +253,15 @@ def test_the_result_file_of_two_models(tmp_path: Path) -> None:
 
 
 def test_what_is_right_is_counted(tmp_path: Path) -> None:
-    made = groups(tmp_path, VcrOptions(), LINE, {**LINE, "answer_label": 0})
-    right = np.array([0.0, 1, 0, 0])
-    assert choice_measure(made, [right, right], VcrOptions()).values == [1.0, 0.0]
-    rows = [chosen_row(group, right, np.array([0.0, 0, 3, 0])) for group in made]
-    assert {name: measure.mean for name, measure in vcr_measures(rows).items()} == {
-        "Q->A": 0.5, "QA->R": 1.0, "Q->AR": 0.5
-    }  # fmt: skip
+    """Both problems of two questions: each by itself, and both right over the questions of which both are asked."""
+    answers = groups(tmp_path, VcrOptions(), LINE, {**LINE, "annot_id": "val-8", "answer_label": 0})
+    reasons = groups(tmp_path, RATIONALES)
+    right = Prediction(np.array([0.0, 1, 0, 0]))
+    measures = judge_vcr([*answers, *reasons], [right, right, Prediction(np.array([0.0, 0, 3, 0]))])
+    assert {name: measure.mean for name, measure in measures.items()} == {"Q->AR": 1.0, "Q->A": 0.5, "QA->R": 1.0}
+    assert list(judge_vcr(answers, [right, right])) == ["Q->A"]
     with pytest.raises(ValueError, match="val-7: no label"):
-        choice_measure(groups(tmp_path, VcrOptions(), untold(LINE)), [right], VcrOptions())
+        judge_vcr(groups(tmp_path, VcrOptions(), untold(LINE)), [right])
 
 
 @pytest.mark.parametrize(
@@ -299,12 +296,23 @@ def test_the_task_of_the_frame(problem: str, rows: int, name: str, tmp_path: Pat
     assert len(group.rows) == rows
     measures = task.judge([group], [Prediction(scores)])
     assert measures[name].percent == 100.0
+    assert task.judged is not None
+    judged = task.judged(group)  # while a run trains: the right answer's rationales alone
+    kept = slice(0, 4) if problem == "answer" else slice(4, 8)
+    assert judged.rows == group.rows[kept] and task.judge([judged], [Prediction(scores[kept])]) == measures
     entries = json.loads(json.dumps(list(task.answers([group], [Prediction(scores)]))))
     task.write(tmp_path / "said.csv", entries)
     assert len((tmp_path / "said.csv").read_text().splitlines()[0].split(",")) == 1 + rows
 
 
-@pytest.mark.parametrize("change", [{"boxes": "detected"}, {"object_loss": "shown"}, {"max_pieces": 9}])
-def test_what_stored_features_cannot_do_is_told(change: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"not joined yet|not yet learned|not yet cut"):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"truncation": "shared"}, "set that too"),
+        ({"updates": "task"}, "only with problem 'both'"),
+        ({"object_loss": "shown", "object_names": "/nowhere"}, "cannot be read"),
+    ],
+)
+def test_settings_that_would_change_nothing_are_told(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
         open_vcr(tmp_path, VcrOptions(**change), None)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from small_finetuning import make_task
 from task_groups import batches, small_network, tokenizer
+from toy_questions import write_questions
 
 from roibeam.pipelines.finetuning.frame.finetune_settings import HeadOptions
 from roibeam.pipelines.finetuning.frame.network import start_from_words
@@ -160,7 +161,7 @@ def test_questions_as_pythia_cuts_them() -> None:
 def test_a_mirrored_question(folder: Path) -> None:
     task = opened(folder, mirror=True)
     group = task.read("train").groups[0]
-    assert task.mirrored is not None and opened(folder).mirrored is None
+    assert task.mirrored is not None and task.mirrors and not opened(folder).mirrors
     mirrored = task.mirrored(group)
     assert mirrored.rows[0].parts[0].text == "Right, or left?" and mirrored.mirrored
     assert (group.target, mirrored.target) == ({2: 1.0}, {3: 1.0})  # "Right" is no label, nor is "Left"
@@ -228,3 +229,90 @@ def test_which_regions_and_whole_image_are_shown(folder: Path) -> None:
     stored = batches(network, "vlbert", LABEL, options=replace(layout, whole_image="stored"))
     with pytest.raises(ValueError, match="its feature of the whole image has width 7, its regions 48"):
         stored.batch([group])  # of another network, as ImageBERT reads it
+
+
+def write_genome(folder: Path) -> None:
+    """Two photos: COCO's 7, which VQA asks about too, and one that COCO has not."""
+    photos = [
+        {"image_id": 1, "url": "https://x/VG_100K_2/1.jpg", "coco_id": 7, "flickr_id": None},
+        {"image_id": 2, "url": "https://x/VG_100K/2.jpg", "coco_id": None, "flickr_id": 5},
+    ]
+    asked = [("Where?", "The left."), ("What?", "A rare thing."), ("Which?", "Yes")]
+    entries = [
+        {"id": photo, "qas": [{"qa_id": 10 * photo + place, "image_id": photo, "question": question, "answer": answer}
+                              for place, (question, answer) in enumerate(asked)]}
+        for photo in (1, 2)
+    ]  # fmt: skip
+    (folder / "image_data.json").write_text(json.dumps(photos))
+    (folder / "question_answers.json").write_text(json.dumps(entries))
+
+
+def test_questions_of_visual_genome_are_trained_on_too(folder: Path) -> None:
+    """Those whose answer is a label, none about an image that is judged on; their split is of training alone."""
+    write_genome(folder)
+    task = opened(folder, visual_genome="coco", train="train+val", mirror=True)
+    read = task.read(task.train)
+    assert [group.id for group in read.groups] == ["1", "2", "9", "3", "5", "vg-10", "vg-12"]
+    where, which = read.groups[-2:]
+    assert (where.images, where.target, which.target) == (("000000000007",), {2: 1.0}, {1: 1.0})
+    assert (
+        "2 questions; left out are 1 whose answer is no label, and 0 about images that the run is judged on"
+        in (read.notes[-1])
+    )
+    assert task.mirrored is not None and task.mirrored(where).target == {3: 1.0}
+    assert task.splits == opened(folder).splits and task.train not in task.splits
+    every = opened(folder, visual_genome="all").read("train+visual-genome")  # judged on val, whose image is COCO's 7
+    assert [(group.id, group.images) for group in every.groups[2:]] == [
+        ("vg-20", ("VG_100K/2",)), ("vg-22", ("VG_100K/2",)),
+    ]  # fmt: skip
+    assert "and 3 about images that the run is judged on" in every.notes[-1]
+    with pytest.raises(ValueError, match="no question is left whose answer is a label"):
+        opened(folder, visual_genome="coco").read("train+visual-genome")
+    (folder / "image_data.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"photo 1 is not in .*; are both of one release"):
+        opened(folder, visual_genome="all").read("train+visual-genome")
+
+
+def test_labels_are_counted_on_what_is_trained_on_or_on_both_parts(folder: Path) -> None:
+    """The releases count both parts whatever they train on: "yes" is told once in each."""
+    options = {"answers": "majority", "min_occurrence": 1}
+    assert open_vqa(folder, VqaOptions(**options), None).labels == ("left", "yes")
+    both = VqaOptions(**{**options, "answers": "majority-train+val"})
+    assert open_vqa(folder, both, None).labels == ("left", "yes", "no", "skate board")
+    with pytest.raises(ValueError, match="expected majority or majority-train\\+val, or a file with one label a line"):
+        open_vqa(folder, VqaOptions(answers="majorty"), None)
+
+
+@pytest.mark.slow
+def test_vqa_on_the_command_line(roibeam: Any, tmp_path: Path) -> None:
+    """A published run over a drawn world; labels in the checkpoint; minival by its name; test without annotations."""
+    world, store, data = tmp_path / "world", tmp_path / "store", tmp_path / "vqa"
+    assert roibeam("toyworld", world, "--num-images", 200, "--perfect-store", store).code == 0
+    write_questions(world, data)
+    run = ("--task", "vqa", "--from", "none", "--model", "small", "--store", store, "--data", data, "--device", "cpu")
+    words = ("--recipe", "vlbert-vqa", "--steps", 1, "--batch-size", 8, "--set", "vqa.min_occurrence=2")
+    done = roibeam("finetune", tmp_path / "run", *run, *words)
+    assert done.code == 0 and "this one from new weights" in done.err, done.err
+    assert "no question" not in done.err
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["task"]["head"] == {"kind": "release", "start": "words"} and config["train"]["accumulation"] == 32
+    assert len(config["recorded"]["labels"]) > 10
+    asked = ("predict", tmp_path / "run", "--store", store, "--data", data, "--device", "cpu")
+    told = roibeam(*asked, "--split", "minival", "--out", tmp_path / "minival.json")
+    assert told.code == 0 and "minival lies inside train+val, on which the model is trained" in told.out
+    scored = roibeam("score", "vqa", tmp_path / "minival.json", "--data", data, "--split", "minival", "--json")
+    assert scored.code == 0, scored.err
+    (number, text), bare = next(iter(questions_of(data))), tmp_path / "test"
+    bare.mkdir()
+    image = {"question_id": number, "image_id": number // 1000, "question": text}
+    (bare / "v2_OpenEnded_mscoco_test2015_questions.json").write_text(json.dumps({"questions": [image]}))
+    out = tmp_path / "test.json"
+    done = roibeam("predict", tmp_path / "run", "--store", store, "--data", bare, "--split", "test", "--out", out)
+    assert done.code == 0, done.err
+    assert [entry["question_id"] for entry in json.loads(out.read_text())] == [number]
+    assert roibeam("score", "vqa", out, "--data", bare, "--split", "test", "--check").code == 0
+
+
+def questions_of(data: Path) -> list[tuple[int, str]]:
+    asked = json.loads((data / "v2_OpenEnded_mscoco_val2014_questions.json").read_text())["questions"]
+    return [(each["question_id"], each["question"]) for each in asked]

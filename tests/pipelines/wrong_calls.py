@@ -60,11 +60,19 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
     pretrain: Words = ("pretrain", out, "--store", store, "--captions", captions)
     joint: Words = (*pretrain, "--end-to-end", "--photos", photos, "--detector", "toy")
     detector: Words = ("detector", "train", out, "--labels", captions)
+    tune: Words = ("finetune", out, "--task", "labels", "--from", "none", "--system", "vlbert", "--store", store)
+    tune = (*tune, "--data", photos)
     photo = sorted(photos.iterdir())[0]
     return [
         WrongCall((*extract, "--preset", "vlbert", "--weights", "random:1"), "did you mean vl-bert?"),
         WrongCall((*extract, "--preset", "lxmrt", "--weights", gone), "'lxmrt' is unknown; did you mean lxmert?"),
         WrongCall((*extract, "--detector", "smal", "--weights", "random:1"), "did you mean small?"),
+        WrongCall((*extract, "--detector", "pythia-x152-fpn"), "weights are missing: pythia-x152-fpn brings none"),
+        WrongCall((*extract, "--detector", "x.yaml", "--weights", "random:1"), "'x.yaml': no such file; a detectron2"),
+        WrongCall((*extract, "--detector", "pythia-x152-fpn", "--weights", "random:1", "--conventions", "caffe"),
+                  "--conventions caffe does not go with --detector pythia-x152-fpn"),
+        WrongCall((*extract, "--detector", "pythia-x152-fpn", "--weights", "random:1", "--set", "detector.layer=fc8"),
+                  "layer 'fc8'; it must be one of '', 'fc6', 'fc7'"),
         WrongCall((*small, "--set", "detektor.depth=1"), "no section 'detektor'; did you mean detector?"),
         WrongCall((*small, "--set", "detector.depht=1"), "no field 'depht'; did you mean depth?"),
         WrongCall((*small, "--runner", "flnk", "--dry-run"), "--runner 'flnk' is unknown: did you mean flink?"),
@@ -97,13 +105,18 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*pretrain, "--set", "train.device=cuda"), "--device cuda: torch sees no GPU here"),
         WrongCall((*joint, "--set", "photos.flp=false"), "photos has no field 'flp'; did you mean flip"),
         WrongCall((*joint, "--set", "encoder.recompute=yes"), "encoder.recompute=yes': expected true or false"),
-        WrongCall((*joint, "--set", "end_to_end.masked_pixels=blak"), "it must be one of 'blank', 'whole'"),
+        WrongCall((*joint, "--set", "end_to_end.masked_pixels=blak"), "it must be one of 'blank', 'whole', 'shown'"),
         WrongCall((*joint, "--set", "detector.depth=7"), "depth is 7; it must be one of"),
         WrongCall((*joint, "--set", "labelled.heads=new"), "no section 'labelled'; choose one of train,"),
         WrongCall((*joint, "--labels", captions, "--set", "detection.classes=-1"), "classes is -1.0; it must not"),
         WrongCall((*joint, "--stage", "--steps 1", "--stage", "--set sampling.x=1"), "stage 2: --set 'sampling.x=1'"),
         WrongCall((*pretrain, "--set", "data.validation_retrieval=9"), "name them with --validation-captions"),
         WrongCall((*joint, "--store", store), "end to end a run reads one store, got 2"),
+        WrongCall((*tune, "--photos", photos), "--photos is for --end-to-end; stored features need no photos"),
+        WrongCall((*tune, "--end-to-end", "--detector", "smal"), "did you mean small?"),
+        WrongCall((*tune, "--end-to-end", "--detector", "toy", "--set", "photos.flp=1"), "'flp'; did you mean flip"),
+        WrongCall((*tune, "--end-to-end", "--detector", "toy", "--set", "photos.read_ahead=0"), "must be at least 1"),
+        WrongCall((*tune, "--end-to-end", "--images", photos), "no option --images; did you mean --photos?", 2),
         WrongCall(("recipes", "vlbert-lagre"), "did you mean vlbert-large"),
         WrongCall(("store", "export", store, out, "--format", "lxmert_h5"), "did you mean lxmert-h5?"),
         WrongCall(("store", "copy", store, out, "--dtype", "int8"), "choose one of float16"),

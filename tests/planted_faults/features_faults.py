@@ -27,8 +27,8 @@ FAULTS = (
     Fault(
         "an infinite bfloat16 is taken for a number",
         f"{FEATURES}/record/region_record.py",
-        '"bfloat16": 0x7F80,',
-        '"bfloat16": 0x7FFF,',
+        "np.dtype(ml_dtypes.bfloat16): np.uint16(0x7F80),",
+        "np.dtype(ml_dtypes.bfloat16): np.uint16(0x7FFF),",
         _test("record.py::test_a_bad_field_is_named[change10-features holds NaN or infinity in bfloat16]"),
     ),
     Fault(

@@ -89,8 +89,8 @@ FAULTS = (
     Fault(
         "regions of mismatched pairs are predicted",
         "src/roibeam/model/interbert/model.py",
-        "matched = predicted & match_B[:, None]",
-        "matched = predicted",
+        "return predicted_BR & match_B.eq(1)[:, None]",
+        "return predicted_BR",
         first_steps("interbert"),
     ),
     Fault(

@@ -42,8 +42,8 @@ FAULTS = (
     Fault(
         "padded regions are attended to",
         COLLATE,
-        "region_mask=_lengths_mask(regions, most)",
-        "region_mask=_lengths_mask([most[1]] * rows, most)",
+        '"region_mask": _lengths_mask(regions, shape)',
+        '"region_mask": _lengths_mask([shape[1]] * len(images), shape)',
         first_steps("interbert"),
     ),
     Fault(
@@ -78,8 +78,8 @@ FAULTS = (
     Fault(
         "padding of aligned words is taken for the first piece",
         COLLATE,
-        "padded: np.ndarray = np.full((*shape, max(widths)), -1, np.int64)",
-        "padded: np.ndarray = np.full((*shape, max(widths)), 0, np.int64)",
+        "padded: np.ndarray = np.full((len(given), most_regions, max(widths)), -1, np.int64)",
+        "padded: np.ndarray = np.full((len(given), most_regions, max(widths)), 0, np.int64)",
         "tests/pipelines/test_aligned_words.py::test_alignment_is_padded_in_a_batch",
     ),
     Fault(

@@ -4,19 +4,22 @@ from fault import Fault
 
 _TASKS = "src/roibeam/pipelines/finetuning/tasks"
 _TESTS = "tests/pipelines/test_vcr_task.py"
+_TRAINING = "tests/pipelines/test_vcr_training.py"
+_COMMAND = "tests/pipelines/test_vcr_command.py"
+_FRAME = "src/roibeam/pipelines/finetuning/frame"
 _ITEMS = "tests/pipelines/test_conformance_vcr_items.py::test_the_reference_arrays"
 
 FAULTS = (
     Fault(
         "a person first named in a choice has another one's name",
-        f"{_TASKS}/vcr_names.py",
+        f"{_TASKS}/vcr_rules/names.py",
         "people = 0 if self._restart else None",
         "people = 0",
         f"{_TESTS}::test_a_question_is_a_group_of_four_rows",
     ),
     Fault(
         "names begin anew at each question of a file",
-        f"{_TASKS}/vcr_names.py",
+        f"{_TASKS}/vcr_rules/names.py",
         "        self._given = {}\n        for number",
         "        self._given, self._next = {}, 0\n        for number",
         f"{_ITEMS}[finetune_vlbert/data_vcr]",
@@ -30,42 +33,42 @@ FAULTS = (
     ),
     Fault(
         "a long choice does not shorten the question of the others",
-        f"{_TASKS}/vcr_pieces.py",
+        f"{_TASKS}/vcr_rules/pieces.py",
         "return [KeptPieces(tuple(context), (0, choice)) for choice in kept]",
         "return [KeptPieces((max(5, context[0]), *context[1:]), (0, choice)) for choice in kept]",
         f"{_TESTS}::test_cutting",
     ),
     Fault(
         "the choice loses its end where it should lose its front",
-        f"{_TASKS}/vcr_pieces.py",
+        f"{_TASKS}/vcr_rules/pieces.py",
         "at_front = rule == CHOICE_FRONT",
         "at_front = False",
         f"{_ITEMS}[finetune_visualbert/data_vcr]",
     ),
     Fault(
         "the whole image is not counted in the weights of both means",
-        f"{_TASKS}/vcr_regions.py",
+        f"{_TASKS}/vcr_rules/regions.py",
         "weights.append(len(features) + 1)",
         "weights.append(len(features))",
         f"{_ITEMS}[finetune_vilbert/data_vcr_first]",
     ),
     Fault(
         "annotated regions are cut before detected ones",
-        f"{_TASKS}/vcr_regions.py",
+        f"{_TASKS}/vcr_rules/regions.py",
         "kept = min(len(annotated[0]), room)",
         "kept = max(0, min(len(annotated[0]), room - len(detected[0])))",
         f"{_TESTS}::test_regions_of_two_stores",
     ),
     Fault(
         "outlines are not mirrored",
-        f"{_TASKS}/vcr_photo.py",
+        f"{_TASKS}/vcr_rules/photo.py",
         "masks.flip(-1) if flip else masks",
         "masks",
         f"{_TESTS}::test_outlines_and_boxes_are_mirrored_and_padded_alike",
     ),
     Fault(
         "points on the line of an outline are outside",
-        f"{_TASKS}/vcr_photo.py",
+        f"{_TASKS}/vcr_rules/outlines.py",
         "vertex | (right != left) | (right == 1)",
         "(right == 1) & (right == left) & ~vertex",
         f"{_TESTS}::test_a_point_on_the_line_is_inside",
@@ -76,5 +79,54 @@ FAULTS = (
         "probabilities(_by_answer(name, scores))",
         "_by_answer(name, probabilities(scores))",
         f"{_TESTS}::test_the_result_file_of_two_models",
+    ),
+    Fault(
+        "words name a detected region by the number of an annotated box",
+        f"{_TASKS}/vcr_rules/regions.py",
+        "named = {number: first + number for number in range(kept)}",
+        "named = {number: number for number in range(kept)}",
+        f"{_TRAINING}::test_words_name_the_box_behind_the_detected_regions",
+    ),
+    Fault(
+        "the whole image of two stores is that of the regions that are shown",
+        f"{_FRAME}/group_batches.py",
+        "if self._options.whole_image == ALL and shown.whole is not None:",
+        "if self._options.whole_image == STORED and shown.whole is not None:",
+        f"{_TRAINING}::test_both_releases_of_vilbert_are_fed_so",
+    ),
+    Fault(
+        "no [SEP] between a question and its answer",
+        f"{_FRAME}/group_batches.py",
+        "separator = None if self._system.joins_context else self._separator",
+        "separator = None",
+        f"{_TRAINING}::test_both_releases_of_vilbert_are_fed_so",
+    ),
+    Fault(
+        "classes of hidden boxes are asked, and the boxes are seen",
+        f"{_FRAME}/shown/shown_image.py",
+        "asked=hidden, hidden=hidden)",
+        "asked=hidden)",
+        f"{_TRAINING}::test_hidden_boxes_are_not_seen_and_follow_from_seed_epoch_and_question",
+    ),
+    Fault(
+        "words are hidden in predictions too",
+        f"{_FRAME}/group_batches.py",
+        "if beside is not None and group.draws:",
+        "if beside is not None:",
+        f"{_TRAINING}::test_hidden_words_are_whole_and_only_hidden_in_training",
+    ),
+    Fault(
+        "both problems are learned in one order",
+        f"{_FRAME}/group_task.py",
+        "SampleOrder(len(train), (_ORDER, *self._seed), likeness)",
+        "SampleOrder(len(train), (_ORDER, self._seed[0]), likeness)",
+        f"{_TRAINING}::test_both_problems_in_turn_have_orders_of_their_own",
+    ),
+    Fault(
+        "of two models' files the second takes the place of the first",
+        f"{_TASKS}/vcr_task.py",
+        "        if own:\n            answers[name] = tuple(own)",
+        "        answers[name] = tuple(own)",
+        f"{_COMMAND}::test_two_models_make_one_file_for_the_leaderboard",
     ),
 )

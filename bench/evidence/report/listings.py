@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from evidence.arms import ARMS
 from evidence.report.claims import FLOOR, NOT_RUN, NOT_SHOWN, OTHER_WAY, PAPERS, Judged, points
 from evidence.report.intervals import arm_id
 from evidence.report.tables import Evidence, paragraph, table
+from evidence.runs import ALL_ARMS
 
 
 def claims(evidence: Evidence) -> Iterator[str]:
@@ -96,7 +96,7 @@ def runs(evidence: Evidence) -> Iterator[str]:
         mine = [run for run in evidence.runs if arm_id(run) == arm]
         if mine:
             seconds = [run["seconds"] for run in mine if run["seconds"] is not None]
-            what = ARMS[arm].what if arm in ARMS else ""
+            what = ALL_ARMS[arm].what if arm in ALL_ARMS else ""
             rows.append(
                 [
                     arm,

@@ -37,6 +37,8 @@ from evidence.report.tables import (
     stores,
     training_pictures,
 )
+from evidence.report.task_tables import NAMES as TASK_NAMES
+from evidence.report.task_tables import tasks
 
 if TYPE_CHECKING:
     from evidence.worlds import Sizes
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 CLAIMS = Path(__file__).parents[1] / "claims.tsv"
 MOST_WORDS = 40  # of a sentence
 _SECTIONS: Sequence[Callable[[Evidence], Iterator[str]]] = (
-    questions, stores, controls, noise, training_pictures, claims, not_shown, missing, runs,
+    questions, stores, tasks, controls, noise, training_pictures, claims, not_shown, missing, runs,
 )  # fmt: skip
 
 
@@ -73,7 +75,8 @@ def write_page(
     written = read_claims(table)
     if not quick:
         asked = {question for each in answers.values() for question in each}
-        check_names(table, written, arms=commands, questions={**QUESTIONS, **dict.fromkeys(sorted(asked))})
+        known = {**QUESTIONS, **TASK_NAMES, **dict.fromkeys(sorted(asked))}
+        check_names(table, written, arms=commands, questions=known)
     judged = [judge(claim, answers, bounds) for claim in written]
     if not quick:
         write_claims(table, judged)

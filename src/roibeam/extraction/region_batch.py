@@ -147,6 +147,15 @@ def collate_photos(photos: Sequence[PreparedPhoto]) -> RegionBatch:
     )
 
 
+def padded_to_edges(pixels: Tensor, short_edge: int, long_edge: int) -> Tensor:
+    """(3, h, w) -> (3, short, long), or (3, long, short) of one that is higher than wide; zeros right and below."""
+    high, wide = pixels.shape[1:]
+    edges = (short_edge, long_edge) if high <= wide else (long_edge, short_edge)
+    padded = pixels.new_zeros(pixels.shape[0], *edges)
+    padded[:, :high, :wide] = pixels
+    return padded
+
+
 def _checked_mask(masked: np.ndarray, count: int) -> Tensor:
     masked = np.asarray(masked)
     if masked.dtype != bool or masked.shape != (count,):

@@ -111,24 +111,30 @@ class EndToEndModel(nn.Module):
                 f"{type(model).__name__} reads no feature of the whole image: set whole_image='model', or it would be "
                 f"made for nothing"
             )
-        if getattr(config, "masked_appearance", None) == "pixels" and choices.masked_pixels != "blank":
+        shows_masked = getattr(config, "masked_appearance", None) == "pixels"
+        if shows_masked and choices.masked_pixels == "whole":
             raise ValueError(
                 "masked_appearance 'pixels' shows the model the features of masked regions, so their pixels must be "
                 "blank: set masked_pixels='blank'"
+            )
+        if choices.masked_pixels == "shown" and not (shows_masked and getattr(config, "masked_region_token", False)):
+            raise ValueError(
+                "masked_pixels 'shown' is of a VL-BERT with masked_appearance 'pixels' and masked_region_token, which "
+                "tells a masked region by its token; set masked_pixels to 'blank' or 'whole'"
             )
         self.model = model
         self.region_encoder = region_encoder
         self.choices = choices
         self.regresses_features = bool(getattr(config, "with_region_feature_head", False))
 
-    def forward(self, batch: VLBatch, images: ImageBatch, *arguments: Any) -> Any:
+    def forward(self, batch: VLBatch, images: ImageBatch, *arguments: Any, **options: Any) -> Any:
         """What the model's call gives, on features of this moment: losses, or a `VLOutput` for the head of a task.
 
         Args:
             batch, images: as `with_features`.
-            arguments: what the model's call takes after the batch, such as ViLBERT's generator.
+            arguments, options: what the model's call takes after the batch, such as ViLBERT's generator.
         """
-        return self.model(self.with_features(batch, images), *arguments)
+        return self.model(self.with_features(batch, images), *arguments, **options)
 
     def activation_checkpointing_enable(self) -> None:
         """Of the model's layers; whether the encoder computes its blocks again it is told when it is made."""
@@ -213,8 +219,8 @@ class EndToEndModel(nn.Module):
     def _check_blanks(self, batch: VLBatch, blanked: Tensor, with_image: slice | Tensor) -> None:
         """Whether the photos hide what the run says they hide; what the run says is what its results mean."""
         real = batch.region_mask[with_image]
-        if self.choices.masked_pixels == "whole":
-            wrong, told = blanked & real, "blank though masked_pixels is 'whole'"
+        if self.choices.masked_pixels != "blank":
+            wrong, told = blanked & real, f"blank though masked_pixels is {self.choices.masked_pixels!r}"
         else:
             wrong, told = batch.masked_regions[with_image] & real & ~blanked, "masked but not blank in the pixels"
         if bool(wrong.any()):

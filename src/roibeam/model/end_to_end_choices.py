@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MASKED_PIXELS = ("blank", "whole")
+MASKED_PIXELS = ("blank", "whole", "shown")
 BLANK_PIXELS = ("after_resize", "before_resize")
 WHOLE_IMAGES = ("box", "model")
 
@@ -16,7 +16,9 @@ class EndToEndChoices:
     Attributes:
         masked_pixels: "blank": every masked region is blank in the network input, for all regions that overlap it too
             (VL-BERT's MASK_RAW_PIXELS). "whole": photos are whole, as those that stored features were measured on; then
-            a masked region still shows in regions that overlap it.
+            a masked region still shows in regions that overlap it. "shown": photos are whole, and a masked region keeps
+            its own feature too, so that its token alone tells that it is masked: VL-BERT's release on captions alone,
+            MASK_RAW_PIXELS off, which gives the answer away.
         blank_pixels: when they are blanked. "after_resize", in the network's input, as the release does: the resize has
             mixed what stands at the edge of a box into the pixels beside it. "before_resize": in the photo first, so
             that no pixel outside a box knows what was in it.

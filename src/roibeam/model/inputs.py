@@ -36,6 +36,7 @@ _SHAPES = {
     "match_labels": "B",
     "task_ids": "Q",
     "region_images": "IR",
+    "region_classes": "IR",
     "aligned_words": "BRA",
     "phrase_positions": "BP",
     "text_only": "B",
@@ -43,7 +44,7 @@ _SHAPES = {
     "row_images": "B",
 }
 _LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
-_LONG |= {"phrase_positions", "row_texts", "row_images"}
+_LONG |= {"phrase_positions", "row_texts", "row_images", "region_classes"}
 _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
 
 
@@ -78,6 +79,8 @@ class VLBatch:
         match_labels: (B,) long, 1 = the caption belongs to the image, 0 = it does not.
         task_ids: (Q,) long, which task the row belongs to, for models with task tokens.
         region_images: (I, R) long, which image of the row a region is from, where a row has several; 0 is the first.
+        region_classes: (I, R) long, the known class of each region, for a model with a token for each; 0 is the whole
+            image's, and what is no class counts as the nearest one.
         aligned_words: (B, R, A) long, positions of the text pieces that name a region, -1 where there are no more.
         phrase_positions: (B, P) long, the text piece that stands for each phrase of the row, -1 where there are no
             more; read by the grounding head alone.
@@ -109,6 +112,7 @@ class VLBatch:
     match_labels: Tensor | None = None
     task_ids: Tensor | None = None
     region_images: Tensor | None = None
+    region_classes: Tensor | None = None
     aligned_words: Tensor | None = None
     phrase_positions: Tensor | None = None
     text_only: Tensor | None = None

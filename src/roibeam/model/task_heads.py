@@ -314,6 +314,8 @@ class Encoder(Protocol):
 
     def encode(self, batch: VLBatch) -> VLOutput: ...
 
+    def activation_checkpointing_enable(self) -> None: ...
+
     def save_pretrained(self, save_directory: str | Path) -> None: ...
 
 
@@ -329,6 +331,15 @@ class TaskModel(nn.Module):
         head.config.check_model(model.config)
         self.model = model
         self.head = head
+
+    @property
+    def config(self) -> BertSizes:
+        """That of the model."""
+        return self.model.config
+
+    def activation_checkpointing_enable(self) -> None:
+        """Of the model's layers."""
+        self.model.activation_checkpointing_enable()
 
     def forward(self, batch: VLBatch) -> Tensor:
         """As the head's."""

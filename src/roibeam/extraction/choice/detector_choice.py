@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from roibeam.extraction.choice.detector_folder import SHIPPED, DetectorFolder, read_detector_folder
+from roibeam.extraction.choice.detectron2_choice import PUBLISHED_SELECTIONS, detectron2_config
 from roibeam.extraction.choice.presets import DEFAULT_PRESET, PRESET_SIZES, PRESETS, ExtractorPreset
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
@@ -65,6 +66,11 @@ def choose_detector(
         ValueError: for an unknown name, a folder that is no detector's, a preset beside a detector that has conventions
             of its own, or missing weights.
     """
+    if detectron2_config(detector) is not None:
+        raise ValueError(
+            f"detector {str(detector)!r} is a network of detectron2's, which `roibeam extract` alone takes; take "
+            f"another one here"
+        )
     named_preset = None if preset is None else named("preset", preset, PRESETS)
     named_conventions = None if conventions is None else named("conventions", conventions, CONVENTIONS)
     named_selection = named("selection", DEFAULT_SELECTION if selection is None else selection, SELECTIONS)
@@ -126,6 +132,6 @@ def _folder(detector: str | Path | DetectorConfig | None) -> DetectorFolder | No
     if str(detector) in SHIPPED or (str(detector) not in CONFIGS and Path(detector).exists()):
         return read_detector_folder(detector)
     if str(detector) not in CONFIGS:
-        hint = name_hint(str(detector), list(dict.fromkeys([*SHIPPED, *CONFIGS])))
+        hint = name_hint(str(detector), list(dict.fromkeys([*SHIPPED, *CONFIGS, *PUBLISHED_SELECTIONS])))
         raise ValueError(f"detector {str(detector)!r} is unknown: no such folder; {hint}")
     return None

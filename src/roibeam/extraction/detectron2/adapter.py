@@ -1,9 +1,9 @@
-"""A detectron2 network as a detector of ours: any GeneralizedRCNN with a C4 head, photos in, regions out.
+"""A detectron2 network as a detector of ours: any GeneralizedRCNN with a C4 or an FPN box head, photos in, regions out.
 
     detector = build_detectron2_detector("faster_rcnn_R_50_C4_1x.yaml", weights="model_final.pkl")
     for outcome in extract_regions(images, detector): ...
 
-photo -> resize -> model.preprocess_image -> backbone -> proposal_generator -> pooler, res5, mean, predictor -> select
+photo -> resize -> model.preprocess_image -> backbone -> proposal_generator -> region head, predictor -> select
 
 The network is detectron2's, and so are its resize and its box arithmetic; which regions are kept is our
 `SelectionPolicy`. detectron2 is imported inside functions only: this module imports without it.
@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn import functional
 
-from roibeam.extraction.detectron2.network import build_detectron2_network, check_c4_network
+from roibeam.extraction.detectron2.network import build_detectron2_network, check_network
+from roibeam.extraction.detectron2.region_heads import region_head
 from roibeam.extraction.detectron2.vg import require_detectron2
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
 from roibeam.extraction.network.precision import plain_float32
@@ -55,7 +55,7 @@ class PhotoOutputs:
         input_hw: (height', width') of the resized photo, pixels.
         image_hw: (height, width) of the photo, pixels.
         scale: boxes to the photo and back.
-        feature_map: (1, C, h, w) float32, the backbone map that the head pools from.
+        feature_maps: (1, C, h, w) float32 each, the backbone maps that the head pools from: one of a C4 network.
         proposals: R boxes in network-input pixels with their objectness.
         regions: what the head says of them; without an attribute head `attribute_logits` is (R, 1), "no attribute".
         given_boxes: (R, 4) float32, the boxes that were handed in, clipped to the photo; None where they are proposals.
@@ -64,7 +64,7 @@ class PhotoOutputs:
     input_hw: tuple[int, int]
     image_hw: tuple[int, int]
     scale: PhotoScale
-    feature_map: Tensor
+    feature_maps: tuple[Tensor, ...]
     proposals: Proposals
     regions: RegionOutputs
     given_boxes: Tensor | None = None
@@ -74,19 +74,23 @@ class Detectron2Detector:
     """A `RegionDetector` around a detectron2 model.
 
     Args:
-        model: detectron2's GeneralizedRCNN with Res5ROIHeads or a subclass, weights loaded. A box predictor with
-            `num_attributes` and `attribute_logits(features, class_logits)` is taken to have an attribute head, as that
-            of `roibeam.extraction.detectron2.vg` has.
+        model: detectron2's GeneralizedRCNN with Res5ROIHeads or a subclass, or with StandardROIHeads and
+            FastRCNNConvFCHead, weights loaded. A box predictor with `num_attributes` and `attribute_logits(features,
+            class_logits)` is taken to have an attribute head, as that of `roibeam.extraction.detectron2.vg` has.
         cfg: the CfgNode that `model` was built from.
         selection: None means the preset "butd-10-100".
+        layer: see `region_head`.
 
     Raises:
         ValueError: when the network is of another kind; says which part.
     """
 
-    def __init__(self, model: nn.Module, cfg: Any, selection: SelectionPolicy | None = None) -> None:
-        check_c4_network(model, cfg)
+    def __init__(
+        self, model: nn.Module, cfg: Any, selection: SelectionPolicy | None = None, *, layer: str | None = None
+    ) -> None:
+        check_network(model, cfg)
         self.model: Any = model.eval()
+        self._head = region_head(model, layer)
         self.cfg = cfg
         self.selection = selection or SELECTIONS["butd-10-100"]
 
@@ -96,7 +100,7 @@ class Detectron2Detector:
 
     @property
     def feature_dim(self) -> int:
-        return int(self._predictor.cls_score.in_features)
+        return self._head.feature_dim
 
     @property
     def num_classes(self) -> int:
@@ -125,7 +129,7 @@ class Detectron2Detector:
                 "name": f"detectron2:{require_detectron2()}",
                 "exif_orientation": "applied",
                 "resize": "pil-bilinear",
-                "region_feature": "mean",
+                "region_feature": self._head.layer,
                 "attribute_softmax": "foreground",
             },
             "selection": plain_json(asdict(self.selection)),
@@ -171,7 +175,7 @@ class Detectron2Detector:
         with plain_float32(self.device):
             images = self.model.preprocess_image([{"image": resized}])
             maps = self.model.backbone(images.tensor)
-            feature_map = maps[self.model.roi_heads.in_features[0]]
+            feature_maps = tuple(maps[name] for name in self._head.map_names)
             input_hw = (resized.shape[1], resized.shape[2])
             if given is None:
                 (found,), _ = self.model.proposal_generator(images, maps, None)
@@ -180,32 +184,28 @@ class Detectron2Detector:
                 given = clip_boxes(given, image.shape[:2])
                 network_boxes = clip_boxes(scale.to_network(given), input_hw)
                 proposals = Proposals(network_boxes, network_boxes.new_ones(len(given)))
-            regions = self.describe_boxes(feature_map, proposals.boxes)
-        return PhotoOutputs(input_hw, image.shape[:2], scale, feature_map, proposals, regions, given)
+            regions = self.describe_boxes(feature_maps, proposals.boxes)
+        return PhotoOutputs(input_hw, image.shape[:2], scale, feature_maps, proposals, regions, given)
 
     @torch.inference_mode()
-    def describe_boxes(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
-        """Pooling, res5, mean and the linear heads.
+    def describe_boxes(self, feature_maps: Sequence[Tensor], boxes: Tensor) -> RegionOutputs:
+        """Pooling, the region head and the linear heads.
 
         Args:
-            feature_map: (1, C, h, w) float32, the backbone map of one image.
+            feature_maps: (1, C, h, w) float32 each, the backbone maps of one image that the head pools from.
             boxes: (R, 4), x1 y1 x2 y2 in network-input pixels; R may be 0.
         """
         chunks = [boxes[start : start + REGION_CHUNK] for start in range(0, len(boxes), REGION_CHUNK)]
         # No boxes still run one chunk of zeros, so that empty outputs have the right widths.
-        parts = [self._run_chunk(feature_map, chunk) for chunk in chunks or [boxes]]
+        parts = [self._run_chunk(feature_maps, chunk) for chunk in chunks or [boxes]]
         return RegionOutputs(*(torch.cat(rows) for rows in zip(*parts, strict=True)))
 
-    def _run_chunk(self, feature_map: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        from detectron2.structures import Boxes
-
-        heads, count = self.model.roi_heads, len(boxes)
-        pooled = heads.pooler([feature_map], [Boxes(boxes)])
-        pooled = functional.pad(pooled, (0, 0, 0, 0, 0, 0, 0, REGION_CHUNK - count))
-        features = heads.res5(pooled).mean(dim=[2, 3])
-        class_logits, deltas = self._predictor(features)
+    def _run_chunk(self, feature_maps: Sequence[Tensor], boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        count = len(boxes)
+        features, judged = self._head(feature_maps, boxes, REGION_CHUNK)
+        class_logits, deltas = self._predictor(judged)
         if self.num_attributes:
-            attribute_logits = self._predictor.attribute_logits(features, class_logits)
+            attribute_logits = self._predictor.attribute_logits(judged, class_logits)
         else:
             attribute_logits = features.new_zeros(len(features), 1)
         # A class-agnostic network has one box for all classes.
@@ -216,9 +216,9 @@ class Detectron2Detector:
     def whole_image_feature(self, outputs: PhotoOutputs) -> np.ndarray:
         """(D,) float32: the feature of the whole photo as one box, on the map that is already there."""
         height, width = outputs.input_hw
-        box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
+        box = outputs.feature_maps[0].new_tensor([[0.0, 0.0, width, height]])
         with plain_float32(self.device):
-            return to_numpy(self.describe_boxes(outputs.feature_map, box).features[0])
+            return to_numpy(self.describe_boxes(outputs.feature_maps, box).features[0])
 
     @torch.inference_mode()
     def postprocess(self, outputs: PhotoOutputs, selection: SelectionPolicy | None = None) -> Regions:
@@ -273,22 +273,24 @@ def build_detectron2_detector(
     weights: str,
     selection: str | SelectionPolicy = "butd-10-100",
     device: str | torch.device = "cpu",
+    layer: str | None = None,
 ) -> Detectron2Detector:
     """A detectron2 network with its weights, ready to run.
 
     Args:
-        config: a YAML file (read as `read_detectron2_config` does) or a detectron2 CfgNode, such as that of
-            `roibeam.extraction.detectron2.vg.vg_config`.
-        weights: a file as `fetch_weights` takes it, in detectron2's names, or `random:<seed>` for load tests. Read by
-            our reader, which executes nothing, never by detectron2's checkpointer.
+        config: a name of `published.PUBLISHED`, a YAML file (read as `read_detectron2_config` does) or a detectron2
+            CfgNode, such as that of `roibeam.extraction.detectron2.vg.vg_config`.
+        weights: a file as `fetch_weights` takes it, of detectron2, Detectron or maskrcnn-benchmark, or `random:<seed>`
+            for load tests. Read by our reader, which executes nothing, never by detectron2's checkpointer.
         selection: a preset's name or one's own policy.
         device: where it computes; MODEL.DEVICE and MODEL.WEIGHTS of the config are not looked at.
+        layer: of an FPN network "fc6" (VisualBERT on NLVR2, Pythia) or "fc7"; None for fc6, or for a C4 network.
     Raises:
-        ValueError: without detectron2, for a config that gives no C4 GeneralizedRCNN, or weights that do not fit.
+        ValueError: without detectron2, for a config that gives another network, or weights that do not fit.
         OSError: when the weights cannot be fetched.
     """
     if isinstance(selection, str) and selection not in SELECTIONS:
         raise ValueError(f"selection {selection!r} is unknown; there are {', '.join(SELECTIONS)}")
     policy = SELECTIONS[selection] if isinstance(selection, str) else selection
     network, cfg = build_detectron2_network(config, weights)
-    return Detectron2Detector(network.to(device), cfg, policy)
+    return Detectron2Detector(network.to(device), cfg, policy, layer=layer)

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from roibeam.extraction.detectron2.published import PUBLISHED
 from roibeam.extraction.detectron2.vg import add_vg_keys, register_vg_detector, require_detectron2
+from roibeam.extraction.detectron2.weight_names import in_detectron2_names
 from roibeam.extraction.network.state import CELL_ANCHORS, check_state, is_plain_tensor, is_weight, show_tensor
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.random_weights import random_seed, random_state
@@ -27,7 +29,8 @@ def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn
     """A detectron2 model with its weights, on the CPU, and the resolved config it was built from.
 
     Args:
-        config: a YAML file or a CfgNode, which is left as it is; MODEL.DEVICE and MODEL.WEIGHTS are not looked at.
+        config: a name of `PUBLISHED`, a YAML file, or a CfgNode, which is left as it is; MODEL.DEVICE and MODEL.WEIGHTS
+            are not looked at.
         weights: a file as `fetch_weights` takes it, in detectron2's names, or `random:<seed>`.
     Raises:
         ValueError: without detectron2, for a config it cannot build, or weights that are not exactly the network's.
@@ -36,7 +39,10 @@ def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn
     register_vg_detector()
     from detectron2.modeling import build_model
 
-    cfg = read_detectron2_config(config) if isinstance(config, (str, Path)) else config.clone()
+    if isinstance(config, str) and config in PUBLISHED:
+        cfg = PUBLISHED[config]()
+    else:
+        cfg = read_detectron2_config(config) if isinstance(config, (str, Path)) else config.clone()
     cfg.defrost()
     add_vg_keys(cfg)
     cfg.MODEL.DEVICE, cfg.MODEL.WEIGHTS = "cpu", ""
@@ -45,7 +51,7 @@ def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn
     # An ImportError is a part that needs detectron2's compiled code, such as deformable convolutions.
     except (KeyError, AssertionError, ValueError, TypeError, AttributeError, ImportError, RuntimeError) as error:
         raise ValueError(f"detectron2 cannot build the network of this config: {_one_line(error)}") from None
-    check_c4_network(network, cfg)
+    check_network(network, cfg)
     _load_weights(weights, network)
     return network, cfg
 
@@ -94,22 +100,27 @@ def read_detectron2_config(path: str | Path) -> Any:
     return cfg
 
 
-def check_c4_network(model: nn.Module, cfg: Any) -> None:
+def check_network(model: nn.Module, cfg: Any) -> None:
     """Raises ValueError, naming the part, when the adapter cannot run the network."""
     from detectron2.modeling import GeneralizedRCNN
     from detectron2.modeling.proposal_generator import RPN
-    from detectron2.modeling.roi_heads import FastRCNNOutputLayers, Res5ROIHeads
+    from detectron2.modeling.roi_heads import FastRCNNConvFCHead, FastRCNNOutputLayers, Res5ROIHeads, StandardROIHeads
 
-    parts = (
+    heads = getattr(model, "roi_heads", None)
+    parts: list[tuple[str, object, type | tuple[type, ...]]] = [
         ("MODEL.META_ARCHITECTURE", model, GeneralizedRCNN),
         ("MODEL.PROPOSAL_GENERATOR.NAME", getattr(model, "proposal_generator", None), RPN),
-        ("MODEL.ROI_HEADS.NAME", getattr(model, "roi_heads", None), Res5ROIHeads),
-        ("box predictor", getattr(getattr(model, "roi_heads", None), "box_predictor", None), FastRCNNOutputLayers),
-    )
+        ("MODEL.ROI_HEADS.NAME", heads, (Res5ROIHeads, StandardROIHeads)),
+    ]
+    if isinstance(heads, StandardROIHeads):
+        parts.append(("MODEL.ROI_BOX_HEAD.NAME", heads.box_head, FastRCNNConvFCHead))
+    parts.append(("box predictor", getattr(heads, "box_predictor", None), FastRCNNOutputLayers))
     for name, part, wanted in parts:
         if not isinstance(part, wanted):
+            kinds = wanted if isinstance(wanted, tuple) else (wanted,)
             raise ValueError(
-                f"{name} gives a {type(part).__name__}; the adapter takes {wanted.__name__} (a C4 GeneralizedRCNN)"
+                f"{name} gives a {type(part).__name__}; the adapter takes "
+                f"{' or '.join(kind.__name__ for kind in kinds)} (a GeneralizedRCNN with a C4 or an FPN box head)"
             )
     predictor: Any = parts[-1][1]
     # The release 0.6 knows no sigmoid; what came after it does.
@@ -131,14 +142,12 @@ def _load_weights(spec: str, model: nn.Module) -> None:
         weights = random_state({name: tuple(tensor.shape) for name, tensor in expected.items()}, seed)
     else:
         source = f"weights {spec}"
-        found = read_tensors(fetch_weights(spec))
+        found = in_detectron2_names(read_tensors(fetch_weights(spec)), expected)
         # Older detectron2 saved these beside the weights; newer ones take them from the config alone.
-        anchors = next(iter(network.proposal_generator.anchor_generator.cell_anchors))
-        for name, of_config in {
-            CELL_ANCHORS: anchors,
-            "pixel_mean": network.pixel_mean,
-            "pixel_std": network.pixel_std,
-        }.items():
+        of_configs = {"pixel_mean": network.pixel_mean, "pixel_std": network.pixel_std}
+        for level, anchors in enumerate(network.proposal_generator.anchor_generator.cell_anchors):
+            of_configs[f"{CELL_ANCHORS.removesuffix('.0')}.{level}"] = anchors
+        for name, of_config in of_configs.items():
             _check_same(name, found.pop(name, None), of_config, source)
         weights = check_state(found, expected, source)
     network.load_state_dict({**state, **weights}, strict=True)

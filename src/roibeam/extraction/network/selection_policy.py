@@ -114,10 +114,13 @@ SELECTIONS = MappingProxyType(
         "vl-bert": replace(_BUTD, min_score=0.5),  # arXiv:1908.08530: score above 0.5, 10 to 100
         "vilbert": replace(_BUTD, max_regions=36),  # arXiv:1908.02265: score above a threshold, 10 to 36
         "visualbert": replace(_BUTD, min_regions=144, max_regions=144, order="score"),  # arXiv:1908.03557: 144
+        # uclanlp/visualbert extract_image_features_nlvr.py keeps the best 150 proposals; 144 of them are shown.
+        "visualbert-nlvr2": replace(
+            _BUTD, nms_thresholds=(0.5,), nms_comparison=">=", min_regions=144, max_regions=144, order="score"
+        ),
         "imagebert": replace(_BUTD, min_regions=100, max_regions=100, order="score"),  # arXiv:2001.07966: 100
         "interbert": replace(_BUTD, min_regions=90, max_regions=100),  # arXiv:2003.13198: 90 to 100
-        # The maskrcnn-benchmark script of vilbert-multi-task and MMF. Its published features are those of another
-        # network (X-152-FPN, layer fc6), which is out of scope: only its rule for the boxes is here.
+        # The maskrcnn-benchmark script of vilbert-multi-task and MMF, for an X-152-FPN network, layer fc6.
         "maskrcnn-benchmark-100": replace(
             _BUTD, nms_thresholds=(0.5,), min_score=0.0, min_regions=100, max_regions=100, order="score"
         ),

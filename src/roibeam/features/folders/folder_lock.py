@@ -12,6 +12,19 @@ from roibeam.features.folders.folder_protocol import OutputFolder
 
 LOCK_NAME = ".lock"
 
+# The locks this process holds. A forked child (a loader's worker) shares them, and would hold them for seconds after
+# its parent was killed: it lets go of its copies at once.
+_HELD: set[int] = set()
+
+
+def _let_go() -> None:
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
 
 def run_lock(folder: OutputFolder) -> AbstractContextManager[None]:
     """`store_lock` where there can be one. Object stores have no locks; runs there are safe beside each other without:
@@ -43,8 +56,11 @@ def store_lock(store: Path, *, held: str = "another run is writing this store") 
         except FileNotFoundError:
             pass
         os.close(descriptor)
+    _HELD.add(descriptor)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
+        if descriptor in _HELD:
+            _HELD.remove(descriptor)
+            path.unlink(missing_ok=True)
+            os.close(descriptor)

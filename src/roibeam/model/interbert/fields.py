@@ -8,6 +8,8 @@ from types import MappingProxyType
 from roibeam.model.common.fields import ACTIVATION_NAMES, FUSIONS, MASKED_APPEARANCES, BertFields
 
 REGION_LOSSES = ("kl", "regression", "none")
+REGION_LABELS = ("soft", "hard")
+REGION_LOSS_PAIRS = ("matched", "all")
 REGION_PROJECTIONS = ("linear", "mlp")
 PAIR_SOURCES = ("pooled", "states")
 
@@ -43,6 +45,9 @@ class InterBertFields(BertFields):
             no regions: the model has no such head.
         region_target_size: width of the region head: number of classes with background (first in the published stores),
             or D.
+        region_labels: of "kl": "soft", that distribution; "hard", its best class alone, background left out, by
+            cross-entropy ("the categories of the masked objects", section 2.3).
+        region_loss_pairs: whether regions are predicted in "matched" pairs alone, as released, or in "all".
         num_answers: labels of the answer classifier of the task model.
     """
 
@@ -53,6 +58,8 @@ class InterBertFields(BertFields):
             "pair_from": PAIR_SOURCES,
             "fusion": FUSIONS,
             "region_loss": REGION_LOSSES,
+            "region_labels": REGION_LABELS,
+            "region_loss_pairs": REGION_LOSS_PAIRS,
             "masked_appearance": MASKED_APPEARANCES,
         }
     )
@@ -78,6 +85,8 @@ class InterBertFields(BertFields):
     pair_dropout: float = 0.1
     region_loss: str = "kl"
     region_target_size: int = 1601
+    region_labels: str = "soft"
+    region_loss_pairs: str = "matched"
     num_answers: int = 3129
 
     def check(self) -> None:
@@ -91,3 +100,5 @@ class InterBertFields(BertFields):
                 f"InterBertConfig: region_loss 'regression' predicts features of width {self.region_feature_size}, "
                 f"region_target_size is {self.region_target_size}"
             )
+        if self.region_labels == "hard" and self.region_loss != "kl":
+            raise ValueError(f"InterBertConfig: region_labels 'hard' are of region_loss 'kl', not {self.region_loss!r}")

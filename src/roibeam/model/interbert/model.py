@@ -232,8 +232,8 @@ class InterBertModel(InterBertPreTrainedModel):
 class InterBertForPreTraining(InterBertPreTrainedModel):
     """InterBERT with its pre-training heads (section 2.3); the losses weigh the same, as in the release.
 
-    Masked words count in all pairs, masked regions in matched pairs only, in sum and in number (modules.py,
-    `masked_img_loss`).
+    Masked words count in all pairs, masked regions by `region_loss_pairs`: in matched pairs only, in sum and in number,
+    as modules.py, `masked_img_loss`.
     """
 
     def __init__(self, config: InterBertConfig) -> None:
@@ -277,8 +277,8 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         match, predicted = batch.match_labels, batch.region_target_mask
         counts = {"masked_words": count_labels(batch.text_labels)}
         if self.masked_region_head is not None:
-            matched = None if match is None or predicted is None else predicted & match.eq(1)[:, None]
-            counts["masked_regions"] = count_true(matched)
+            asked = None if match is None or predicted is None else self._asked_regions(match, predicted)
+            counts["masked_regions"] = count_true(asked)
         return {**counts, "matching": count_labels(match)}
 
     def word_logits(self, states: Tensor) -> Tensor:
@@ -306,9 +306,15 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         terms = PreTrainingTerms()
         terms.masked_words(self.word_logits, output.text_states, labels)
         if self.masked_region_head is not None:
-            self._score_regions(terms, self.masked_region_head, batch, output.region_states, match.eq(1))
+            self._score_regions(terms, self.masked_region_head, batch, output.region_states, match)
         terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
         return terms.output()
+
+    def _asked_regions(self, match_B: Tensor, predicted_BR: Tensor) -> Tensor:
+        """(B, R) bool, the predicted regions that count."""
+        if self.config.region_loss_pairs == "all":
+            return predicted_BR
+        return predicted_BR & match_B.eq(1)[:, None]
 
     def _score_regions(
         self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRH: Tensor, match_B: Tensor
@@ -316,7 +322,11 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         targets, predicted, loss = batch.region_targets, batch.region_target_mask, self.config.region_loss
         if targets is None or predicted is None:
             raise ValueError("InterBertForPreTraining: the batch has no region_targets")
-        matched = predicted & match_B[:, None]
+        matched = self._asked_regions(match_B, predicted)
+        if self.config.region_labels == "hard":
+            classes = batch.targets_of(matched)[:, :-1].argmax(dim=-1)  # background is no category
+            terms.classified_regions(head(states_BRH[matched]), classes)
+            return
         terms.masked_regions(head, states_BRH, batch.targets_of(matched), matched, loss=loss)
         if loss == "regression":
             # The release divides by the number of regions, not by the width of their features too.

@@ -206,6 +206,7 @@ class VLBertEmbeddings(nn.Module):
         element_tokens: Tensor,
         element_visuals: Tensor,
         end_visuals: Tensor | None = None,
+        element_images: Tensor | None = None,
     ) -> Tensor:
         """(B, T + E + 1, H). V is the width of a visual feature.
 
@@ -214,6 +215,8 @@ class VLBertEmbeddings(nn.Module):
             text_visuals: (B, T, V) visual feature of each piece.
             element_tokens: (B, E, H); element_visuals: (B, E, V), of each image element.
             end_visuals: (B, V) of [END]; None for none.
+            element_images: (B, E) long, which of a row's images each element is of, for rows with several: each further
+                image has the next segment. That is ours; VL-BERT shows one image.
         """
         length = text_ids.shape[1]
         if length + 2 > self.positions.num_embeddings:
@@ -227,7 +230,8 @@ class VLBertEmbeddings(nn.Module):
         first_free = text_mask.sum(dim=1)
         segment = self.segments.weight[REGION_SEGMENT]
         elements = element_tokens + self.visual_norm_region(self.visual_widen_region(element_visuals))
-        elements = elements + segment + self.positions(first_free)[:, None]
+        of_elements = segment if element_images is None else self.segments(REGION_SEGMENT + element_images)
+        elements = elements + of_elements + self.positions(first_free)[:, None]
         end = self.end.weight[0] + segment + self.positions(first_free + 1)
         if end_visuals is not None:
             end = end + self.visual_norm_text(self.visual_widen_text(end_visuals))

@@ -23,7 +23,7 @@ class VLBertFields(BertFields):
     """Sizes and choices of a VL-BERT; defaults are the release's, on stored features and without a text corpus.
 
     Fields, beside those of `BertFields`:
-        num_segments: text segments and `REGION_SEGMENT`.
+        num_segments: text segments and `REGION_SEGMENT`; one more for each further image of a row (ours).
         region_feature_size: D, width of a stored region feature.
         num_region_labels: C, classes of the detector and background, which is last.
         coordinate_embedding_size: width of the embedded box; a multiple of 8 (four numbers, sine and cosine).
@@ -41,6 +41,8 @@ class VLBertFields(BertFields):
             measured on blanked pixels, as the release does end to end; whoever made the features blanked them.
             "embedding": one learned vector instead of the whole visual feature, box included (section 3.3). "none": no
             region is ever masked, as in most tasks; `VLBatch.masked_regions` is not read.
+        num_region_tokens: of image elements: 1, [IMG]; or one for each class of `VLBatch.region_classes`, of which
+            0 is the whole image (the release's `object_word_embed_mode: 1` on VCR: 81).
         masked_region_token: whether a masked region has a token of its own instead of [IMG].
         visual_norm: what stands between a visual feature and the sum: "layer_norm"; "scale", one learned number each
             for text and regions; "none".
@@ -88,6 +90,7 @@ class VLBertFields(BertFields):
     whole_image_epsilon: float = 1e-5
     end_visual: bool = False
     masked_appearance: str = "learned"
+    num_region_tokens: int = 1
     masked_region_token: bool = True
     visual_norm: str = "layer_norm"
     visual_norm_text_init: float = 0.0
@@ -112,6 +115,8 @@ class VLBertFields(BertFields):
             )
         if self.num_segments <= REGION_SEGMENT:
             raise ValueError(f"{name}: num_segments must be at least {REGION_SEGMENT + 1}, got {self.num_segments}")
+        if self.num_region_tokens < 1:
+            raise ValueError(f"{name}: num_region_tokens must be at least 1, got {self.num_region_tokens}")
         if self.visual_size < 0 or self.whole_image_epsilon < 0:
             raise ValueError(
                 f"{name}: visual_size {self.visual_size} and whole_image_epsilon {self.whole_image_epsilon} must not "

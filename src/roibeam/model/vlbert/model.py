@@ -38,6 +38,7 @@ from roibeam.model.vlbert.embeddings import (
     elements_of_pieces,
     image_elements,
 )
+from roibeam.model.vlbert.fields import REGION_SEGMENT
 
 ROW_EPSILON = 1e-4  # of both divisions in `mean_of_rows`
 MATCH_LOGIT = 1  # of the relationship head: 1 = the caption belongs to the image
@@ -77,7 +78,7 @@ class VLBertModel(VLBertPreTrainedModel):
         super().__init__(config)
         hidden, appearance = config.hidden_size, config.masked_appearance
         self.region_projection = RegionProjection(config)
-        self.region_token = nn.Embedding(1, hidden)
+        self.region_token = nn.Embedding(config.num_region_tokens, hidden)
         self.masked_region_token = nn.Embedding(1, hidden) if config.masked_region_token else None
         learned, embedding = appearance == "learned", appearance == "embedding"
         self.masked_region_feature = ZeroEmbedding(1, config.region_feature_size) if learned else None
@@ -94,7 +95,8 @@ class VLBertModel(VLBertPreTrainedModel):
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, whole image, regions, [END].
         Raises:
             ValueError: when regions are masked in their pixels and the batch has no feature of the whole image; when
-                text is grounded and the batch has no `aligned_words`; for rows without an image in a model that was
+                text is grounded and the batch has no `aligned_words`, or regions have a token for each class and it
+                has no `region_classes`; for rows without an image in a model that was
                 not made for them.
         """
         if self.config.masked_appearance == "pixels" and batch.whole_image_features is None:
@@ -108,10 +110,11 @@ class VLBertModel(VLBertPreTrainedModel):
     def encode(self, batch: VLBatch, elements: ImageElements, *, with_attention: bool = False) -> VLOutput:
         """As `forward`, with image elements that the caller made: `batch` gives only text and image size."""
         batch = batch.with_texts_of_rows()
-        embedded = (*self.embed_elements(elements, batch.image_hw), elements.mask)
+        embedded = (*self.embed_elements(elements, batch.image_hw, batch.region_classes), elements.mask)
         tokens, visuals, mask = map(batch.images_to_rows, embedded)
         whole, text_visuals = self.text_visuals(batch, visuals)
-        if not self.config.whole_image_element:
+        first_region = int(self.config.whole_image_element)
+        if not first_region:
             tokens, visuals, mask = tokens[:, 1:], visuals[:, 1:], mask[:, 1:]
         states = self.embeddings(
             batch.text_ids,
@@ -121,8 +124,8 @@ class VLBertModel(VLBertPreTrainedModel):
             tokens,
             visuals,
             whole if self.config.end_visual else None,
+            self._element_images(batch, first_region),
         )
-        first_region = int(self.config.whole_image_element)
         length = batch.text_ids.shape[1]
         attention = AttentionMaps(joint_regions=length + first_region) if with_attention else None
         mask = torch.cat([batch.text_mask, mask, mask.new_ones(batch.batch_size, 1)], dim=1)
@@ -136,7 +139,20 @@ class VLBertModel(VLBertPreTrainedModel):
             attention=attention,
         )
 
-    def embed_elements(self, elements: ImageElements, image_hw: Tensor) -> tuple[Tensor, Tensor]:
+    def _element_images(self, batch: VLBatch, first_region: int) -> Tensor | None:
+        """(B, E) long, which of a row's images each element is of; the whole image is of the first."""
+        if batch.region_images is None:
+            return None
+        if self.config.num_segments <= REGION_SEGMENT + 1:
+            raise ValueError(
+                f"VLBertModel: a row shows several images, and each has a segment of its own; make the model with "
+                f"num_segments={REGION_SEGMENT + 2}, got {self.config.num_segments}"
+            )
+        return F.pad(batch.images_to_rows(batch.region_images), (first_region, 0))
+
+    def embed_elements(
+        self, elements: ImageElements, image_hw: Tensor, classes_IR: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Tokens (I, E, H) and visual features (I, E, V) of image elements, masked ones as the config says."""
         masked, features = elements.masked[..., None], elements.features
         if self.masked_region_feature is not None:
@@ -149,10 +165,19 @@ class VLBertModel(VLBertPreTrainedModel):
         if self.masked_region_embedding is not None:
             # "visual feature embedding is replaced by a special learnable embedding" (section 3.3, task 3)
             visuals = torch.where(masked, self.masked_region_embedding.weight.to(visuals.dtype), visuals)
-        tokens = self.region_token.weight.expand(*masked.shape[:2], -1)
+        tokens = self._region_tokens(classes_IR, masked)
         if self.masked_region_token is not None:
             tokens = torch.where(masked, self.masked_region_token.weight, tokens)
         return tokens, visuals
+
+    def _region_tokens(self, classes_IR: Tensor | None, masked_IE1: Tensor) -> Tensor:
+        """(I, E, H): [IMG], or the token of each element's class, the whole image's first."""
+        table = self.region_token.weight
+        if len(table) == 1:
+            return table.expand(*masked_IE1.shape[:2], -1)
+        if classes_IR is None:
+            raise ValueError(f"VLBertModel: {len(table)} num_region_tokens need VLBatch.region_classes")
+        return table[F.pad(classes_IR, (1, 0)).clamp(0, len(table) - 1)]
 
     def text_visuals(self, batch: VLBatch, visuals_BEV: Tensor) -> tuple[Tensor, Tensor]:
         """Visual features of what is no image element: one of each row (B, V), and those of its pieces (B, T, V)."""

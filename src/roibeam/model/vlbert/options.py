@@ -38,7 +38,6 @@ _ONLY: Mapping[str, Any] = MappingProxyType(
         "position_padding_idx": -1,
         "word_embedding_frozen": False,
         "pos_embedding_frozen": False,
-        "object_word_embed_mode": 2,
         "BLIND": False,
         "NO_OBJ_ATTENTION": False,
         "FOR_MASK_VL_MODELING_PRETRAIN": False,
@@ -47,6 +46,8 @@ _ONLY: Mapping[str, Any] = MappingProxyType(
         "OUTPUT_CONV5": False,
     }
 )
+# How an image element's token is chosen -> how many there are; only VCR's class has more than one.
+_WORD_MODES: Mapping[int, int] = MappingProxyType({1: 81, 2: 1})
 # Read elsewhere: by the image network, the text, the total of VCR's losses, or by what loads and trains.
 _ELSEWHERE = frozenset(
     {
@@ -110,8 +111,18 @@ def config_from_official(
     for name, value in options.items():
         if name in _ONLY and value != _ONLY[name]:
             raise ValueError(f"VL-BERT option {name} {value!r} is not computed here, only {_ONLY[name]!r} is")
-        if name not in _ONLY and name not in _SIZES and name not in _ELSEWHERE and not name.startswith("BERT_"):
+        if (
+            name not in (*_ONLY, "object_word_embed_mode")
+            and name not in _SIZES
+            and name not in _ELSEWHERE
+            and not name.startswith("BERT_")
+        ):
             raise ValueError(f"VL-BERT has no option {name!r}")
+    mode = options["object_word_embed_mode"]
+    if mode not in _WORD_MODES or (mode == 1 and kind != "vcr"):
+        raise ValueError(
+            f"VL-BERT option object_word_embed_mode {mode!r} is not computed here, only 2 is, for VCR 1 too"
+        )
     if options.get("IMAGE_FINAL_DIM", options["visual_size"]) != options["visual_size"]:
         raise ValueError(
             f"VL-BERT options IMAGE_FINAL_DIM {options['IMAGE_FINAL_DIM']} and visual_size {options['visual_size']} "
@@ -120,6 +131,7 @@ def config_from_official(
     fields: dict[str, Any] = {ours: options[theirs] for theirs, ours in _SIZES.items() if theirs in options}
     if fields["visual_size"] == fields["hidden_size"]:
         fields["visual_size"] = 0
+    fields["num_region_tokens"] = _WORD_MODES[mode]
     fields["visual_norm"] = "layer_norm" if options["visual_ln"] else "scale"
     if kind.startswith("pretrain"):
         return VLBertConfig(**(fields | _pretraining_fields(options, kind) | overrides))

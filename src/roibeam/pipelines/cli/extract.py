@@ -9,7 +9,6 @@ import typer
 
 from roibeam.pipelines.cli.options import (
     CONVENTIONS,
-    DETECTOR,
     DROP_HELD_OUT,
     HELD_OUT,
     ID_RULE,
@@ -64,7 +63,12 @@ def extract_command(
     out: Annotated[str, argument("OUT", "Store to write: a folder, or a URL (s3://, gs://, hdfs://).")],
     preset: Annotated[str | None, PRESET] = None,
     weights: Annotated[str | None, option("weights", default="those of the detector")] = None,
-    detector: Annotated[str | None, DETECTOR] = None,
+    detector: Annotated[
+        str | None,
+        option(
+            "detector", "Or of detectron2: mask-rcnn-r101-fpn, pythia-x152-fpn, a .yaml.", default="that of the preset"
+        ),
+    ] = None,
     vocab: Annotated[
         str | None,
         option("vocab", default="those of the detector"),

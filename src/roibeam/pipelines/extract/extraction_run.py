@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from roibeam.extraction.choice.detectron2_choice import Detectron2Config
 from roibeam.features.counted import counted
 from roibeam.features.folders.folder_lock import run_lock
 from roibeam.features.folders.folder_protocol import OutputFolder
@@ -44,6 +45,7 @@ from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.interruption import tell_what_is_kept
 from roibeam.pipelines.foundation.console.progress import Progress, waiting
+from roibeam.pipelines.sources.vocabulary import check_length
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +180,15 @@ def _shards_words(plan: Plan, num_finished: int, folder: OutputFolder) -> str:
 
 
 def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
-    top_k, num_classes = work.options.top_k, shared_detector(work.detector).num_classes
+    detector = shared_detector(work.detector)
+    top_k, num_classes = work.options.top_k, detector.num_classes
+    if isinstance(work.detector.config, Detectron2Config):  # of others it is known before they are built
+        names = work.vocabulary
+        for kind, own, wanted in (
+            ("classes", names.classes, num_classes), ("attributes", names.attributes, detector.num_attributes)
+        ):  # fmt: skip
+            if own is not None:
+                check_length(own, wanted, kind, "--vocab")
     if top_k is not None and top_k > num_classes + 1:
         raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
     fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest, work.boxes is not None)
@@ -195,7 +205,9 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
     config: dict[str, Any] = {
         "source": source_facts(work),
         "detector": asdict(work.detector),
-        "conventions": conventions_name(asdict(work.detector.conventions)),
+        "conventions": "detectron2's own"
+        if isinstance(work.detector.config, Detectron2Config)
+        else conventions_name(asdict(work.detector.conventions)),
         "selection": None if work.boxes is not None else selection_name(asdict(work.detector.selection)),
         "options": asdict(work.options),
         "max_failures": options.max_failures,

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
+from roibeam.extraction.choice.detector_choice import DEFAULT_SELECTION, ChosenDetector, choose_detector, named
+from roibeam.extraction.choice.detectron2_choice import PUBLISHED_SELECTIONS, Detectron2Config, detectron2_config
 from roibeam.extraction.choice.presets import PRESET_SIZES
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES, Conventions
-from roibeam.extraction.network.selection_policy import SelectionPolicy
+from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.near_names import name_hint
-from roibeam.pipelines.extract.preset_names import choice_words, conventions_name, parts_words
+from roibeam.pipelines.extract.preset_names import choice_words, conventions_name, parts_words, selection_name
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
@@ -22,7 +23,7 @@ from roibeam.pipelines.extract.shard_plan import read_plan
 from roibeam.pipelines.foundation.device_choice import check_device, check_device_name
 from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary
+from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
 RUNNERS = (*ON_THIS_MACHINE, "flink", "spark", "dataflow")
@@ -73,6 +74,8 @@ def open_detector(
         ValueError: for names that are unknown or do not fit together.
     """
     asked = request.detector
+    if (config := detectron2_config(asked.detector)) is not None:
+        return _of_detectron2(config, request, threads, tell=tell)
     chosen = choose_detector(
         asked.detector, preset=asked.preset, conventions=asked.conventions, selection=asked.selection,
         weights=asked.weights,
@@ -111,13 +114,53 @@ def need_detector(named: NamedFiles, asked: RequestedDetector, *, runs_here: boo
     if named.need("--weights", asked.weights, FILE):
         named.look(lambda: check_weight_file(asked.weights))
     named.need("--vocab", None if asked.vocabulary == PUBLISHED_LISTS else asked.vocabulary)
-    named.look(
-        lambda: choose_detector(
-            asked.detector, preset=asked.preset, conventions=asked.conventions, selection=asked.selection,
-            weights=asked.weights,
-        )
-    )  # fmt: skip
+    named.look(lambda: _look_at(asked))
     named.look(lambda: (check_device if runs_here else check_device_name)(asked.device))
+
+
+def _look_at(asked: RequestedDetector) -> None:
+    if (config := detectron2_config(asked.detector)) is not None:
+        detectron2_parts(config, asked)
+        return
+    choose_detector(
+        asked.detector, preset=asked.preset, conventions=asked.conventions, selection=asked.selection,
+        weights=asked.weights,
+    )  # fmt: skip
+
+
+def detectron2_parts(config: Detectron2Config, asked: RequestedDetector) -> tuple[dict[str, Any], Vocabulary]:
+    """The sections of a network of detectron2's as the settings change them, and its names.
+
+    Raises:
+        ValueError: for what such a network does not have, or missing weights.
+    """
+    for option, value in (("preset", asked.preset), ("conventions", asked.conventions)):
+        if value is not None:
+            raise ValueError(
+                f"--{option} {value} does not go with --detector {asked.detector}: a network of detectron2's has rules "
+                f"of its own; leave it out"
+            )
+    if asked.weights is None:
+        raise ValueError(f"weights are missing: {asked.detector} brings none; give a weight file (--weights FILE)")
+    default = PUBLISHED_SELECTIONS.get(config.file, DEFAULT_SELECTION)
+    selection = named("selection", asked.selection or default, SELECTIONS)
+    parts = apply_overrides({"detector": config, "selection": selection}, asked.settings)
+    # How many names it needs, only the network tells.
+    return parts, Vocabulary() if asked.vocabulary is None else read_vocabulary(asked.vocabulary)
+
+
+def _of_detectron2(
+    config: Detectron2Config, request: ExtractRequest, threads: int | None, *, tell: Callable[[str], None]
+) -> OpenedDetector:
+    asked = request.detector
+    parts, vocabulary = detectron2_parts(config, asked)
+    if not request.run.as_json:
+        boxes = "given boxes" if request.images.boxes is not None else selection_name(asdict(parts["selection"]))
+        tell(f"detector {asked.detector} of detectron2, {boxes}")
+    spec = DetectorSpec(
+        parts["detector"], parts["selection"], str(asked.weights), asked.device, threads, CONVENTIONS["d2"], asked.mode
+    )
+    return OpenedDetector(spec, vocabulary)
 
 
 def _as_recorded(chosen: ChosenDetector, asked: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from roibeam.extraction.choice.detectron2_choice import Detectron2Config
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.features.counted import counted
 from roibeam.features.folders.folder_choice import output_folder
@@ -128,7 +129,9 @@ def _check_settings(work: Work) -> None:
     told: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
     if work.boxes is None:  # Of given boxes the plan has fewer.
         spec = {"conventions": dataclasses.asdict(work.detector.conventions)}
-        told |= {"regions": dataclasses.asdict(work.detector.selection), "detector": spec}
+        told |= {"regions": dataclasses.asdict(work.detector.selection)}
+        if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
+            told["detector"] = spec
     settings = {"distribution": work.options.distribution, "feature_space": told}
     now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
     both = now.keys() & planned.keys()

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.scored_tasks import ScoredTask
 from roibeam.pipelines.finetuning.task import NamedTask
+
+logger = logging.getLogger(__name__)
 
 SUFFIX = ".py"
 
@@ -68,3 +72,28 @@ def own_task(name: str, option: str = "--task") -> OwnTask:
         what = "sets no TASK" if found is None else f"sets TASK to a {type(found).__name__}"
         raise ValueError(f"{option} {name!r} {what}; expected an OwnTask, such as label_task makes")
     return found
+
+
+def asked_task(described: Mapping[str, Any], task_file: str | None) -> str:
+    """The name or the file of the task that a run learned.
+
+    Args:
+        described: the task, in the run's configuration.
+        task_file: that the user named.
+    Raises:
+        ValueError: when the task is one of the user's own and its file is not named, or the named one is another.
+    """
+    name, digest = str(described["task"]), described.get("task_file")
+    if digest is None:
+        if task_file is not None and task_file != name:
+            raise ValueError(f"--task {task_file!r}: the run learned {name}; leave --task out")
+        return name
+    if task_file is None:
+        raise ValueError(f"--task is missing: the run learned a task of your own; name its file, such as {name}.py")
+    if not is_own(task_file) or task_name(task_file) != name:
+        raise ValueError(f"--task {task_file!r}: the run learned {name}, of a file {name}.py")
+    if not Path(task_file).expanduser().is_file():
+        raise ValueError(f"--task {task_file!r}: no such file")
+    if digest_of_task(task_file) != digest:
+        logger.warning("%s has changed since the run learned it", task_file)
+    return task_file

@@ -6,9 +6,11 @@ that they share.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 LABEL, CHOICE, REGION = "label", "choice", "region"
 FORMS = (LABEL, CHOICE, REGION)  # what is asked of a row: one of many labels; one score; a score for each region
@@ -35,6 +37,30 @@ class TaskText:
         return " ".join(self.words)
 
 
+class PartPieces(NamedTuple):
+    """A part of a row's text in word pieces, for a task that cuts its texts itself; (n,) int64 each.
+
+    Attributes:
+        ids: of the pieces.
+        words: of the part, that each piece is of; -1 for a piece that is of none.
+        tags: number of the box that each names, -1 for none.
+    """
+
+    ids: np.ndarray
+    words: np.ndarray
+    tags: np.ndarray
+
+    def kept(self, start: int, stop: int) -> PartPieces:
+        return PartPieces(*(each[start:stop] for each in self))
+
+
+class PieceCoder(NamedTuple):
+    """A tokenizer: text -> (n,) ids without special pieces; id -> the piece."""
+
+    encode: Callable[[str], np.ndarray]
+    piece: Callable[[int], str]
+
+
 @dataclass(frozen=True)
 class TaskRow:
     """What is read together.
@@ -59,9 +85,14 @@ class TaskGroup:
         target: what is right, as the task's file says there; None where nobody knows.
         boxes: for each image boxes given with the task (R, 4) x1 y1 x2 y2 in pixels, to be shown beside or instead of
             the stored ones, or none.
+        whole_image: (4,) x1 y1 x2 y2 in pixels, where the image as a whole is the first of the regions that are chosen
+            among; None elsewhere. Alike for all groups of a task.
+        is_open: whether a model is asked; one with nothing to choose among is answered without, and needs no record.
         facts: what result files, figures or pages need beside; "region_targets" are rules of this group's targets.
         mirrored: whether its images are shown mirrored left to right. Its text is of the mirrored images already; boxes
             are those of the images as they are, and whoever shows them mirrors them.
+        swapped: whether its images are those of another group, so that boxes that its words name need not be there.
+        draws: from which it follows what is hidden of it, while something is learned beside the task; () hides nothing.
     """
 
     id: str
@@ -69,5 +100,9 @@ class TaskGroup:
     rows: tuple[TaskRow, ...]
     target: Any = None
     boxes: Sequence[Any] = ()
+    whole_image: Any = None
+    is_open: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)
     mirrored: bool = False
+    swapped: bool = False
+    draws: tuple[int, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,16 @@ from roibeam.pipelines.finetuning.results.vcr_results import chosen_rows, read_v
 from roibeam.pipelines.finetuning.results.vqa_results import answered_questions, answers_by_question, read_vqa_results
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.sources.datasets.own_table import TableRow, read_table, table_of
-from roibeam.pipelines.sources.datasets.refer import read_refer
+from roibeam.pipelines.sources.datasets.refer import ReferringSentence, read_refer
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
-from roibeam.pipelines.sources.datasets.vqa import read_vqa_labels, read_vqa_question_ids
+from roibeam.pipelines.sources.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
 
 Measures = dict[str, Measure]
+# Of referring expressions: names of files. Instances are those of the data set, or all of COCO's.
+REFS: Mapping[str, str] = MappingProxyType(
+    {"refcoco": "refs(unc).p", "refcoco+": "refs(unc).p", "refcocog": "refs(umd).p"}
+)
+INSTANCES_NAMES = ("instances.json", "instances_train2014.json")
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,8 @@ class ScoredTask:
     open: Callable[[Path, str, str], OpenTask]
 
 
-VQA_YEARS = {"train": "train2014", "val": "val2014", "test": "test2015", "test-dev": "test-dev2015"}
+MINIVAL = "minival"  # of VQA, see `minival_ids`
+VQA_YEARS = {"train": "train2014", "val": "val2014", MINIVAL: "val2014", "test": "test2015", "test-dev": "test-dev2015"}
 _STRICT = "an id that is missing, doubled or unknown is an error"
 
 
@@ -80,6 +87,9 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
     else:
         path = find_file(folder, f"v2_mscoco_{year}_annotations.json")
         labels = list(read_vqa_labels(str(path)))
+        if split == MINIVAL:
+            chosen = minival_ids([each.question_id for each in labels])
+            labels = [each for each in labels if each.question_id in chosen]
         questions = [each.question_id for each in labels]
 
         def scored(results: str) -> Measures:
@@ -103,14 +113,14 @@ def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
         return scores_by_question(read_vcr_results(results), questions, repr(results))
 
     def scored(results: str) -> Measures:
-        return vcr_measures(
-            chosen_rows(labels, scores_by_question(read_vcr_results(results), questions, repr(results)))
-        )
+        told = read_vcr_results(results, whole=False)
+        return vcr_measures(chosen_rows(labels, scores_by_question(told, questions, repr(results))))
 
     said = f"{_STRICT}; there is no public scorer of this file, so official rules are the same"
     metric = (
         "share of right choices (eval_q2ar.py); QA->R is given the right answer; the first of equal scores is taken"
     )
+    said += "; a file of answers or of rationales alone is scored too, the leaderboard's has both"
     return OpenTask(metric, said, (path,), len(labels), check, scored)
 
 
@@ -134,11 +144,12 @@ def _open_nlvr2(folder: Path, split: str, rules: str) -> OpenTask:
     return OpenTask(metric, said if rules == OFFICIAL else strict, (path,), len(statements), check, scored)
 
 
-def _open_refer(refs: tuple[str, ...]) -> Callable[[Path, str, str], OpenTask]:
+def _open_refer(name: str) -> Callable[[Path, str, str], OpenTask]:
     def open_task(folder: Path, split: str, rules: str) -> OpenTask:
-        path = find_file(folder, *refs)
-        instances = find_file(folder, "instances.json")
-        sentences = [each for each in read_refer(str(path), str(instances)) if each.split == split]
+        path, instances = find_file(folder, REFS[name]), find_file(folder, *INSTANCES_NAMES)
+        every = list(read_refer(str(path), str(instances)))
+        check_data_set(name, path, every)
+        sentences = [each for each in every if each.split == split]
         if not sentences:
             raise ValueError(f"{str(path)!r}: no sentence of the split {split}")
         rule = BOX_RULES["refer" if rules in (STRICT, OFFICIAL) else rules]
@@ -150,6 +161,30 @@ def _open_refer(refs: tuple[str, ...]) -> Callable[[Path, str, str], OpenTask]:
         return OpenTask(metric, _STRICT, (path, instances), len(sentences), scored, scored)
 
     return open_task
+
+
+def check_data_set(name: str, refs: Path, sentences: Iterable[ReferringSentence]) -> None:
+    """Whether a file of references can be that of the data set: two of them call theirs alike.
+
+    Args:
+        name: one of `REFS`.
+    Raises:
+        ValueError: when its folder has the name of another one, or a split as many sentences as that of another one.
+    """
+    others = [each for each, file in REFS.items() if file == REFS[name] and each != name]
+    counts, own = Counter(each.split for each in sentences), SCORED_TASKS[name].splits
+    for other in others:
+        what = ""
+        if refs.resolve().parent.name.lower() == other:
+            what = f"lies in a folder called {other}"
+        for split, count in counts.items():
+            if count == SCORED_TASKS[other].splits.get(split) != own.get(split):
+                what = f"has {count:,} sentences of {split}, as {other} has and {name} has not"
+        if what:
+            raise ValueError(
+                f"{str(refs)!r} {what}; both call their file so: give --data the folder of {name}, or take the task "
+                f"{other}"
+            )
 
 
 def opened_rows(
@@ -195,19 +230,19 @@ BOTH_RULES = (STRICT, OFFICIAL)
 SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
     {
         "vqa": ScoredTask(
-            {"val": 214_354, "train": 443_757, "test": 447_793, "test-dev": 107_394}, BOTH_RULES, _open_vqa
+            {"val": 214_354, "train": 443_757, "test": 447_793, "test-dev": 107_394, MINIVAL: 3_000},
+            BOTH_RULES,
+            _open_vqa,
         ),
         "vcr": ScoredTask({"val": 26_534, "train": 212_923, "test": 25_263}, BOTH_RULES, _open_vcr),
         "nlvr2": ScoredTask({"dev": 6_982, "train": 86_373, "test1": 6_967, "test2": 6_970}, BOTH_RULES, _open_nlvr2),
         "refcoco": ScoredTask(
-            {"val": 10_834, "testA": 5_657, "testB": 5_095, "train": 120_624}, _BOX_RULES, _open_refer(("refs(unc).p",))
+            {"val": 10_834, "testA": 5_657, "testB": 5_095, "train": 120_624}, _BOX_RULES, _open_refer("refcoco")
         ),
         "refcoco+": ScoredTask(
-            {"val": 10_758, "testA": 5_726, "testB": 4_889, "train": 120_191}, _BOX_RULES, _open_refer(("refs(unc).p",))
+            {"val": 10_758, "testA": 5_726, "testB": 4_889, "train": 120_191}, _BOX_RULES, _open_refer("refcoco+")
         ),
-        "refcocog": ScoredTask(
-            {"val": 4_896, "test": 9_602, "train": 80_512}, _BOX_RULES, _open_refer(("refs(umd).p",))
-        ),
+        "refcocog": ScoredTask({"val": 4_896, "test": 9_602, "train": 80_512}, _BOX_RULES, _open_refer("refcocog")),
         "labels": ScoredTask({"val": None, "train": None, "test": None}, BOTH_RULES, _open_labels),
     }
 )  # fmt: skip

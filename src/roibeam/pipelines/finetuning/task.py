@@ -11,7 +11,7 @@ import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, PieceCoder, TaskGroup
 
 
 class Prediction(NamedTuple):
@@ -44,6 +44,42 @@ def has_target(group: TaskGroup) -> bool:
     return group.target is not None
 
 
+class JoinedImage(NamedTuple):
+    """An image with the regions of two stores, all of them shown.
+
+    Attributes:
+        record: detected regions, then annotated ones.
+        named: number of a box, as words name it -> its place among these regions.
+        num_boxes: that words may name.
+        whole: (D,) float32, feature of the whole image, of all regions of both stores.
+    """
+
+    record: RegionRecord
+    named: Mapping[int, int]
+    num_boxes: int
+    whole: np.ndarray
+
+
+@dataclass(frozen=True)
+class BesideTask:
+    """What a run learns beside its task, from the same rows.
+
+    Attributes:
+        class_names: of regions, the first one that of the whole image; () asks nothing of regions.
+        classes: group -> (boxes,) int64, the class of each box, by the number that words name it by.
+        hidden_regions: share of the boxes that are hidden and asked; 0 asks all of them, and hides none.
+        region_weight, word_weight: of these losses beside the task's.
+        hidden_words: share of words that are hidden and asked; 0 asks none.
+    """
+
+    class_names: tuple[str, ...] = ()
+    classes: Callable[[TaskGroup], np.ndarray] | None = None
+    hidden_regions: float = 0.0
+    region_weight: float = 1.0
+    hidden_words: float = 0.0
+    word_weight: float = 1.0
+
+
 @dataclass(frozen=True)
 class DownstreamTask:
     """A task with its folder of files opened.
@@ -59,8 +95,13 @@ class DownstreamTask:
         write: entries -> the result file.
         labels: what the numbers of a LABEL task mean; kept with the model.
         num_images: that a row shows.
-        mirrored: a group -> the same beside its mirrored images, which every other group of training is by chance; None
-            for a run that mirrors nothing.
+        mirrored: a group -> the same beside its mirrored images; None for a task that does not say what its words
+            become.
+        mirrors: whether every other group of training, by chance, is mirrored on stored features; from photos the run
+            says it (`TaskPhotos.flip`).
+        outlines: path of a photo, its record, cells each way -> (K, cells, cells) float32, what each cell of each of
+            the record's regions counts, from photos; None for regions that count whole.
+        whole_image: of REGION, the image as a whole is the first candidate; every group says its box.
         region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
         splits: their names, in the order to be shown.
         regions: group, place of an image in it, its record -> (R,) int64, which of its regions are shown in which
@@ -69,6 +110,19 @@ class DownstreamTask:
         judged_rows: of CHOICE: which rows of a group are judged, and which of these is right; None for all of them,
             with the target's.
         right_words: what is right for a group, for people; None where labels, choices or boxes say it.
+        joined: group, place of an image in it, its record, and that of the annotated boxes -> what is shown; None for a
+            task that takes no second store.
+        num_boxes: group -> boxes of its image that the store of them must have, no more and no fewer; None where any
+            number will do.
+        pieces: group, tokenizer, and the piece that the system puts between parts of a context or None -> of each row
+            its parts in pieces, the choice last, cut by the task's own rules; None leaves that to the layout.
+        max_pieces: text pieces of a row, special ones not counted, that `pieces` leaves; 0 for any number.
+        turns: group -> what of several problems it is of, which one model learns in turn; None for one problem.
+        updates: of several problems, as of `AlternatingTask`.
+        judged: a group of the validation split -> as a run asks about it while it trains, with the rows that are judged
+            alone; None asks about all.
+        tells: what a result file of this model tells; a second model may tell the rest. () for all there is.
+        beside: what is learned beside the task; None for nothing.
     """
 
     name: str
@@ -82,17 +136,30 @@ class DownstreamTask:
     write: Callable[[Path, Sequence[Any]], None]
     labels: tuple[str, ...] = ()
     num_images: int = 1
+    whole_image: bool = False
     mirrored: Callable[[TaskGroup], TaskGroup] | None = None
+    mirrors: bool = False
+    outlines: Callable[[str, RegionRecord, int], np.ndarray] | None = None
     region_targets: Mapping[str, Any] = field(default_factory=dict)
     splits: tuple[str, ...] = ("train", "val", "test")
     regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None
     is_told: Callable[[TaskGroup], bool] = has_target
     judged_rows: Callable[[TaskGroup], tuple[slice, int | None]] | None = None
     right_words: Callable[[TaskGroup], str] | None = None
+    joined: Callable[[TaskGroup, int, RegionRecord, RegionRecord], JoinedImage] | None = None
+    num_boxes: Callable[[TaskGroup], int] | None = None
+    pieces: Callable[[TaskGroup, PieceCoder, int | None], list[list[PartPieces]]] | None = None
+    max_pieces: int = 0
+    turns: Callable[[TaskGroup], str] | None = None
+    updates: str = "step"
+    judged: Callable[[TaskGroup], TaskGroup] | None = None
+    tells: tuple[str, ...] = ()
+    beside: BesideTask | None = None
 
     def __post_init__(self) -> None:
         if self.form == LABEL and len(self.labels) < 2:
             raise ValueError(f"{self.name}: {len(self.labels)} labels; a model that chooses needs at least 2")
+        assert self.form == CHOICE or self.pieces is None, "only rows of choices are cut by their task"
 
     def check_split(self, split: str) -> None:
         """Raises ValueError for a split that there is not."""
@@ -107,7 +174,9 @@ class NamedTask(NamedTuple):
         options: frozen dataclass of its settings, all with defaults.
         open: folder of its files, its settings, and the labels that a model learned, None for a new model -> the task.
             ValueError for files that are not there or not what they should be.
+        check: its settings -> nothing; ValueError for those that cannot be trained with. None where all can.
     """
 
     options: type
     open: Callable[[Path, Any, Sequence[str] | None], DownstreamTask]
+    check: Callable[[Any], None] | None = None

@@ -10,18 +10,17 @@ VL-BERT's release (jackroos/VL-BERT) has such models as one file, which the func
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from safetensors.torch import save_model
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roibeam.extraction.choice.detector_folder import dataclass_of, detector_names
-from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import Conventions
+from roibeam.extraction.choice.detector_folder import detector_names
 from roibeam.extraction.network.state import check_state
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.training.heads import DetectorHeads
@@ -29,7 +28,6 @@ from roibeam.extraction.weights.families import COUNTER, DATA_PARALLEL_PREFIX, V
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_weights
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.checkpoint import (
     LAST_STAGE,
     LAST_STAGE_AGAIN,
@@ -38,6 +36,7 @@ from roibeam.model.vlbert.checkpoint import (
     state_to_official,
 )
 from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.model_files.encoder_settings import JOINT_FORMAT, read_joint_settings
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.model_files.model_checkpoint import (
     ModelCheckpoint,
@@ -47,24 +46,27 @@ from roibeam.pipelines.model_files.model_checkpoint import (
     config_class_of,
     load_model,
 )
-from roibeam.pipelines.model_files.model_folder import check_model_sums, model_folder
+from roibeam.pipelines.model_files.model_folder import TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.training.checkpoint import put_in_place
 from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 _HEADS = "detection."
-_FORMAT = 1
-_MAX_CONFIG_BYTES = 2**20
 
 
-def describe_joint(joint: EndToEndModel) -> dict[str, Any]:
+def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What `config.json` holds.
 
+    Args:
+        model: what is said of the model; None for its configuration and class.
     Raises:
         ValueError: when the encoder has other parts than its config makes, so that it could not be read back.
     """
-    encoder, model = region_encoder_of(joint), cast(PreTrainedModel, joint.model)
+    encoder = region_encoder_of(joint)
+    if model is None:
+        own = cast(PreTrainedModel, joint.model)
+        model = {**own.config.to_diff_dict(), "architectures": [type(own).__name__]}
     with torch.device("meta"):
         described = RegionEncoder(encoder.config, encoder.conventions)
     try:
@@ -77,9 +79,9 @@ def describe_joint(joint: EndToEndModel) -> dict[str, Any]:
         names = {"class_names": list(joint.class_names), "attribute_names": list(joint.attribute_names)}
         detection = {"detection": names}
     return {
-        "format": _FORMAT,
+        "format": JOINT_FORMAT,
         "end_to_end": asdict(joint.choices),
-        "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},
+        "model": dict(model),
         "region_encoder": {
             "detector": asdict(encoder.config),
             "conventions": asdict(encoder.conventions),
@@ -156,10 +158,18 @@ def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheck
     return JointCheckpoint(cast(PreTrainedModel, joint.model), *found, joint=joint)
 
 
-def load_joint(folder: str | Path) -> EndToEndModel:
+def load_joint(
+    folder: str | Path,
+    *,
+    make_model: Callable[[Mapping[str, Any]], nn.Module] | None = None,
+    left_out: str | None = None,
+) -> EndToEndModel:
     """The model and its encoder, in evaluation mode, with every weight bit for bit as it was saved; a `JointDetector`
     with default losses where it was trained on labelled photos too.
 
+    Args:
+        make_model: what the config says of the model -> the model with any weights; None for those of `MODEL_CLASSES`.
+        left_out: beginning of the names of weights that this model does not have; None for none.
     Raises:
         ValueError: one line that names the file: when it is missing, damaged or of another kind, or when config and
             weights do not fit, such as features of two widths, or a weight that is missing, too much or misshapen.
@@ -170,19 +180,18 @@ def load_joint(folder: str | Path) -> EndToEndModel:
             raise ValueError(
                 f"{folder}: {needed.name} is missing; a joint checkpoint is {CONFIG_NAME} and {WEIGHTS_NAME}"
             )
-    found = _read_config(path)
-    part = found["region_encoder"]
-    config = dataclass_of(part, "detector", DetectorConfig, path)
-    conventions = dataclass_of(part, "conventions", Conventions, path)
-    choices = dataclass_of(found, "end_to_end", EndToEndChoices, path)
-    model_class = class_of(found["model"], path)
-    names = detector_names(found["detection"], config, path) if "detection" in found else None
+    found = read_joint_settings(path)
+    config, conventions, content = found.config, found.conventions, found.content
+    names = detector_names(content["detection"], config, path) if "detection" in content else None
+    maker = make_model or _maker_of(content["model"], path)
 
     def make() -> EndToEndModel:
-        model = model_class(config_class_of(model_class).from_dict(found["model"]))
-        return EndToEndModel(model, RegionEncoder(config, conventions, frozen_stages=part["frozen_stages"]), choices)
+        encoder = RegionEncoder(config, conventions, frozen_stages=found.frozen_stages)
+        return EndToEndModel(maker(content["model"]), encoder, found.choices)
 
     tensors = _tensors(weights)
+    if left_out is not None:
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"model.{left_out}")}
     of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
     try:
         joint = build_model(make, tensors)
@@ -194,7 +203,7 @@ def load_joint(folder: str | Path) -> EndToEndModel:
         heads.load_state_dict(state)
         classes, attributes = names
         return JointDetector(
-            joint.model, region_encoder_of(joint), choices, heads, class_names=classes, attribute_names=attributes
+            joint.model, region_encoder_of(joint), found.choices, heads, class_names=classes, attribute_names=attributes
         ).eval()
     except (ValueError, TypeError) as error:
         raise ValueError(f"{folder}: {error}") from None
@@ -269,21 +278,12 @@ def save_official_joint(joint: EndToEndModel, path: str | Path, kind: str = "pre
     return final
 
 
+def _maker_of(described: Mapping[str, Any], path: Path) -> Callable[[Mapping[str, Any]], nn.Module]:
+    if described.get("model_type") == TASK_MODEL:
+        raise ValueError(f"{path.parent}: a model that was fine-tuned for a task; roibeam predict asks it")
+    model_class = class_of(described, path)
+    return lambda settings: model_class(config_class_of(model_class).from_dict(dict(settings)))
+
+
 def _tensors(path: Path) -> dict[str, Tensor]:
     return {name: value for name, value in read_tensors(path).items() if isinstance(value, Tensor)}
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    hint = "a joint checkpoint's config.json is written by save_joint"
-    found = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES, hint=hint)
-    sections = ("end_to_end", "model", "region_encoder")
-    if not all(isinstance(found.get(section), dict) for section in sections):
-        raise ValueError(f"{path}: no joint checkpoint's config.json, which has {', '.join(sections)}")
-    if found.get("format") != _FORMAT:
-        raise ValueError(
-            f'{path}: "format" is {found.get("format")!r}, this roibeam reads {_FORMAT}; is it of a newer one?'
-        )
-    stages = found["region_encoder"].get("frozen_stages")
-    if not isinstance(stages, list) or not all(isinstance(stage, int) for stage in stages):
-        raise ValueError(f"{path}: region_encoder.frozen_stages is {stages!r}; it must be a list of stage numbers")
-    return found

@@ -22,6 +22,7 @@ from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_ka
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.sources.datasets.own_table import KINDS, read_table
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_images
+from roibeam.pipelines.sources.datasets.vqa import MINIVAL_QUESTIONS
 from roibeam.pipelines.sources.id_lists import read_id_list
 from roibeam.pipelines.sources.image_identity import (
     COCO,
@@ -38,7 +39,6 @@ from roibeam.pipelines.sources.image_identity import (
 from roibeam.pipelines.sources.source_kinds import Source, open_source
 
 _EXAMPLES = 3
-MINIVAL_QUESTIONS = 3_000  # of VQA (vilbert_beta, vqa_dataset.py)
 _REFER_SPLITS = ("train", "val", "test", "testA", "testB", "testC")
 _HeldOut = tuple[str, list[Key]]  # what the file calls an image, and what it is known by
 Aliases = dict[Key, list[Key]]

@@ -65,7 +65,7 @@ def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> li
         if not parameter.requires_grad:
             continue
         try:
-            treatment = PARAMETER_RULES[rule](name)
+            treatment = PARAMETER_RULES[rule](name.removeprefix(_MODEL))
         except ValueError as error:
             raise ValueError(f"parameter rule {rule!r} is not for a {type(model).__name__}: {error}") from None
         if treatment is not None:
@@ -80,6 +80,10 @@ def _group(parameters: list[nn.Parameter], scale: float, decays: bool) -> Parame
 
 
 # --- the rules ---
+
+# Parameters of a `TaskModel`: those of the model in it, and of a head of ours, which no release names. It is treated as
+# the release treats its own new heads.
+_MODEL, _HEAD = "model.", "head."
 
 
 def _vl_bert(name: str) -> Treatment:
@@ -104,6 +108,11 @@ def _vilbert_release_tasks(name: str) -> Treatment:
     return Treatment(decays=_named_without_decay(official), rate=rate)
 
 
+def _vilbert_tasks(name: str) -> Treatment:
+    """What jiasenlu/vilbert_beta train_tasks.py means: matrices decay; the answer classifier has a rate of its own."""
+    return _vilbert_release_tasks(name)._replace(decays=not _vilbert_release_tasks(name).decays)
+
+
 def _vilbert_release_mt(name: str) -> Treatment:
     """facebookresearch/vilbert-multi-task train_concap.py: matrices decay, and all have one rate.
 
@@ -119,7 +128,7 @@ def _vilbert_release_mt_tasks(name: str) -> Treatment:
     The classifiers' LayerNorms are not named "LayerNorm" there, so their weights decay.
     """
     official = _vilbert_name(name, "release-mt")
-    rate = NEW_HEAD_RATE if "vil_" in official else None
+    rate = NEW_HEAD_RATE if "vil_" in official or official.startswith(_HEAD) else None
     return Treatment(decays=not _named_without_decay(official), rate=rate)
 
 
@@ -135,7 +144,7 @@ def _visualbert_ucla(name: str) -> Treatment | None:
     """uclanlp/visualbert models/model_wrapper.py: nothing named "pooler" is trained, though a loss may read it."""
     from roibeam.model.visualbert.checkpoint import TABLE
 
-    official = TABLE.official(name)
+    official = name if name.startswith(_HEAD) else TABLE.official(name)
     return None if "pooler" in official else Treatment(decays=not _named_without_decay(official))
 
 
@@ -155,6 +164,7 @@ PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
         "vl-bert": _vl_bert,
         "vilbert-release": _vilbert_release,
         "vilbert-release-tasks": _vilbert_release_tasks,
+        "vilbert-tasks": _vilbert_tasks,
         "vilbert-release-mt": _vilbert_release_mt,
         "vilbert-release-mt-tasks": _vilbert_release_mt_tasks,
         "vilbert-release-mt-vision-scratch": _vilbert_release_mt_vision_scratch,
@@ -186,7 +196,7 @@ def _vilbert_name(name: str, release: str) -> str:
     # Imported here: a detector is trained without transformers, which model configs need.
     from roibeam.model.vilbert.checkpoint import TABLES
 
-    return TABLES[release].official(name)
+    return name if name.startswith(_HEAD) else TABLES[release].official(name)
 
 
 _MANY_LAYERS = 96  # of each kind; rules read no layer numbers
@@ -200,4 +210,4 @@ def _interbert_table() -> KeyTable:
 
 
 def _interbert_name(name: str) -> str:
-    return _interbert_table().official(name)
+    return name if name.startswith(_HEAD) else _interbert_table().official(name)

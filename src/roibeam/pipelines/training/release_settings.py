@@ -84,6 +84,25 @@ RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
+# Fields by which a release does what nobody meant: means of micro-batches, gradients lost but for the last one, decay
+# on the wrong parameters or some not trained, a schedule that lags one step. Everything else is a choice.
+ACCIDENTS = ("loss_mean", "step_gradients", "parameter_groups", "starts_at_zero")
+
+
+def parted_settings(
+    name: str, *, meant: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a release without its accidents, and these.
+
+    Args:
+        name: as of `release_settings`.
+        meant: fields that count in the first of them in place of an accident, or of a field that is none.
+    """
+    every = release_settings(name)
+    accidents = {field: value for field, value in every.items() if field in ACCIDENTS and meant.get(field) != value}
+    return {**{field: value for field, value in every.items() if field not in ACCIDENTS}, **meant}, accidents
+
+
 def release_settings(name: str) -> dict[str, Any]:
     """Fields of `TrainConfig`, for one of `RELEASE_SETTINGS`.
 

@@ -61,7 +61,8 @@ def _of_two_streams(config: Any) -> RegionObjective | None:
     if config.region_loss == "none":
         return None
     if config.region_loss == "kl":
-        return RegionObjective("kl", config.region_target_size)
+        loss = "class" if getattr(config, "region_labels", "soft") == "hard" else "kl"
+        return RegionObjective(loss, config.region_target_size)
     return RegionObjective(config.region_loss, 0, getattr(config, "num_negatives", 0))
 
 

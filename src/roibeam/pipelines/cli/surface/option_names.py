@@ -101,6 +101,9 @@ _INPUTS = {
     "data": _path("Folder with the official files of a data set.", "DIR", INPUT),
     "photo": _path("File of one photo.", "FILE", INPUT),
     "store": _text("Store of region features: a folder, or a URL.", "STORE", INPUT),
+    "annotated-store": _text(
+        "Of the task's own boxes, beside the regions that --store detected (VCR).", "STORE", INPUT, is_advanced=True
+    ),
     "captions": _text("Captions: .json of COCO, Karpathy or SBU, .tsv or .token.", "FILE", INPUT),
     "boxes": _text("Describe these boxes instead of finding regions.", "FILE", INPUT),
     "min-match": _share(

@@ -12,12 +12,14 @@ import typer
 from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import DROP_HELD_OUT, HELD_OUT, JSON, NUMBERS_OF, RESUME, THREADS, run_folder_lines
 from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.cli.surface.option_names import TRAINING
+from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
 from roibeam.pipelines.foundation.console.interruption import typed_again
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
     from roibeam.pipelines.finetuning.frame.finetune_run import FinetuneResult
@@ -29,6 +31,7 @@ def finetune_command(
     start: Annotated[str, option("from", "Or none: new weights.")],
     store: Annotated[str, option("store", "Of all images of the task.")],
     data: Annotated[Path, option("data", "Or tables of your own (docs/finetuning.md).")],
+    annotated_store: Annotated[str | None, option("annotated-store")] = None,
     recipe: Annotated[str | None, option("recipe", "Here: a published run of the task.")] = None,
     system: Annotated[str | None, option("system", "With --from none.", default="that of --from or --recipe")] = None,
     model: Annotated[str | None, option("model", "With --from none.", default="small")] = None,
@@ -55,7 +58,8 @@ def finetune_command(
         list[str] | None,
         option(
             "set",
-            "Sections: train, data, layout, head, and one with the name of the task. docs/finetuning.md tells more.",
+            "Sections: train, data, layout, head, one with the name of the task; end to end also detector, encoder, "
+            "photos, end_to_end. docs/finetuning.md tells more.",
             group=TRAINING,
         ),
     ] = None,
@@ -64,9 +68,20 @@ def finetune_command(
         str | None, option("precision", values="float32, bf16 or fp16", default="that of the recipe, else float32")
     ] = None,
     threads: Annotated[int | None, THREADS] = None,
+    end_to_end: Annotated[bool, option("end-to-end")] = False,
+    photos: Annotated[str | None, option("photos", default="where the store says", group=END_TO_END)] = None,
+    detector: Annotated[
+        str | None,
+        option("detector", default=f"that of --from, else {DEFAULT_ENCODER}", group=END_TO_END),
+    ] = None,
+    weights: Annotated[str | None, option("weights", default="those of --detector", group=END_TO_END)] = None,
+    conventions: Annotated[
+        str | None,
+        option("conventions", default="those of --detector, else vlbert-e2e", group=END_TO_END),
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Trains a pre-trained model on a task, from stored features.
+    """Trains a pre-trained model on a task, from stored features or through the detector's network.
 
     Tasks are vqa, vcr, nlvr2, refcoco, refcoco+ and refcocog from their official files; labels, one label for an image
     and a text, from a table of your own; or a file of your own task. torchrun starts it on several GPUs.
@@ -75,13 +90,17 @@ def finetune_command(
         roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
         roibeam finetune r/ --task labels --from run/ --store store/ --data my/
         roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3
+        roibeam finetune r/ --task vcr --from run/ --store s/ --data d/ --end-to-end
     """
     request = FinetuneRequest(
-        out=out, task=task, start=start, store=store, data=data, recipe=recipe, system=system, size=model,
-        from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps, batch_size=batch_size,
-        learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, threads=threads, seed=seed, seeds=seeds,
+        out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,
+        system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,
+        batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, threads=threads,
+        seed=seed, seeds=seeds,
         settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
         held_out=HeldOutWords(held_out or (), drop_held_out, numbers_of), command=typed_again(sys.argv),
+        end_to_end=end_to_end,
+        encoder=EncoderRequest(photos=photos, detector=detector, weights=weights, conventions=conventions),
     )  # fmt: skip
     # Before torch is imported.
     from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune

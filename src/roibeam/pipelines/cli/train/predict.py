@@ -13,6 +13,7 @@ from roibeam.pipelines.cli.options import JSON, THREADS
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.foundation.console.interruption import typed_again
 from roibeam.pipelines.foundation.console.progress import waiting
 
@@ -22,7 +23,14 @@ def predict_command(
     store: Annotated[str, option("store", "Of all images of the split.")],
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],
+    second: Annotated[
+        Path | None, argument("RUN_2", "A run of VCR's other problem, for one file that tells both.")
+    ] = None,
     task: Annotated[str | None, option("task", "Here: of a task of your own, its file.", default="that of RUN")] = None,
+    annotated_store: Annotated[str | None, option("annotated-store")] = None,
+    photos: Annotated[
+        str | None, option("photos", "For a model trained end to end.", default="where the store says")
+    ] = None,
     split: Annotated[str, option("split")] = "val",
     page: Annotated[Path | None, option("page")] = None,
     blind: Annotated[bool, option("blind")] = False,
@@ -42,10 +50,12 @@ def predict_command(
         roibeam predict vqa-run/ --store store/ --data vqa/ --out answers.json
         roibeam predict vqa-run/ --store store/ --data vqa/ --blind --out blind.json
         roibeam predict r/ --store s/ --data vqa/ --out a.json --page a.html
+        roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
     """
     request = PredictRequest(
-        run=run, store=store, data=data, out=out, split=split, blind=blind, permute_images=permute_images, seed=seed,
-        batch_size=batch_size, device=device, threads=threads, task=task, page=page, command=typed_again(sys.argv),
+        run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, photos=photos,
+        split=split, blind=blind, permute_images=permute_images, seed=seed, batch_size=batch_size, device=device,
+        threads=threads, task=task, page=page, command=typed_again(sys.argv),
     )  # fmt: skip
     check_predict(request)
     with waiting("loading torch"):
@@ -70,4 +80,8 @@ def predict_command(
         typer.echo(f"note: {note}")
     if result.page is not None:
         typer.echo(f"{result.page}   the best and the worst of them")
-    typer.echo(f"{result.out}   {result.groups:,} answers; roibeam score {result.task} {result.out} --data {data}")
+    scored = f"roibeam score {result.task} {result.out} --data {data}"
+    known = SCORED_TASKS.get(result.task)
+    if known is not None and split != next(iter(known.splits)):
+        scored += f" --split {split}"
+    typer.echo(f"{result.out}   {result.groups:,} answers; {scored}")

@@ -27,9 +27,9 @@ from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
 from roibeam.pipelines.pretraining.requests.request import (
-    DEFAULT_ENCODER,
     PretrainRequest,
     RequestedData,
     RequestedEncoder,

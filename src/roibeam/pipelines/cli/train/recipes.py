@@ -11,7 +11,7 @@ import typer
 from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument
-from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, NOTHING, PRETRAINED, TaskRecipe
 
 if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -80,17 +80,25 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
 def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
     warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
     falls = f", falls after {' and '.join(f'{share:.0%}' for share in recipe.decays_at)}" if recipe.decays_at else ""
+    hours = "not measured" if recipe.gpu_hours is None else f"{recipe.gpu_hours:g}, one H100"
+    starts = {PRETRAINED: "pre-trained", BERT: "new, from BERT", NOTHING: "new"}
     return [
         f"{name}: {recipe.summary}",
-        f"  source     {recipe.source}",
-        f"  task       {recipe.task}, with the {recipe.head} head of {recipe.system}",
+        *_wrapped("  source", recipe.source),
+        f"  task       {recipe.task}; system {recipe.system}, head {recipe.head}",
+        f"  model      that of {recipe.model}, {starts[recipe.start]}; {recipe.parameters:,} parameters are trained",
+        *([f"  in turn    with {recipe.in_turn_with}, by one model"] if recipe.in_turn_with else []),
+        *(["  end to end through the detector's head"] if recipe.end_to_end else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} questions, rate {recipe.learning_rate:g}, "
         f"warm-up {warmup}{falls}",
+        f"  GPU hours  {hours}",
         *_wrapped("  optimiser", _settings(recipe.settings)),
+        *(_wrapped("  accidents", _settings(recipe.accidents)) if recipe.accidents else []),
         *_wrapped("  task", _settings(dataclasses.asdict(recipe.options))),
         *_wrapped("  layout", _settings(dataclasses.asdict(recipe.layout))),
         "  printed",
         *(f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures),
+        *([] if recipe.figures else ["    nothing that is known here"]),
         "  left open",
         *(f"    {each}" for each in recipe.left_open),
     ]
@@ -106,7 +114,9 @@ def _settings(settings: Any) -> str:
 
 def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
     if isinstance(recipe, TaskRecipe):
-        return {**dataclasses.asdict(dataclasses.replace(recipe, settings={})), "settings": dict(recipe.settings)}
+        bare = dataclasses.replace(recipe, settings={}, accidents={}, model_fields={})
+        plain = {name: dict(getattr(recipe, name)) for name in ("settings", "accidents", "model_fields")}
+        return {**dataclasses.asdict(bare), **plain, "parameters": recipe.parameters}
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):
         del fields[name]

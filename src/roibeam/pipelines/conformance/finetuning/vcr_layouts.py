@@ -19,19 +19,24 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.model.common.regions import WHOLE_IMAGE_LOCATION, region_locations
 from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
 from roibeam.pipelines.conformance.finetuning.item_files import FILES, json_of, write_item_file
-from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, RATIONALE, VcrOptions, group_pieces, vcr_groups
-from roibeam.pipelines.finetuning.tasks.vcr_names import DRAWN, IN_TURN, RESTARTED, NameRule, NamesDrawn, name_rule
-from roibeam.pipelines.finetuning.tasks.vcr_photo import VcrPhoto, prepare_vcr_photo
-from roibeam.pipelines.finetuning.tasks.vcr_pieces import (
+from roibeam.pipelines.finetuning.tasks.vcr_rules.names import (
+    DRAWN,
+    IN_TURN,
+    RESTARTED,
+    NameRule,
+    NamesDrawn,
+    name_rule,
+)
+from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import VcrPhoto, prepare_vcr_photo
+from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     CHOICE_END,
     CHOICE_FRONT,
     RUNNING,
     SHARED,
-    PartPieces,
-    PieceCoder,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_regions import (
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import (
     DETECTED,
     NAMED,
     SHOWN,

@@ -26,7 +26,13 @@ from roibeam.pipelines.conformance.finetuning.trajectory import Terms, Trajector
 from roibeam.pipelines.conformance.model_case import ModelArrays
 from roibeam.pipelines.conformance.vlbert.case import VLBertCase, batch_of, open_case
 from roibeam.pipelines.conformance.vlbert.pixels import PREFIX
-from roibeam.pipelines.conformance.vlbert.task_cases import choice_texts, object_labels, target_checks, words_of_regions
+from roibeam.pipelines.conformance.vlbert.task_cases import (
+    choice_texts,
+    classes_of_regions,
+    object_labels,
+    target_checks,
+    words_of_regions,
+)
 from roibeam.pipelines.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.release_settings import release_settings
@@ -209,7 +215,10 @@ def _vcr_terms(model: Any, case: VLBertCase) -> Terms:
     elements = ImageElements(*(part.repeat_interleave(choices, dim=0) for part in shown))
     hw = case.image_hw(questions).repeat_interleave(choices, dim=0)
     aligned = words_of_regions(text.tags, count - 1)
-    batch = batch_of(text.ids, text.mask, text.segments, elements, hw, aligned_words=aligned)
+    classes = classes_of_regions(arrays, choices)
+    batch = batch_of(
+        text.ids, text.mask, text.segments, elements, hw, aligned_words=aligned, region_classes=classes
+    )  # fmt: skip
     output = model.vlbert.encode(batch, elements)
     right = arrays.whole("in/answer_label", 0, choices, questions)
     answer = model.choice_loss(model.choices(output, choices), right)

@@ -60,9 +60,10 @@ def vcr_checks(arrays: ModelArrays) -> Iterator[Check]:
     yield from _text_checks(case, text, (questions, choices))
     elements = type(shown)(*(part.repeat_interleave(choices, dim=0) for part in shown))
     hw = case.image_hw(questions).repeat_interleave(choices, dim=0)
+    aligned, classes = words_of_regions(text.tags, count - 1), classes_of_regions(arrays, choices)
     batch = batch_of(
-        text.ids, text.mask, text.segments, elements, hw, aligned_words=words_of_regions(text.tags, count - 1)
-    )
+        text.ids, text.mask, text.segments, elements, hw, aligned_words=aligned, region_classes=classes
+    )  # fmt: skip
     output = model.vlbert.encode(batch, elements)
     yield from case.state_checks(text.mask, elements.mask)
     scores = model.choices(output, choices)
@@ -70,7 +71,7 @@ def vcr_checks(arrays: ModelArrays) -> Iterator[Check]:
     yield from case.real("inference_logits", scores)
     longest = int(shown.mask.sum(dim=1).max())
     with torch.no_grad():
-        _, visuals = model.vlbert.embed_elements(shown, hw[::choices])
+        _, visuals = model.vlbert.embed_elements(shown, hw[::choices], classes[::choices])
     yield from case.real("obj_reps", visuals[:, :longest], shown.mask[:, :longest])
     yield from case.real("obj_reps_raw", shown.features[:, :longest].detach(), shown.mask[:, :longest])
     right = arrays.whole("in/answer_label", 0, choices, questions)
@@ -155,6 +156,11 @@ def words_of_regions(tags_BT: Tensor, regions: int) -> Tensor:
     """(B, R, T) `VLBatch.aligned_words`: tag n names element n, which is region n - 1; 0 is the whole image."""
     named = tags_BT[:, None] == torch.arange(1, regions + 1)[None, :, None]
     return torch.where(named, torch.arange(tags_BT.shape[1]), -1)
+
+
+def classes_of_regions(arrays: ModelArrays, choices: int) -> Tensor:
+    """(rows, R) long, of each choice's row; without the whole image."""
+    return arrays.floats("in/boxes")[:, 1:, 5].long().repeat_interleave(choices, dim=0)
 
 
 def object_labels(arrays: ModelArrays, config: VLBertTaskConfig, real: Tensor) -> Tensor:

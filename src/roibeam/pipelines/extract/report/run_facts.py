@@ -85,10 +85,13 @@ def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tup
     detector, options = manifest.config["detector"], manifest.config["options"]
     config, selection = detector["config"], detector["selection"]
     numerics = manifest.fingerprint.numerics
-    network = (
-        f"ResNet-{config['depth']}-C4, {config['num_classes']} classes, {config['num_attributes']} attributes, "
-        f"{config['short_edge']}/{config['long_edge']} px, {config['proposals_after_nms']} proposals"
-    )
+    if "file" in config:
+        network = f"detectron2, {Path(config['file']).name}" + (f", layer {config['layer']}" if config["layer"] else "")
+    else:
+        network = (
+            f"ResNet-{config['depth']}-C4, {config['num_classes']} classes, {config['num_attributes']} attributes, "
+            f"{config['short_edge']}/{config['long_edge']} px, {config['proposals_after_nms']} proposals"
+        )
     kept = f"score {selection['min_score']}, {selection['min_regions']} to {selection['max_regions']} regions"
     boxes = plan.source.get("boxes")
     regions = f"{selection['method']}, {kept}" if boxes is None else f"the boxes given in {boxes}"

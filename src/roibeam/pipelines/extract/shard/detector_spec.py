@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self, TypeVar
 
+from roibeam.extraction.choice.detectron2_choice import Detectron2Config
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.fast.modes import mode_named
 from roibeam.extraction.network.config import DetectorConfig
@@ -20,16 +21,16 @@ class DetectorSpec:
     """How to build the detector of a run.
 
     Attributes:
-        config: network sizes.
+        config: network sizes, or which network of detectron2's.
         selection: which regions are kept.
         weights: see `roibeam.extraction.weights.loading`.
         device: "cpu", "cuda:1", ..., or "cuda": where there are several, each process takes its own.
         threads: CPU threads of one detector call; None means what torch chooses.
-        conventions: how it computes.
+        conventions: how it computes; one of detectron2's by its own rules, which are nearest to "d2".
         mode: "exact" or a faster one, see `roibeam.extraction.fast.modes`.
     """
 
-    config: DetectorConfig
+    config: DetectorConfig | Detectron2Config
     selection: SelectionPolicy
     weights: str
     device: str = "cpu"
@@ -39,6 +40,8 @@ class DetectorSpec:
 
     def __post_init__(self) -> None:
         mode_named(self.mode, self.device)
+        if isinstance(self.config, Detectron2Config) and self.mode != "exact":
+            raise ValueError(f"mode {self.mode}: a network of detectron2's computes in float32; leave --precision out")
 
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Self:
@@ -47,8 +50,9 @@ class DetectorSpec:
         Raises:
             ValueError: for a field that is not known, or a value that it cannot have.
         """
+        of_detectron2 = "file" in recorded.get("config", {})
         inner: dict[str, type[Any]] = {
-            "config": DetectorConfig,
+            "config": Detectron2Config if of_detectron2 else DetectorConfig,
             "selection": SelectionPolicy,
             "conventions": Conventions,
         }

@@ -15,8 +15,8 @@ from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.global_feature import GlobalFeature, build_global_feature
 from roibeam.extraction.network.config import PROPOSAL_SIZES
 from roibeam.extraction.network.conventions import PROPOSAL_FIELDS
-from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
+from roibeam.pipelines.extract.shard.built_detector import built_detector
 from roibeam.pipelines.extract.shard.cuda_device import own_device
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
 
@@ -37,15 +37,7 @@ def shared_calls(spec: DetectorSpec) -> DetectorCalls:
             if spec.threads is not None:
                 torch.set_num_threads(spec.threads)
             _detectors.clear()  # one model per process: a new spec replaces the old one
-            detector = build_detector(
-                spec.config,
-                weights=spec.weights,
-                selection=spec.selection,
-                conventions=spec.conventions,
-                device=own_device(spec.device),
-                mode=spec.mode,
-            )
-            _detectors[spec] = DetectorCalls(detector)
+            _detectors[spec] = DetectorCalls(built_detector(spec, own_device(spec.device)))
         return _detectors[spec]
 
 

@@ -60,20 +60,31 @@ def read_card(results: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
 
 def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Of a card, for people: what, and the value in words."""
-    model, asked, store, leaks = (_part(card, name) for name in ("model", "asked", "store", "leaks"))
+    asked, store = (_part(card, name) for name in ("asked", "store"))
     lines = [
-        ("model", _words(f"{model.get('system')}, step {model.get('step')}, {model.get('folder')}")),
-        ("weights", f"sha256 {str(model.get('weights'))[:16]}"),
-        ("trained", _words(_trained(model))),
-        ("seeds", _words(_seeds(model))),
+        *_model_lines(card),
+        *_model_lines(_part(card, "second")),
         ("boxes", _words(_boxes(store, _part(card, "options")))),
         ("shown", _shown(asked)),
         ("best", _best(_part(card, "told"))),
-        ("leaks", _words(_leaks(leaks))),
     ]
     commands = card.get("commands")
     lines += [("command", _words(str(each))) for each in (commands if isinstance(commands, list) else ())]
     return [(name, value) for name, value in lines if value]
+
+
+def _model_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of one model; of a second one that there is not, nothing."""
+    model = _part(card, "model")
+    if not card:
+        return []
+    return [
+        ("model", _words(f"{model.get('system')}, step {model.get('step')}, {model.get('folder')}")),
+        ("weights", f"sha256 {str(model.get('weights'))[:16]}"),
+        ("trained", _words(_trained(model))),
+        ("seeds", _words(_seeds(model))),
+        ("leaks", _words(_leaks(_part(card, "leaks")))),
+    ]
 
 
 def _part(card: Mapping[str, Any], name: str) -> Mapping[str, Any]:

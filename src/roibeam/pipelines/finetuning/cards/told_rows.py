@@ -21,18 +21,31 @@ _TOP = 5
 _MOST_LETTERS = 600  # of a text of a row
 _SIGMOID_LOSSES = frozenset({"bce", "class_bce", "sigmoid", "regions", "rows"})  # each score is learned by itself
 UPPER_BOUND = "upper bound"
+_AND = " and "  # between the measures of several problems
 
 
 def told_part(task: DownstreamTask, groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> dict[str, Any]:
-    """The summary of groups and what was said to them: counts, sums of the main measure, and rows that may be shown."""
-    pairs = [pair for pair in zip(groups, said, strict=True) if task.is_told(pair[0])]
-    if not pairs:
-        return {"measure": "", "judged": 0, "sum": 0.0, "best_sum": 0.0, "rows": {}}
+    """The summary of groups and what was said to them: counts, sums of the main measure, and rows that may be shown.
+
+    Of a task with several problems each problem is judged by itself.
+    """
+    problems: dict[str, list[tuple[TaskGroup, Prediction]]] = {}
+    for group, each in zip(groups, said, strict=True):
+        if task.is_told(group):
+            problem = "" if task.turns is None else task.turns(group)
+            problems.setdefault(problem, []).append((group, each))
+    return joined_parts(_told_problem(task, pairs, problem) for problem, pairs in problems.items())
+
+
+def _told_problem(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Prediction]], problem: str) -> dict[str, Any]:
+    """As `told_part`, of one problem."""
     known, given = [group for group, _ in pairs], [each for _, each in pairs]
     measures = task.judge(known, given)
     main = next(iter(measures.values()))
     best = _best_values(task, known, measures)
     rows = [_row(task, *pair, value) for pair, value in zip(pairs, main.values, strict=True)]
+    for row in rows:
+        row["id"] += f", {problem}" if problem else ""
     pair_of = {row["id"]: pair for row, pair in zip(rows, pairs, strict=True)}
     chosen = {name: _sorted(rows, name)[:_KEPT] for name in (BEST, WORST, CONFIDENT)}
     return {
@@ -48,7 +61,9 @@ def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """One summary of those of all parts."""
     found: dict[str, Any] = {"measure": "", "judged": 0, "sum": 0.0, "best_sum": 0.0, "rows": {}}
     for part in parts:
-        found["measure"] = found["measure"] or part["measure"]
+        for name in part["measure"].split(_AND):
+            if name and name not in found["measure"].split(_AND):
+                found["measure"] = _AND.join(each for each in (found["measure"], name) if each)
         for name in ("judged", "sum", "best_sum"):
             found[name] += part[name]
         for name, rows in part["rows"].items():

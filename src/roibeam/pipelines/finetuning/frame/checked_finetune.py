@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos, joint_start
 from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.own_task_file import task_name
 from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
@@ -26,14 +29,19 @@ def check_finetune(request: FinetuneRequest) -> None:
     named = NamedFiles()
     named.need("--data", request.data, FOLDER)
     has_store = named.need("--store", request.store)
+    request.encoder.need(named)
+    has_annotated = request.annotated_store is not None and named.need("--annotated-store", request.annotated_store)
     has_start = request.start == NEW or named.need("--from", request.start)
     named.need_output_folder(request.out)
     if has_start and request.start != NEW:
         named.look(lambda: check_model_files(request.start))
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
+    if has_annotated:
+        named.look(lambda: FeatureStore(str(request.annotated_store)).close())
     named.look(lambda: check_device(request.device))
-    named.look(lambda: sections_of(request, task.options, recipe))
+    named.look(lambda: _check_encoder(request))
+    named.look(lambda: _check_settings(request, task, recipe))
     named.look(lambda: _check_start(request))
     named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(request.held_out.check)
@@ -42,8 +50,10 @@ def check_finetune(request: FinetuneRequest) -> None:
     if is_main_process() and request.seeds == 1:
         check_run_folder(request.out, resume="auto" if request.resume is None else request.resume)
     found = None if request.start == NEW else found_model(request.start)
-    if found is not None:
-        with FeatureStore(request.store) as store:
+    with FeatureStore(request.store) as store:
+        if request.end_to_end:
+            check_tells_photos(store, request.encoder.photos)
+        elif found is not None:
             check_feature_space(found, store)
 
 
@@ -55,6 +65,34 @@ def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
     if recipe.task != request.task:
         raise ValueError(f"--recipe {request.recipe} is for the task {recipe.task}, not {request.task}")
     return recipe
+
+
+def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecipe | None) -> None:
+    options = sections_of(request, task.options, recipe)[task_name(request.task)]
+    if task.check is None:
+        return
+    try:
+        task.check(options)
+    except ValueError as error:
+        said = "" if recipe is None else f"--recipe {request.recipe}: "
+        raise ValueError(f"{said}{error}") from None
+
+
+def _check_encoder(request: FinetuneRequest) -> None:
+    """Raises ValueError for what only a run end to end has, or a start that only such a run goes on from."""
+    if request.end_to_end and request.annotated_store is not None:
+        raise ValueError(
+            "--annotated-store: --end-to-end cuts the boxes of one store out of the photos; leave it out, and name the "
+            "store of the task's own boxes with --store"
+        )
+    if request.end_to_end:
+        return
+    request.encoder.refuse()
+    if request.start != NEW and joint_start(request.start) is not None:
+        raise ValueError(
+            f"--from {request.start} was trained end to end: its encoder goes on with it, --end-to-end; stored "
+            f"features are not its encoder's"
+        )
 
 
 def _check_start(request: FinetuneRequest) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roibeam.name_list import check_lists
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
 
 NEW = "none"  # in place of a model to start from
@@ -22,6 +23,7 @@ class FinetuneRequest:
         start: pre-training run, model folder or official checkpoint; "none" for new weights.
         store: folder of the store with the regions of all images.
         data: folder with the files of the task.
+        annotated_store: of the task's own boxes, beside detected ones in `store`; None for none.
         recipe: a published run; None for none.
         system, size: of a model with new weights.
         from_bert: what such a model starts from, see `read_bert`; None for none.
@@ -33,6 +35,7 @@ class FinetuneRequest:
         held_out: images that must not be trained on, beside those of the task's own files.
         command: as it was typed, for the cards of predictions.
         seeds: runs with seeds `seed`, `seed` + 1, ...
+        end_to_end: train through the region encoder, as `encoder` says; else on stored features.
     """
 
     out: Path
@@ -40,6 +43,7 @@ class FinetuneRequest:
     start: str
     store: str
     data: Path
+    annotated_store: str | None = None
     recipe: str | None = None
     system: str | None = None
     size: str | None = None
@@ -56,6 +60,8 @@ class FinetuneRequest:
     seeds: int = 1
     settings: Sequence[str] = ()
     resume: bool | None = None
+    end_to_end: bool = False
+    encoder: EncoderRequest = field(default_factory=EncoderRequest)
     held_out: HeldOutWords = field(default_factory=HeldOutWords)
     command: str = ""
 

@@ -12,45 +12,42 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from roibeam.features.counted import counted
-from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
+from roibeam.pipelines.finetuning.end_to_end.task_encoder import task_encoder
 from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import WORDS, sections_of, steps_for, without_evaluations
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import GroupTask
-from roibeam.pipelines.finetuning.frame.joined_groups import (
-    JoinedGroups,
-    StoreImages,
-    check_ids,
-    check_told,
-    shared_images,
+from roibeam.pipelines.finetuning.frame.finetune_settings import (
+    WORDS,
+    FinetuneData,
+    sections_of,
+    steps_for,
+    without_evaluations,
 )
-from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import start_from_words, started_network
+from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.frame.group_task import GroupTask, PhotoTask, TurnsTask
+from roibeam.pipelines.finetuning.frame.losses import TaskLoss, loss_named
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network, with_encoder
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
+from roibeam.pipelines.finetuning.frame.shown.store_pair import (
+    StorePair,
+    check_annotated,
+    opened_store,
+)
+from roibeam.pipelines.finetuning.frame.task_data import TaskData, guarded_data, joined_data
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.own_task_file import digest_of_task, is_own, task_name
+from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.scored_tasks import MissingFileError
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.task import DownstreamTask, has_target
+from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
-from roibeam.pipelines.finetuning.trained_photos import (
-    PhotoNames,
-    check_given_rules,
-    check_own_splits,
-    check_read_splits,
-    photo_names,
-    seen_before,
-)
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
@@ -111,116 +108,29 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         torch.set_num_threads(request.threads)
     recipe, named = recipe_of(request), task_named(request.task)
     sections = sections_of(request, named.options, recipe)
-    start = start_of(request, request.system or (None if recipe is None else recipe.system))
+    start = start_of(request, recipe)
     with waiting("reading the task"):
         task = named.open(request.data, sections[task_name(request.task)], None)
-    with FeatureStore(request.store) as store:
-        choices = [] if start.found is None else check_feature_space(start.found, store)
-        data = _joined(task, store, request.min_match)
-        data, told = _guarded(request, task, store, data, start, allowed=sections["data"].shared_images)
-        notes = [*choices, *data.notes, *told]
+    check_annotated(task, request.annotated_store)
+    with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
+        stores = [store] if annotated is None else [store, annotated]
+        read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
+        choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
+        shown = store if annotated is None else StorePair(store, annotated)
+        data = joined_data(task, store, shown, request.min_match)
+        data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
+        notes = [*choices, *_start_notes(recipe, request, start), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, len(data.train.groups))
-        sections = sections_of(request, named.options, recipe, steps=steps)
-        return _trained(request, resume, sections, start, task, store, data, notes)
+        sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.photo_whole_image)
+        return _trained(request, resume, sections, start, task, shown, data, notes)
 
 
-@dataclass(frozen=True)
-class _TaskData:
-    train: JoinedGroups
-    train_files: tuple[Path, ...]
-    validation: JoinedGroups | None
-    notes: tuple[str, ...]
-    names: PhotoNames = field(default_factory=PhotoNames)
-
-    @property
-    def asked(self) -> Sequence[TaskGroup]:
-        return () if self.validation is None else self.validation.groups
-
-
-def _joined(task: DownstreamTask, store: FeatureStore, min_match: float) -> _TaskData:
-    """The groups of both splits, those whose images the store has."""
-    images, found, files, notes = StoreImages(store), {}, dict[str, tuple[Path, ...]](), []
-    for split in (task.train, *([task.validation] if task.validation else [])):
-        with waiting(f"joining {split} with the store"):
-            read = task.read(split)
-            files[split] = read.files
-            what = f"{task.name}, {split}"
-            check_ids(read.groups, what)
-            told, use = (has_target, "trained on") if split == task.train else (task.is_told, "judged")
-            check_told(read.groups, told, what, use)
-            found[split] = images.join(
-                read.groups,
-                what,
-                min_match=min_match,
-                hint=", or leave them out with a lower --min-match",
-            )
-        notes += [*read.notes, *found[split].notes(what)]
-    return _TaskData(found[task.train], files[task.train], found.get(task.validation or ""), tuple(notes))
-
-
-def _guarded(
-    request: FinetuneRequest,
-    task: DownstreamTask,
-    store: FeatureStore,
-    data: _TaskData,
-    start: TaskStart,
-    *,
-    allowed: bool,
-) -> tuple[_TaskData, list[str]]:
-    """The data without images that are to be left out, and notes on what is not held out.
-
-    Raises:
-        ValueError: where an image would be trained on that results are reported on.
-    """
-    called = {**data.train.called, **({} if data.validation is None else data.validation.called)}
-    names, trained = photo_names(request.held_out, store, called), data.train.image_ids()
-    report = check_given_rules(request.held_out, trained, names, f"{task.name}, {task.train}")
-    notes = [] if report is None else report.lines()
-    if report is not None and report.leaked:
-        before = len(data.train.groups)
-        data = replace(data, train=data.train.without(report.leaked))
-        notes.append(f"{counted(before - len(data.train.groups), 'group')} of held-out images left out")
-        trained = data.train.image_ids()
-    notes += _validation_leaks(data, names, start, allowed=allowed)
-    if is_own(request.task):
-        notes += check_read_splits(_other_splits(task), trained, names, allowed=allowed)
-    else:
-        notes += check_own_splits(request.task, request.data, data.train_files, trained, names, allowed=allowed)
-    return replace(data, names=names), notes
-
-
-def _other_splits(task: DownstreamTask) -> dict[str, list[str]]:
-    """Images of the splits that a run does not look at otherwise, as far as their files are there."""
-    found: dict[str, list[str]] = {}
-    for split in task.splits:
-        if split not in (task.train, task.validation):
-            try:
-                found[split] = [image for group in task.read(split).groups for image in group.images]
-            except MissingFileError:
-                continue  # a split whose file is not there cannot be judged on either
-    return found
-
-
-def _validation_leaks(data: _TaskData, names: PhotoNames, start: TaskStart, *, allowed: bool) -> list[str]:
-    """What of the validation images was trained on before, by the run that this one starts from.
-
-    Raises:
-        ValueError: when this run would train on some.
-    """
-    if data.validation is None:
-        return []
-    asked = data.validation.image_ids()
-    shared = shared_images(data.train.image_ids(), asked)
-    told = f"{len(shared):,} of {counted(len(asked), 'validation image')}" if shared else ""
-    if shared and not allowed:
-        raise ValueError(
-            f"{told} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them is "
-            f"not held out; take them out of one split, or say --set data.shared_images=true"
-        )
-    notes = [f"{told} are trained on: what is measured is not held out"] if shared else []
-    return [*notes, *seen_before(start.run, asked, names).notes(start.source, "validation")]
+def _start_notes(recipe: TaskRecipe | None, request: FinetuneRequest, start: TaskStart) -> tuple[str, ...]:
+    if recipe is None:
+        return ()
+    return recipe.start_notes(pretrained=start.found is not None, from_bert=request.from_bert is not None)
 
 
 def _trained(
@@ -229,8 +139,8 @@ def _trained(
     sections: Mapping[str, Any],
     start: TaskStart,
     task: DownstreamTask,
-    store: FeatureStore,
-    data: _TaskData,
+    store: FeatureStore | StorePair,
+    data: TaskData,
     notes: Sequence[str],
 ) -> FinetuneResult:
     tokenizer = _tokenizer(request, resume, start, data.train.groups)
@@ -239,25 +149,29 @@ def _trained(
         write_trained_images(request.out, keys, before=start.run)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
     asked, loss = (
-        AskedForm(task.form, len(task.labels) or 1, task.num_images),
+        AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image),
         loss_named(task.form, task.loss, task.region_targets),
     )
     torch.manual_seed(config.seed)
     with waiting("building the model"):
-        model = start.model(vocab_size=tokenizer.vocab_size, width=store.feature_dim)
-        network = started_network(start.system, model, asked, sections["head"].kind, source=start.source)
+        first = store.store if isinstance(store, StorePair) else store
+        width = sections["detector"].feature_dim if request.end_to_end else first.feature_dim
+        model = start.model(vocab_size=tokenizer.vocab_size, width=width)
+        network = started_network(
+            start.system, model, asked, sections["head"].kind, source=start.source, beside=task.beside
+        )
         if sections["head"].start == WORDS:
             start_from_words(network, task.labels, tokenizer)
     batches = GroupBatches(
         start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
-        regions=task.regions,
+        task=task,
     )  # fmt: skip
+    if request.end_to_end:
+        network, photos = _from_photos(request, sections, start, task, network, first, data)
+        batches = batches.with_photos(photos)
     batches.check(data.train.groups[0])
-    trained = GroupTask(
-        network, batches, task, asked, loss, data.train.groups, data.asked, sections["data"],
-        seed=config.seed,
-    )  # fmt: skip
-    described = _described(request.task, task, sections, start, tokenizer, store, data)
+    trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed)
+    described = _described(request.task, task, sections, start, tokenizer, first, data)
     result = train(
         trained,
         config,
@@ -273,6 +187,49 @@ def _trained(
             evaluation = trained.evaluate()
     judged = len(data.asked[: sections["data"].validation_groups or None])
     return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
+
+
+def _from_photos(
+    request: FinetuneRequest,
+    sections: Mapping[str, Any],
+    start: TaskStart,
+    task: DownstreamTask,
+    network: TaskNetwork,
+    store: FeatureStore,
+    data: TaskData,
+) -> tuple[TaskNetwork, GroupPhotos]:
+    """The network with its encoder, and the photos that this one reads."""
+    with waiting("building the region encoder"):
+        encoder = task_encoder(request.encoder, sections["detector"], sections["encoder"], start.encoder)
+    choices, options = sections["end_to_end"], sections["photos"]
+    images = dict.fromkeys([*data.train.image_ids(), *(data.validation.image_ids() if data.validation else ())])
+    with waiting("looking for the photos"):
+        photos = GroupPhotos(store, images, request.encoder.photos, encoder, choices, options, outlines=task.outlines)
+    return with_encoder(network, encoder, choices), photos
+
+
+def _what_is_learned(
+    network: TaskNetwork,
+    batches: GroupBatches,
+    task: DownstreamTask,
+    asked: AskedForm,
+    loss: TaskLoss,
+    data: TaskData,
+    options: FinetuneData,
+    seed: int,
+) -> GroupTask | TurnsTask:
+    """One problem, or several in turn, each in an order of its own."""
+    kind = GroupTask if batches.photos is None else PhotoTask
+    if task.turns is None:
+        return kind(network, batches, task, asked, loss, data.train.groups, data.asked, options, seed=seed)
+    problems: dict[str, list[TaskGroup]] = {}
+    for group in data.train.groups:
+        problems.setdefault(task.turns(group), []).append(group)
+    tasks: dict[str, GroupTask] = {}
+    for number, (name, groups) in enumerate(problems.items()):
+        judged = () if tasks else data.asked
+        tasks[name] = kind(network, batches, task, asked, loss, groups, judged, options, seed=(seed, number))
+    return TurnsTask(tasks, task.updates)
 
 
 def _tokenizer(
@@ -296,7 +253,7 @@ def _described(
     start: TaskStart,
     tokenizer: CaptionTokenizer,
     store: FeatureStore,
-    data: _TaskData,
+    data: TaskData,
 ) -> dict[str, Any]:
     """What a resumed run must have alike, and predicting asks for."""
     kept = {each: value for each, value in asdict(sections["data"]).items() if each != "validation_groups"}
@@ -315,24 +272,39 @@ def _described(
         "groups": _digest_of_groups(data.train.groups),
         "tokenizer": tokenizer.digest,
         "feature_space": store.fingerprint.feature_space,
+        **_described_photos(sections),
     }
 
 
+def _described_photos(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run from photos, beside what its model's own config says."""
+    if "photos" not in sections:
+        return {}
+    return {"photos": sections["photos"].described(), "region_chunk": sections["encoder"].region_chunk}
+
+
 def _recorded(
-    request: FinetuneRequest, task: DownstreamTask, store: FeatureStore, data: _TaskData, notes: Sequence[str]
+    request: FinetuneRequest,
+    task: DownstreamTask,
+    shown: FeatureStore | StorePair,
+    data: TaskData,
+    notes: Sequence[str],
 ) -> dict[str, Any]:
     """Facts that may differ on resume."""
+    stores = (shown.store, shown.second) if isinstance(shown, StorePair) else (shown,)
     return {
         "labels": list(task.labels),
         "command": request.command,
         "start": request.start,
         "recipe": request.recipe,
-        "store": str(store.path),
+        "store": str(stores[0].path),
+        "annotated_store": request.annotated_store,
+        "photos": request.encoder.photos,
         "data": str(request.data),
         "trained_groups": len(data.train.groups),
         "notes": list(notes),
-        "classes": digest_of_classes(store),
-        "features": [store.fingerprint.to_json()],
+        "classes": digest_of_classes(stores[0]),
+        "features": [each.fingerprint.to_json() for each in stores],
         "torch": torch.__version__,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import encoder_sections
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.own_task_file import task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
@@ -18,6 +19,9 @@ OURS, RELEASE = "ours", "release"
 HEAD_KINDS = (OURS, RELEASE)
 DRAWN, WORDS = "drawn", "words"
 HEAD_STARTS = (DRAWN, WORDS)
+CORRECT = "correct"
+STEP_RULES = (CORRECT, RELEASE)
+MODEL_WHOLE_IMAGE = "model"
 BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
 
 
@@ -40,6 +44,20 @@ class HeadOptions:
             raise ValueError(
                 "HeadOptions: start 'words' is of a release's head; set kind to 'release', or start to 'drawn'"
             )
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """
+    Attributes:
+        rule: of a published run: the "correct" one, or what its "release" does to its steps by accident, which is
+            `TaskRecipe.accidents`.
+    """
+
+    rule: str = CORRECT
+
+    def __post_init__(self) -> None:
+        check_choice(self, "rule", STEP_RULES)
 
 
 @dataclass(frozen=True)
@@ -68,13 +86,19 @@ class FinetuneData:
 
 
 def sections_of(
-    request: FinetuneRequest, options: type, recipe: TaskRecipe | None, *, steps: int | None = None
+    request: FinetuneRequest,
+    options: type,
+    recipe: TaskRecipe | None,
+    *,
+    steps: int | None = None,
+    whole_image: str = MODEL_WHOLE_IMAGE,
 ) -> dict[str, Any]:
     """The sections of settings with all that the request changes; that of the task is called by its name.
 
     Args:
         options: dataclass of the task's settings.
         steps: of a recipe that counts in epochs, once the groups are counted.
+        whole_image: see `TaskSystem`, where the system is known.
     Raises:
         ValueError: for a setting that is none.
     """
@@ -83,11 +107,17 @@ def sections_of(
         "data": FinetuneData(batch_size=batch_size),
         "layout": LayoutOptions() if recipe is None else recipe.layout,
         "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
+        "steps": StepOptions(),
         task_name(request.task): options() if recipe is None else recipe.options,
     }
+    if request.end_to_end:
+        sections |= encoder_sections(request.encoder, request.start, whole_image)
     train = [each for each in request.settings if each.startswith("train.")]
     changed = apply_overrides(sections, [each for each in request.settings if each not in train])
-    config = _train_config(request, recipe, changed["data"].batch_size, steps)
+    as_released = changed["steps"].rule == RELEASE
+    if as_released and recipe is None:
+        raise ValueError("--set 'steps.rule=release': no release is named; give --recipe, or set fields of train")
+    config = _train_config(request, recipe, changed["data"].batch_size, steps, as_released=as_released)
     return {**changed, **apply_overrides({"train": config}, train)}
 
 
@@ -99,18 +129,20 @@ def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: i
 
 
 def _train_config(
-    request: FinetuneRequest, recipe: TaskRecipe | None, batch_size: int, steps: int | None
+    request: FinetuneRequest, recipe: TaskRecipe | None, batch_size: int, steps: int | None, *, as_released: bool
 ) -> TrainConfig:
     given = request.steps or steps or STEPS
     pause = max(1, min(1000, given // 10))
     fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
     warmup: float = WARMUP
     if recipe is not None:
-        fields |= {**recipe.settings, "learning_rate": recipe.learning_rate}
+        accidents = recipe.accidents if as_released else {}
+        fields |= {**recipe.settings, **accidents, "learning_rate": recipe.learning_rate}
         fields["accumulation"] = recipe.accumulation(batch_size, num_processes())
         fields["decay_steps"] = tuple(round(share * given) for share in recipe.decays_at)
         warmup = recipe.warmup
-    fields["warmup_steps"] = min(given, round(warmup * given) if warmup < 1 else round(warmup))
+    most = min([given, *fields.get("decay_steps", ())])  # a short run may end before the published rise does
+    fields["warmup_steps"] = min(most, round(warmup * given) if warmup < 1 else round(warmup))
     named = {"learning_rate": request.learning_rate, "warmup_steps": request.warmup_steps}
     fields |= {name: value for name, value in named.items() if value is not None}
     return TrainConfig(

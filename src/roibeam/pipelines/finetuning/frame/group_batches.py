@@ -1,9 +1,15 @@
-"""Groups of a task and a store to batches, laid out as a system reads them. An image is read once for a group."""
+"""Groups of a task and a store to batches, laid out as a system reads them.
+
+An image is read, and stands in a batch, once for a group.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +17,20 @@ import torch
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.common.masking import mask_words
+from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos, ShownRegions
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
+from roibeam.pipelines.finetuning.frame.shown.shown_image import ShownImage, asked_beside, flags_of, joined_pieces
+from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
-from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup, TaskRow
-from roibeam.pipelines.finetuning.systems.layout_options import IN_FILE, SHOWN, STORED, LayoutOptions
+from roibeam.pipelines.finetuning.rows import LABEL, REGION, PartPieces, TaskGroup, TaskText
+from roibeam.pipelines.finetuning.systems.layout_options import ALL, IN_FILE, SHOWN, STORED, LayoutOptions
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
+from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
-from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
+from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
+from roibeam.pipelines.inputs.captioned.corpus import reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
@@ -27,22 +38,14 @@ from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
+_SPECIAL = 3  # [CLS] context [SEP] choice [SEP]
 
-@dataclass(frozen=True, eq=False)
-class ShownImage:
-    """An image of a group.
 
-    Attributes:
-        record: of the image.
-        regions: (R,) int64, numbers of the record's regions that are shown, in their order.
-        named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
-        num_boxes: that words may name.
-    """
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PhotoSide(AskedImage):
+    """What a batch has of an image whose photo a thread reads; its features are none yet, (R, 0)."""
 
-    record: RegionRecord
-    regions: np.ndarray
-    named: Mapping[int, int]
-    num_boxes: int
+    photo: Future[CutPhoto]
 
 
 class GroupBatches:
@@ -52,7 +55,8 @@ class GroupBatches:
         config: of the pre-trained model, whatever head it has.
         asked: what is asked of a row.
         store: that every image of every group is in, under the group's own name for it.
-        regions: see `DownstreamTask`.
+        task: that says which regions are shown, how texts are cut and what is learned beside; None leaves all of that
+            to the options.
         blind: shows nothing of the images: no regions, and of regions that are to be chosen among only their boxes.
     Raises:
         ValueError: when tokenizer or options do not fit the model.
@@ -65,11 +69,11 @@ class GroupBatches:
         tokenizer: CaptionTokenizer,
         options: LayoutOptions,
         asked: AskedForm,
-        store: FeatureStore,
+        store: FeatureStore | StorePair,
         *,
         loss: TaskLoss | None,
         blind: bool = False,
-        regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None,
+        task: DownstreamTask | None = None,
     ) -> None:
         check_vocabulary(config, tokenizer)
         positions = system.positions(config)
@@ -78,12 +82,42 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._store, self._loss, self._blind, self._regions = store, loss, blind, regions
+        self._store, self._read, self._loss, self._blind, self._task = store, reader(store), loss, blind, task
+        self._separator, self._mask_id = tokenizer.sep_id, tokenizer.mask_id
+        self._vocab_size = tokenizer.vocab_size
+        if task is not None and task.pieces is not None:
+            _check_cut(task, options, positions)
+        self._global_width = int(getattr(config, "global_feature_size", 0))
+        self._photos: GroupPhotos | None = None
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
 
+    @property
+    def photos(self) -> GroupPhotos | None:
+        """Of a run through the region encoder; None on stored features."""
+        return self._photos
+
+    def with_photos(self, photos: GroupPhotos) -> GroupBatches:
+        """The same from photos: boxes are those of the store, or of the task where it gives some, features the
+        encoder's.
+
+        Raises:
+            ValueError: for a system that reads several images in one row.
+        """
+        if self._system.joins_images and self._asked.num_images > 1:
+            raise ValueError(
+                f"--end-to-end: {self._system.name} reads {self._asked.num_images} images in one row, which is not "
+                f"made of photos; take stored features, or a system with a row for each image, such as vilbert"
+            )
+        made = copy.copy(self)
+        made._photos = photos
+        return made
+
     def check(self, group: TaskGroup) -> None:
-        """Raises ValueError when the record of the group's first image does not fit the model."""
-        record = self._store[group.images[0]]
+        """Raises ValueError when record or photo of the group's first image does not fit the model."""
+        if self._photos is not None:
+            self.batch([group])
+            return
+        record = self._read(group.images[0])
         check_width(self._config, record)
         self._global_feature(record)
 
@@ -92,81 +126,154 @@ class GroupBatches:
         Raises:
             ValueError: naming the group whose rows do not fit.
         """
-        samples = [sample for group in groups for sample in self._group(group)]
-        inputs = collate(samples, pad_id=self._pad_id)
+        return self.finished(groups, self.rows(groups))
+
+    def finished(self, groups: Sequence[TaskGroup], rows: SharedRows) -> TaskBatch:
+        """The batch of groups whose rows are made, once their photos are read."""
+        inputs = rows.collate(pad_id=self._pad_id)
         if self._options.task_token >= 0:
-            inputs = replace(inputs, task_ids=torch.full((inputs.batch_size,), self._options.task_token))
+            inputs = replace(inputs, task_ids=torch.full((len(rows.texts),), self._options.task_token))
         sizes = tuple(len(group.rows) for group in groups)
         targets = None
         if self._loss is not None and all(group.target is not None for group in groups):
-            real = real_scores(self._asked.form, inputs, sizes, self._asked.num_labels)
-            targets = self._loss.targets(groups, inputs, real.shape[1])
-        return TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
+            asked = self._asked
+            real = real_scores(asked.form, inputs, sizes, asked.num_labels, whole_image=asked.whole_image)
+            # Boxes that wait for a photo are those of the photo as it is, and so is the right one.
+            known = groups if self._photos is None else [replace(group, mirrored=False) for group in groups]
+            targets = self._loss.targets(known, inputs, real.shape[1])
+        batch = TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
+        coming = [image.photo for image in rows.images if isinstance(image, PhotoSide)]
+        if self._photos is None or not coming:
+            return batch
+        images, placed = self._photos.collated(coming)
+        return replace(batch, images=images, placed_boxes=placed)
 
-    def _group(self, group: TaskGroup) -> list[PretrainSample]:
+    def rows(self, groups: Sequence[TaskGroup]) -> SharedRows:
+        """The rows of the groups before padding. An image is there once for each group that shows it."""
+        rows = SharedRows()
+        for place, group in enumerate(groups):
+            self._add(rows, place, group)
+        return rows
+
+    def _add(self, rows: SharedRows, place: int, group: TaskGroup) -> None:
+        """The rows of a group; each is one of the batch, or one for each of its images."""
         if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
             raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
         images = [self._shown(group, number) for number in range(len(group.images))]
-        return [sample for row in group.rows for sample in self._row(group.id, row, images)]
+        beside = None if self._task is None else self._task.beside
+        generator = None
+        if beside is not None and group.draws:
+            generator = np.random.default_rng(group.draws)
+            images = [asked_beside(each, group, beside, generator) for each in images]
+        for row, parts in zip(group.rows, self._parts(group), strict=True):
+            if len(row.images) != self._asked.num_images:
+                raise ValueError(
+                    f"{group.id}: a row with {len(row.images)} images; the task has {self._asked.num_images}"
+                )
+            text, ids, labels = self._text(parts, len(row.images)), None, None
+            if generator is not None and beside is not None and beside.hidden_words:
+                ids, labels = self._with_hidden_words(text, beside.hidden_words, generator)
+            number = rows.text(text.ids if ids is None else ids, text.segments)
+            for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
+                shown = [images[each] for each in together]
+                image = rows.image((place, *together), partial(self._image, shown))
+                words = self._aligned(group.id, text, shown[0]) if self._system.grounds_words else None
+                rows.row(group.id, number, image, words, labels)
+
+    def _parts(self, group: TaskGroup) -> list[Sequence[TaskText | PartPieces]]:
+        """Of each row; those that the task cuts are what stands before the choice, and the choice."""
+        if self._task is None or self._task.pieces is None:
+            return [row.parts for row in group.rows]
+        separator = None if self._system.joins_context else self._separator
+        rows = self._task.pieces(group, self._pieces.coder, separator)
+        return [[joined_pieces(context), choice] for *context, choice in rows]
+
+    def _text(self, parts: Sequence[TaskText | PartPieces], num_images: int) -> RowText:
+        spans = self._system.text(self._pieces, parts, self._asked.form, num_images)
+        return lay_out(spans, self._max_pieces, self._options.cut)
+
+    def _with_hidden_words(
+        self, text: RowText, share: float, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Pieces, and what is predicted of them."""
+        return mask_words(
+            text.ids, text.words, generator, mask_id=self._mask_id, vocab_size=self._vocab_size, probability=share
+        )
 
     def _shown(self, group: TaskGroup, number: int) -> ShownImage:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
-        record = self._store[group.images[number]]
+        record = self._read(group.images[number])
         given = group.boxes[number] if len(group.boxes) else None
-        if given is not None:
+        joined = self._joined(group, number, record)
+        whole = None
+        if joined is not None:
+            record, named, num_boxes, whole = joined
+            regions = np.arange(record.num_regions)
+        elif given is not None and self._photos is not None:
+            record = _at_boxes(record, given)
+            regions, num_boxes = np.arange(record.num_regions), record.num_regions
+            named = {place: place for place in range(num_boxes)}
+        elif given is not None:
             regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
             named, num_boxes = {place: place for place in range(len(regions))}, len(regions)
         else:
             regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
             named = {int(region): place for place, region in enumerate(regions)}
-        if group.mirrored:  # stored features are those of the photo as it is
-            record = replace(record, boxes=mirrored_boxes(record.boxes, record.width))
         if self._blind and self._asked.form != REGION:
-            return ShownImage(record, np.arange(0), {}, num_boxes)
-        return ShownImage(record, regions, named, num_boxes)
+            regions, named = np.arange(0), {}
+        boxes = record.boxes[regions]
+        if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
+            boxes = mirrored_boxes(boxes, record.width)
+        return ShownImage(
+            record, regions, named, num_boxes, boxes, whole=whole, mirrored=group.mirrored, swapped=group.swapped
+        )
+
+    def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
+        if self._task is None or self._task.joined is None:
+            return None
+        assert isinstance(self._store, StorePair)
+        return self._task.joined(group, number, record, self._store.annotated(group.images[number], record))
 
     def _stored_regions(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
-        if self._regions is not None:
-            return self._regions(group, number, record)
+        if self._task is not None and self._task.regions is not None:
+            return self._task.regions(group, number, record)
         most = self._options.max_regions
         if self._options.region_order == IN_FILE:
             return np.arange(min(record.num_regions, most or record.num_regions))
         return strongest_regions(record, most)
 
-    def _row(self, name: str, row: TaskRow, images: Sequence[ShownImage]) -> list[PretrainSample]:
-        if len(row.images) != self._asked.num_images:
-            raise ValueError(f"{name}: a row with {len(row.images)} images; the task has {self._asked.num_images}")
-        spans = self._system.text(self._pieces, row.parts, self._asked.form, len(row.images))
-        text = lay_out(spans, self._max_pieces, self._options.cut)
-        shown = [images[number] for number in row.images]
-        if self._system.joins_images:
-            return [self._sample(name, text, shown)]
-        return [self._sample(name, text, [each]) for each in shown]
-
-    def _sample(self, name: str, text: RowText, shown: Sequence[ShownImage]) -> PretrainSample:
-        features = torch.cat([as_tensor(each.record.features[each.regions]) for each in shown])
-        if self._blind:
-            features = torch.zeros_like(features)
-        boxes = np.concatenate([each.record.boxes[each.regions] for each in shown])
-        nothing = np.zeros(len(boxes), bool)
+    def _image(self, shown: Sequence[ShownImage]) -> AskedImage:
+        """What a row shows: an image, or several that are read together."""
         several = len(shown) > 1
-        return PretrainSample(
-            sample_id=name,
-            text_ids=text.ids,
-            text_labels=np.full(len(text.ids), IGNORE_INDEX, np.int64),
-            text_segments=text.segments,
-            features=features,
+        boxes = np.concatenate([_boxes_beside(shown[0], each) for each in shown])
+        nothing = np.zeros(len(boxes), bool)
+        classes = [each.classes for each in shown if each.classes is not None]
+        side = AskedImage(
+            features=self._features(shown),
             boxes=boxes,
-            masked=nothing,
-            predicted=nothing,
-            region_targets=None,
-            whole_image=self._whole_image(shown[0].record),
+            masked=flags_of([each.hidden for each in shown], nothing),
+            predicted=flags_of([each.asked for each in shown], nothing),
+            region_targets=torch.cat(classes) if classes else None,
+            whole_image=None if several else self._whole_image(shown[0]),
             global_feature=self._global_feature(shown[0].record),
             region_images=np.repeat(np.arange(len(shown)), [len(each.regions) for each in shown]) if several else None,
-            aligned_words=self._aligned(name, text, shown[0]) if self._system.grounds_words else None,
             height=shown[0].record.height,
             width=shown[0].record.width,
         )
+        if self._photos is None or self._blind:
+            return side
+        (one,) = shown
+        cut = ShownRegions(one.record, one.regions, boxes, side.masked)
+        return PhotoSide(**vars(side), photo=self._photos.coming(cut, mirrored=one.mirrored))
+
+    def _features(self, shown: Sequence[ShownImage]) -> torch.Tensor:
+        """(R, D) of what is shown together; none, (R, 0), where the encoder makes them of photos."""
+        if self._photos is not None:
+            count = sum(len(each.regions) for each in shown)
+            return torch.zeros(count, self._config.region_feature_size if self._blind else 0)
+        parts = [as_tensor(each.record.features[each.regions]) for each in shown]
+        features = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return torch.zeros_like(features) if self._blind else features
 
     def _aligned(self, name: str, text: RowText, shown: ShownImage) -> np.ndarray | None:
         """See `PretrainSample.aligned_words`; a word names a box by its number: of those that the task gives, else of
@@ -181,7 +288,7 @@ class GroupBatches:
         words: list[list[int]] = [[] for _ in shown.regions]
         for piece in named:
             region = int(text.tags[piece])
-            if region >= shown.num_boxes:
+            if region >= shown.num_boxes and not shown.swapped:
                 raise ValueError(
                     f"{name}: a word names box {region}, the image {shown.record.image_id!r} has {shown.num_boxes}; "
                     f"extract with --boxes of the task"
@@ -192,15 +299,20 @@ class GroupBatches:
         rows = [each + [-1] * (most - len(each)) for each in words]
         return np.array(rows, np.int64).reshape(len(words), most)
 
-    def _whole_image(self, record: RegionRecord) -> torch.Tensor | None:
+    def _whole_image(self, shown: ShownImage) -> torch.Tensor | None:
         """(D,), see `LayoutOptions.whole_image`; None where it is made of what is shown."""
+        if self._photos is not None:  # the encoder makes it; a model that would read it is shown zeros if it is blind
+            hidden = self._blind and self._photos.has_whole_image
+            return torch.zeros(self._config.region_feature_size) if hidden else None
         if self._options.whole_image == SHOWN or self._blind:
             return None
-        return whole_image_feature(record, stored=self._options.whole_image == STORED)
+        if self._options.whole_image == ALL and shown.whole is not None:
+            return as_float32(shown.whole)
+        return whole_image_feature(shown.record, stored=self._options.whole_image == STORED)
 
     def _global_feature(self, record: RegionRecord) -> torch.Tensor | None:
         """(G,) for a model that reads one; ValueError where the record has none of that width."""
-        width = getattr(self._config, "global_feature_size", 0)
+        width = self._global_width
         if not width:
             return None
         feature = record.image_feature
@@ -211,3 +323,41 @@ class GroupBatches:
                 f"that it was trained with"
             )
         return torch.zeros(width) if self._blind else as_float32(feature)
+
+
+def _at_boxes(record: RegionRecord, boxes: Any) -> RegionRecord:
+    """The record of the same photo with these boxes (n, 4), cut to it, without features."""
+    limits = np.array([record.width, record.height] * 2, np.float32)
+    placed = np.clip(np.asarray(boxes, np.float32).reshape(-1, 4), 0, limits)
+    count, kind = len(placed), record.features.dtype
+    return RegionRecord(
+        image_id=record.image_id,
+        height=record.height,
+        width=record.width,
+        boxes=placed,
+        features=np.zeros((count, 1), kind),
+        class_ids=np.zeros(count, np.uint16),
+        class_scores=np.zeros(count, np.float32),
+        image_feature=record.image_feature,
+    )
+
+
+def _boxes_beside(first: ShownImage, shown: ShownImage) -> np.ndarray:
+    """(R, 4) boxes of what is shown, in pixels of the first image of the row: a row has one size."""
+    boxes, own, other = shown.boxes, shown.record, first.record
+    if (own.width, own.height) == (other.width, other.height):
+        return boxes
+    return boxes * np.array([other.width / own.width, other.height / own.height] * 2, np.float32)
+
+
+def _check_cut(task: DownstreamTask, options: LayoutOptions, positions: int) -> None:
+    """Raises ValueError where texts that the task cuts would be cut once more."""
+    if options.max_pieces:
+        raise ValueError(
+            f"layout.max_pieces {options.max_pieces}: {task.name}.max_pieces cuts the texts; leave one of them at 0"
+        )
+    if task.max_pieces + _SPECIAL > positions:
+        raise ValueError(
+            f"{task.name}.max_pieces {task.max_pieces}: with {_SPECIAL} special pieces a row is longer than the "
+            f"{positions} pieces that the model takes; set {positions - _SPECIAL} or fewer"
+        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount, accuracy
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.task_beside import REGION_CLASSES, WORDS
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores
+from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores, scored_boxes
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup
@@ -21,12 +24,17 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
+from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
+from roibeam.pipelines.training.step_policies import AlternatingTask
 
 _ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
 _MIRRORED = 4  # the same of what is mirrored
+_HIDDEN = 5  # and of what is hidden
 _LOSS = "task"
+_NOTHING: np.ndarray = np.zeros((0, 4), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +52,7 @@ class GroupTask:
         network: of a system, with its head.
         train: groups that are trained on, all with a target.
         validation: that it is judged on, of the validation split; none for no evaluations.
-        seed: of the order, and of what is mirrored.
+        seed: of the order, of what is mirrored, and of what is hidden; several numbers for one of several problems.
     """
 
     def __init__(
@@ -58,13 +66,20 @@ class GroupTask:
         validation: Sequence[TaskGroup],
         data: FinetuneData,
         *,
-        seed: int,
+        seed: int | tuple[int, ...],
     ) -> None:
         self._model, self._config = network.module, network.described
         self._batches, self._task = batches, task
         self._asked, self._loss, self._train, self._data = asked, loss, train, data
+        beside = task.beside
+        self._beside: Any = None if beside is None else _reading_features(network.module)  # as `TaskModelBeside`
+        self._weights = {} if beside is None else {REGION_CLASSES: beside.region_weight, WORDS: beside.word_weight}
         self._validation = validation[: data.validation_groups or None]
-        self._order, self._seed = SampleOrder(len(train), (_ORDER, seed)), seed
+        photos = batches.photos
+        self._mirrors = task.mirrors if photos is None else photos.flip
+        likeness = None if photos is None else photos.likeness(group.images[0] for group in train)
+        self._seed = seed if isinstance(seed, tuple) else (seed,)
+        self._order = SampleOrder(len(train), (_ORDER, *self._seed), likeness)
 
     @property
     def model(self) -> nn.Module:
@@ -86,25 +101,46 @@ class GroupTask:
             return self._batches.batch([self._shown(epoch, place) for epoch, place in chosen])
 
         if not self._data.workers:
-            return map(batch, places())
+            return map(batch, places()) if self._batches.photos is None else self._while_photos_are_read(places())
         return batches_ahead(places, batch, workers=self._data.workers)
+
+    def _while_photos_are_read(self, places: Iterator[list[tuple[int, int]]]) -> Iterator[TaskBatch]:
+        """As `batches`: threads read the photos of the next batch while one is trained on."""
+        waiting: deque[tuple[list[TaskGroup], SharedRows]] = deque()
+        for chosen in places:
+            groups = [self._shown(epoch, place) for epoch, place in chosen]
+            waiting.append((groups, self._batches.rows(groups)))
+            if len(waiting) > 1:
+                yield self._batches.finished(*waiting.popleft())
 
     def _shown(self, epoch: int, place: int) -> TaskGroup:
         """A group as it is trained on; whether it is mirrored depends on seed, epoch and group alone."""
-        group, mirrored = self._train[place], self._task.mirrored
-        if mirrored is None or np.random.default_rng((_MIRRORED, self._seed, epoch, place)).random() < 0.5:
+        group, mirrored = self._train[place], self._task.mirrored if self._mirrors else None
+        if self._task.beside is not None:
+            group = replace(group, draws=(_HIDDEN, *self._seed, epoch, place))
+        if mirrored is None or np.random.default_rng((_MIRRORED, *self._seed, epoch, place)).random() < 0.5:
             return group
         return mirrored(group)
 
     def counts(self, batch: TaskBatch) -> Mapping[str, int]:
         assert batch.targets is not None
-        return {_LOSS: self._loss.count(batch.targets, self._real(batch))}
+        counts = {_LOSS: self._loss.count(batch.targets, self._real(batch))}
+        return counts | self._beside.loss_counts(batch.inputs) if self._beside is not None else counts
 
     def losses(self, model: nn.Module, batch: TaskBatch) -> TaskOutput:
         assert batch.targets is not None
-        scores, real = scores_of(model, batch, self._asked.form), self._real(batch)
-        term = self._loss.term(scores, batch.targets, real)
-        return TaskOutput({_LOSS: term}, {"best_is_right": _best_is_right(scores, batch.targets)})
+        losses: dict[str, SumCount] = {}
+        metrics: dict[str, SumCount] = {}
+        if self._beside is None:
+            scores = scores_of(model, batch, self._asked.form)
+        else:
+            inputs, *images = batch.model_inputs
+            said = model(in_float32(inputs), *images, beside=True)
+            scores = group_scores(self._asked.form, said.scores, batch.group_sizes)
+            losses = {name: _weighted(term, self._weights[name]) for name, term in said.losses.items()}
+            metrics = dict(said.metrics)
+        losses[_LOSS] = self._loss.term(scores, batch.targets, self._real(batch))
+        return TaskOutput(losses, {**metrics, "best_is_right": _best_is_right(scores, batch.targets)})
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """Matrices and tables decay, biases and LayerNorms do not; what the task does not read is left out."""
@@ -130,31 +166,99 @@ class GroupTask:
         return {name.replace(" ", "_"): measure.mean for name, measure in measures.items()}
 
     def _real(self, batch: TaskBatch) -> Tensor:
-        return real_scores(self._asked.form, batch.inputs, batch.group_sizes, self._asked.num_labels)
+        asked = self._asked
+        return real_scores(asked.form, batch.inputs, batch.group_sizes, asked.num_labels, whole_image=asked.whole_image)
+
+
+class PhotoTask(GroupTask):
+    """From photos: the largest batch is tried before the first step (`RehearsedTask`)."""
+
+    def worst_batch(self) -> WorstBatch:
+        """As large as any: every photo in an input that holds them all, blank, and as many regions and rows as those of
+        the group with the most regions."""
+        photos = self._batches.photos
+        assert photos is not None
+        batch = self._batches.batch([max(self._train, key=photos.num_regions)] * self.batch_size)
+        assert batch.images is not None
+        height, width = photos.largest_input()
+        count, regions = batch.images.blanked_regions.shape
+        blank = batch.images.pixels.new_zeros(count, 3, height, width)
+        return WorstBatch(
+            replace(batch, images=replace(batch.images, pixels=blank)),
+            f"{count} photos of {width} x {height} pixels with {regions} regions each",
+            "encoder.recompute=true, train.activation_checkpointing=true, encoder.region_chunk=64, a smaller "
+            "detector.short_edge",
+        )
+
+
+class TurnsTask(AlternatingTask):
+    """Several problems of one task, which one model learns in turn, judged together.
+
+    Args:
+        tasks: by the name of the problem; the first one has the validation groups of all.
+        updates: as of `AlternatingTask`.
+    """
+
+    def __init__(self, tasks: Mapping[str, GroupTask], updates: str) -> None:
+        super().__init__(tasks, updates=updates)
+        self._judged = next(iter(tasks.values()))
+
+    def evaluate(self) -> dict[str, float | None]:
+        """As `GroupTask.evaluate`."""
+        return self._judged.evaluate()
+
+
+def _weighted(term: SumCount, weight: float) -> SumCount:
+    return SumCount(term.total * weight, term.count, term.epsilon)
+
+
+def _reading_features(model: nn.Module) -> nn.Module:
+    """The part of a model from photos that reads features; any other as it is."""
+    return model.model if isinstance(model, EndToEndModel) else model
 
 
 def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
     """(G, N), see `group_scores`."""
-    return group_scores(form, model(in_float32(batch.inputs)), batch.group_sizes)
+    inputs, *images = batch.model_inputs
+    if not images:  # shown nothing, where it would read photos
+        model = _reading_features(model)
+    return group_scores(form, model(in_float32(inputs), *images), batch.group_sizes)
 
 
 def predicted(
     model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, batch_size: int
 ) -> Iterator[Prediction]:
-    """What the model says to each group, in their order, in batches of so many groups; without dropout."""
+    """What the model says to each group, in their order, in batches of so many groups; without dropout.
+
+    A group that is not open has a prediction without scores.
+    """
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     with torch.no_grad():
         for start in range(0, len(groups), batch_size):
-            batch = batches.batch(groups[start : start + batch_size])
-            real = real_scores(form, batch.inputs, batch.group_sizes, 1).sum(dim=1).tolist()
-            scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
-            boxes = batch.inputs.region_boxes.numpy()
-            for row in range(len(batch.ids)):
-                kept = scores.shape[1] if form == LABEL else real[row]
-                yield Prediction(scores[row, :kept], boxes[row, :kept] if form == REGION else None)
+            chosen = groups[start : start + batch_size]
+            said = _said(model, batches, [group for group in chosen if group.is_open], form, device)
+            for group in chosen:
+                yield next(said) if group.is_open else Prediction(_NOTHING[:, 0], _NOTHING)
     model.train(was_training)
+
+
+def _said(
+    model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, device: torch.device
+) -> Iterator[Prediction]:
+    """What the model says to the groups of one batch."""
+    if not groups:
+        return
+    batch = batches.batch(groups)
+    scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
+    if form == REGION:
+        boxes, real = scored_boxes(groups, batch.inputs)
+        for row, kept in enumerate(real.sum(dim=1).tolist()):
+            yield Prediction(scores[row, :kept], boxes[row, :kept].numpy())
+        return
+    for row, rows in enumerate(batch.group_sizes):
+        yield Prediction(scores[row] if form == LABEL else scores[row, :rows])
 
 
 def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
@@ -162,5 +266,7 @@ def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
     if targets.ndim == 1:
         known = targets >= 0
         return accuracy(scores, targets, known)
+    if not scores.shape[1]:  # no image of the batch has a region
+        return SumCount(targets.sum(), torch.tensor(len(targets), device=targets.device))
     value = targets.gather(1, scores.argmax(dim=1, keepdim=True))
     return SumCount(value.sum(), torch.tensor(len(value), device=value.device))

@@ -10,6 +10,7 @@ from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.sources.image_finder import ImageFinder
 from roibeam.pipelines.sources.image_identity import Key, image_keys
 
@@ -71,13 +72,16 @@ class StoreImages:
             ValueError: when it has fewer, or not one of them.
         """
         kept = []
-        names = dict.fromkeys(image for group in groups for image in group.images)
-        missing = tuple(name for name in names if self._id(name) is None)
+        names = dict.fromkeys(image for group in groups if group.is_open for image in group.images)
+        missing = tuple(name for name in names if self.id_of(name) is None)
         for group in groups:
-            ids = [self._id(image) for image in group.images]
+            if not group.is_open:
+                kept.append(group)
+                continue
+            ids = [self.id_of(image) for image in group.images]
             if None not in ids:
                 kept.append(replace(group, images=tuple(str(each) for each in ids)))
-        called = {own: name for name in names if (own := self._id(name)) is not None and own != name}
+        called = {own: name for name in names if (own := self.id_of(name)) is not None and own != name}
         joined = JoinedGroups(kept, missing, len(names), len(groups) - len(kept), called)
         found = len(names) - len(missing)
         if not kept or found < min_match * len(names):
@@ -88,7 +92,8 @@ class StoreImages:
             )
         return joined
 
-    def _id(self, name: str) -> str | None:
+    def id_of(self, name: str) -> str | None:
+        """That the store has an image under; None for an image that it has not."""
         if name not in self._found:
             if name in self._store:
                 self._found[name] = name
@@ -104,9 +109,9 @@ def shared_images(train: Iterable[str], validation: Iterable[str]) -> list[str]:
     return [image for image in validation if trained & set(image_keys(image, None))]
 
 
-def check_ids(groups: Sequence[TaskGroup], what: str) -> None:
-    """Raises ValueError where two groups have one id: their predictions could not be told apart."""
-    ids = [group.id for group in groups]
+def check_ids(task: DownstreamTask, groups: Sequence[TaskGroup], what: str) -> None:
+    """Raises ValueError where two groups of a problem have one id: their predictions could not be told apart."""
+    ids = [group.id if task.turns is None else f"{group.id}, {task.turns(group)}" for group in groups]
     check_row_ids(what, ids, list(dict.fromkeys(ids)), unit="id")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,6 +19,7 @@ from roibeam.model.common.losses import SumCount, binary_cross_entropy, cross_en
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.task_losses import DENOMINATORS, answer_bce, answer_kl, class_bce, referred_targets, region_bce
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup
+from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 
 # Groups, their inputs, N -> targets.
 Targets = Callable[[Sequence[TaskGroup], VLBatch, int], Tensor]
@@ -53,14 +55,16 @@ def _number(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
 
 def _right_boxes(rules: Mapping[str, Any]) -> Targets:
     def targets(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
-        """(G, R): a group's target is the right box, x1 y1 x2 y2 in pixels."""
+        """(G, E): a group's target is the right box, x1 y1 x2 y2 in pixels."""
         found = torch.zeros(len(groups), num)
+        every, real = scored_boxes(groups, inputs)
+        widths = inputs.images_to_rows(inputs.image_hw)[:, 1].tolist()
         for row, group in enumerate(groups):
-            boxes, mask = inputs.region_boxes[row : row + 1], inputs.region_mask[row : row + 1]
-            right = torch.as_tensor(group.target, dtype=boxes.dtype)
-            found[row] = referred_targets(
-                boxes, mask, right[None], **{**rules, **group.facts.get("region_targets", {})}
-            )[0]
+            box = np.asarray(group.target, np.float32)
+            box = mirrored_boxes(box, widths[row]) if group.mirrored else box
+            right = torch.as_tensor(box, dtype=every.dtype)[None]
+            of_group = {**rules, **group.facts.get("region_targets", {})}
+            found[row] = referred_targets(every[row : row + 1], real[row : row + 1], right, **of_group)[0]
         return found
 
     return targets
@@ -132,7 +136,7 @@ def group_scores(form: str, given: Tensor, group_sizes: Sequence[int]) -> Tensor
     """(G, N) scores of groups from those of the network.
 
     Args:
-        given: LABEL (G, A); CHOICE (rows, 1), rows of a group one after the other; REGION (G, R).
+        given: LABEL (G, A); CHOICE (rows, 1), rows of a group one after the other; REGION (G, E), see `scored_boxes`.
     """
     if form != CHOICE:
         return given
@@ -141,11 +145,26 @@ def group_scores(form: str, given: Tensor, group_sizes: Sequence[int]) -> Tensor
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=lowest)
 
 
-def real_scores(form: str, inputs: VLBatch, group_sizes: Sequence[int], num_labels: int) -> Tensor:
-    """(G, N) bool, which scores are of a label, row or region that there is."""
-    sizes, mask = torch.tensor(list(group_sizes)), inputs.region_mask
+def scored_boxes(groups: Sequence[TaskGroup], inputs: VLBatch) -> tuple[Tensor, Tensor]:
+    """Boxes (G, E, 4) in pixels, and which are real (G, E): the whole image if it is a candidate, then the regions."""
+    boxes, mask = inputs.images_to_rows(inputs.region_boxes), inputs.rows_region_mask
+    if groups[0].whole_image is None:
+        return boxes, mask
+    whole = torch.stack([torch.as_tensor(group.whole_image, dtype=boxes.dtype) for group in groups])
+    return torch.cat([whole[:, None], boxes], dim=1), F.pad(mask, (1, 0), value=True)
+
+
+def real_scores(
+    form: str, inputs: VLBatch, group_sizes: Sequence[int], num_labels: int, *, whole_image: bool = False
+) -> Tensor:
+    """(G, N) bool, which scores are of a label, row or region that there is.
+
+    Args:
+        whole_image: the image as a whole has a score, before its regions.
+    """
+    sizes, mask = torch.tensor(list(group_sizes)), inputs.rows_region_mask
     if form == REGION:
-        return mask
+        return F.pad(mask, (1, 0), value=True) if whole_image else mask
     if form == LABEL:
         return torch.ones(len(sizes), num_labels, dtype=torch.bool, device=mask.device)
     return (torch.arange(int(sizes.max())) < sizes[:, None]).to(mask.device)

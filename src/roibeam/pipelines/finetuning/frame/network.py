@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.model.common.checkpoint import load_start
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.end_to_end_choices import EndToEndChoices
+from roibeam.model.task_beside import TaskModelBeside
 from roibeam.model.task_heads import HEADS, TaskModel
 from roibeam.pipelines.finetuning.frame.finetune_settings import RELEASE
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, ReleaseHead, TaskSystem
+from roibeam.pipelines.finetuning.task import BesideTask
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.changed_model import changed_model
+from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, load_joint, region_encoder_of
 from roibeam.pipelines.model_files.model_checkpoint import WEIGHTS, build_model, config_class_of
 from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
@@ -35,26 +42,42 @@ class TaskNetwork:
     described: Mapping[str, Any]
 
 
-def started_network(system: TaskSystem, model: Any, asked: AskedForm, head: str, *, source: object) -> TaskNetwork:
+_BESIDE = "region_class_head."  # parameters that no prediction reads
+
+
+def started_network(
+    system: TaskSystem, model: Any, asked: AskedForm, head: str, *, source: object, beside: BesideTask | None = None
+) -> TaskNetwork:
     """A network that starts from a pre-trained model; its head is drawn from torch's random state.
 
     Args:
         model: of the system, with its pre-training heads, which are not trained.
         head: one of `HEAD_KINDS`.
         source: where the model came from, for people.
+        beside: what is learned beside the task.
     Raises:
-        ValueError: when the system has no such head.
+        ValueError: when the system has no such head, or the model none for what is learned beside.
     """
     changes = system.changes.get(asked.form, {})
     if any(getattr(model.config, name) != value for name, value in changes.items()):
         model = changed_model(model, changes, source=source)
+    if asked.num_images > 1 and system.pair_start is not None:
+        fields, state = system.pair_start(model)
+        model = changed_model(model, fields, source=source, state=state)
     if head == RELEASE:
         release = release_head(system, asked)
-        module: Any = release.network(release.config(model.config, asked.num_labels))
+        if beside is None:
+            config = release.config(model.config, asked.num_labels)
+        elif release.beside is None:
+            raise ValueError(f"{system.name}'s release learns nothing beside this task; set head.kind to 'ours'")
+        else:
+            config = release.beside(model.config, beside)
+        module: Any = release.network(config)
         load_start(module, dict(release.start(model.state_dict(), list(module.state_dict()))))
-        return _of_release(module, release)
-    task_model = TaskModel(model, system.new_head(model.config, asked))
-    return _of_ours(task_model, type(model).base_model_prefix)
+        return _of_release(module, release, system)
+    own_head = system.new_head(model.config, asked)
+    task_model = TaskModel(model, own_head) if beside is None else _beside(system, model, own_head, beside)
+    return _of_ours(task_model, system)
 
 
 def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:
@@ -83,8 +106,18 @@ def release_head(system: TaskSystem, asked: AskedForm) -> ReleaseHead:
     return found
 
 
+def with_encoder(network: TaskNetwork, encoder: RegionEncoder, choices: EndToEndChoices) -> TaskNetwork:
+    """The network with what makes its features of photos; its module is called with an `ImageBatch` too.
+
+    Raises:
+        ValueError: as `EndToEndModel`.
+    """
+    joint = EndToEndModel(network.module, encoder, choices)
+    return TaskNetwork(joint, network.encoder_config, describe_joint(joint, network.described))
+
+
 def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetwork:
-    """What a checkpoint of a fine-tuning run holds, in evaluation mode.
+    """What a checkpoint of a fine-tuning run holds, in evaluation mode; of a run from photos with its encoder.
 
     Args:
         folder: with config.json and weights.
@@ -92,38 +125,80 @@ def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetw
         ValueError: naming the folder, when its files are not there or do not fit.
     """
     settings = read_json_object(folder / CONFIG)
-    state = {name: value for name, value in read_tensors(folder / WEIGHTS).items() if isinstance(value, Tensor)}
+    if "end_to_end" in settings:
+        joint = load_joint(
+            folder,
+            make_model=lambda described: _network(described, system, asked, lambda make: make(), folder).module,
+            left_out=_BESIDE,
+        )
+        region_encoder_of(joint).to(memory_format=torch.channels_last)  # as it was trained
+        return TaskNetwork(joint, joint.model.config, settings)
+    state = {
+        name: value
+        for name, value in read_tensors(folder / WEIGHTS).items()
+        if isinstance(value, Tensor) and not name.startswith(_BESIDE)
+    }
+    return _network(settings, system, asked, lambda make: build_model(make, state), folder)
+
+
+def _network(
+    settings: Mapping[str, Any],
+    system: TaskSystem,
+    asked: AskedForm,
+    build: Callable[[Callable[[], Any]], Any],
+    folder: Path,
+) -> TaskNetwork:
+    """One on stored features, or the part of one from photos that reads features.
+
+    Args:
+        settings: what config.json says of the model with its head.
+        build: a function that makes the module -> the module with its weights.
+    """
     try:
         if settings.get("model_type") != TASK_MODEL:
             release = release_head(system, asked)
             network_class: Any = release.network
             config = network_class.config_class.from_dict(settings)
-            return _of_release(build_model(lambda: network_class(config), state), release)
+            return _of_release(build(lambda: network_class(config)), release, system)
         model_class: Any = system.model_class
         encoder = config_class_of(model_class).from_dict(settings["model"])
         head_class = HEADS[settings["head"]["model_type"]]
         head: Any = head_class.config_class
-        module = build_model(
-            lambda: TaskModel(model_class(encoder), head_class(head.from_dict(settings["head"]))), state
-        )
+        module = build(lambda: TaskModel(model_class(encoder), head_class(head.from_dict(settings["head"]))))
     except (KeyError, ValueError) as error:
         raise ValueError(f"{folder}: no model of a fine-tuning run: {error}") from None
-    return _of_ours(module, model_class.base_model_prefix)
+    return _of_ours(module, system)
 
 
-def _of_release(module: Any, release: ReleaseHead) -> TaskNetwork:
+def _of_release(module: Any, release: ReleaseHead, system: TaskSystem) -> TaskNetwork:
+    """Heads of other tasks stay as they are: this one does not read them."""
+    if release.head:
+        _train_only(module, (*system.trained, release.head))
     described = {**module.config.to_diff_dict(), "architectures": [release.official]}
     return TaskNetwork(module, module.config, described)
 
 
-def _of_ours(module: TaskModel, encoder: str) -> TaskNetwork:
-    """The pre-training heads stay with the model and are not trained: no task reads them."""
+def _beside(system: TaskSystem, model: Any, head: Any, beside: BesideTask) -> TaskModelBeside:
+    every = bool(beside.class_names) and not beside.hidden_regions
+    return TaskModelBeside(
+        model, head, num_classes=len(beside.class_names), with_whole_image=every and system.tells_whole_image,
+        with_words=beside.hidden_words > 0,
+    )  # fmt: skip
+
+
+def _of_ours(module: TaskModel, system: TaskSystem) -> TaskNetwork:
+    """The pre-training heads stay with the model and are not trained, but for that of words that are learned beside."""
     model: Any = module.model
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(f"{encoder}.") and parameter.requires_grad)
+    kept = ("masked_word_head.",) if getattr(module, "with_words", False) else ()
+    _train_only(model, (*system.trained, *kept))
     described = {
         "model_type": TASK_MODEL,
         "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},
         "head": module.head.config.to_diff_dict(),
     }
     return TaskNetwork(module, model.config, described)
+
+
+def _train_only(module: nn.Module, beginnings: tuple[str, ...]) -> None:
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name.startswith(beginnings) and parameter.requires_grad)

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos
 from roibeam.pipelines.finetuning.frame.seeds import best_of_seeds
 from roibeam.pipelines.finetuning.rows import REGION
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.inputs.trained_features import check_feature_space
-from roibeam.pipelines.model_files.model_folder import FoundModel, model_folder
+from roibeam.pipelines.model_files.model_folder import CONFIG, FoundModel, model_folder
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 FINETUNING = "finetuning"  # kind of a run, in its configuration
@@ -24,7 +25,9 @@ class PredictRequest:
 
     Attributes:
         run: folder of a fine-tuning run, of several seeds (then the best of them), or of one of its checkpoints.
-        store, data: as of `FinetuneRequest`.
+        second: a run of the same task that tells what the first one does not, such as VCR's rationales; None for none.
+        store, data, annotated_store: as of `FinetuneRequest`.
+        photos: folder of the photos, for a model that was trained end to end; None where the store says that they lie.
         out: result file to write.
         split: of the task.
         blind: show no regions.
@@ -40,6 +43,9 @@ class PredictRequest:
     store: str
     data: Path
     out: Path
+    second: Path | None = None
+    annotated_store: str | None = None
+    photos: str | None = None
     split: str = "val"
     blind: bool = False
     permute_images: bool = False
@@ -51,41 +57,65 @@ class PredictRequest:
     page: Path | None = None
     command: str = ""
 
-    def checkpoint(self) -> FoundModel:
-        """The model, in the folder of its checkpoint.
+    def checkpoints(self) -> list[FoundModel]:
+        """The model of each run, in the folder of its checkpoint.
 
         Raises:
-            ValueError: when the run is none of fine-tuning, or has no checkpoint yet.
+            ValueError: when a run is none of fine-tuning, or has no checkpoint yet.
         """
-        found = model_folder(best_of_seeds(self.run))[0]
-        config = found.parent / "config.json"
-        task = read_json_object(config).get("task") if config.is_file() else None
-        if not isinstance(task, dict) or task.get("kind") != FINETUNING:
-            raise ValueError(f"{self.run} is no run of roibeam finetune")
-        return FoundModel(found)
+        return [_checkpoint(run) for run in (self.run, self.second) if run is not None]
+
+
+def _checkpoint(run: Path) -> FoundModel:
+    found = model_folder(best_of_seeds(run))[0]
+    config = found.parent / "config.json"
+    task = read_json_object(config).get("task") if config.is_file() else None
+    if not isinstance(task, dict) or task.get("kind") != FINETUNING:
+        raise ValueError(f"{run} is no run of roibeam finetune")
+    return FoundModel(found)
 
 
 def check_predict(request: PredictRequest) -> None:
     """Raises ValueError with all that is wrong with what was named."""
     named = NamedFiles()
-    has_run = named.need("RUN", request.run, FOLDER)
+    has_run = named.need("RUN", request.run, FOLDER) & named.need("RUN_2", request.second, FOLDER)
     has_store = named.need("--store", request.store)
     named.need("--data", request.data, FOLDER)
+    named.need("--photos", request.photos, FOLDER)
     named.need_output_folder(request.out.parent)
     if request.page is not None:
         named.need_output_folder(request.page.parent)
     named.look(lambda: check_device(request.device))
-    found = named.look(request.checkpoint) if has_run else None
+    named.need("--annotated-store", request.annotated_store)
+    found = named.look(request.checkpoints) if has_run else None
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
     named.look(lambda: _refuse_folder("--out", request.out))
     named.look(lambda: _refuse_folder("--page", request.page))
     named.check()
     assert found is not None
-    if request.permute_images and saved_config(found.source.parent)["task"]["form"] == REGION:
+    described = [saved_config(each.source.parent)["task"] for each in found]
+    if len({each["task"] for each in described}) > 1:
+        tasks = " and ".join(each["task"] for each in described)
+        raise ValueError(f"RUN and RUN_2 learned different tasks, {tasks}; one file tells of one task")
+    if request.permute_images and described[0]["form"] == REGION:
         raise ValueError("--permute-images: this task chooses among the regions of its own image; --blind hides them")
     with FeatureStore(request.store) as store:
-        check_feature_space(found, store)
+        from_photos = [reads_photos(each) for each in found]
+        if any(from_photos):
+            check_tells_photos(store, request.photos)
+        elif request.photos is not None:
+            raise ValueError(
+                f"--photos: {request.run} was trained on stored features and reads no photos; leave it out"
+            )
+        for each, reads in zip(found, from_photos, strict=True):
+            if not reads:
+                check_feature_space(each, store)
+
+
+def reads_photos(found: FoundModel) -> bool:
+    """Whether a model was trained end to end."""
+    return "end_to_end" in read_json_object(found.source / CONFIG)
 
 
 def _refuse_folder(option: str, file: Path | None) -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,19 +27,27 @@ import torch
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.counted import counted
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.report.feature_words import boxes_words
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
+from roibeam.pipelines.finetuning.cards.card_facts import card_facts, model_facts
 from roibeam.pipelines.finetuning.cards.prediction_card import card_lines, write_card
 from roibeam.pipelines.finetuning.cards.prediction_page import write_prediction_page
 from roibeam.pipelines.finetuning.cards.told_rows import joined_parts, told_part
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
+from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
 from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted
 from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages, check_ids
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
-from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict, reads_photos
 from roibeam.pipelines.finetuning.frame.seeds import seeds_of
-from roibeam.pipelines.finetuning.own_task_file import digest_of_task, is_own, task_name
+from roibeam.pipelines.finetuning.frame.shown.store_pair import (
+    StorePair,
+    check_annotated,
+    check_num_boxes,
+    opened_store,
+)
+from roibeam.pipelines.finetuning.own_task_file import asked_task
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
@@ -50,12 +58,11 @@ from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.model_folder import FoundModel
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.model_files.trained_with import trained_with
 from roibeam.pipelines.training.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.folder import saved_config
-from roibeam.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +99,7 @@ class TrainedTask:
 
     Attributes:
         run: folder of the run.
+        photos: how it reads photos; None for one on stored features.
     """
 
     found: FoundModel
@@ -101,6 +109,7 @@ class TrainedTask:
     layout: LayoutOptions
     task: DownstreamTask
     run: Path
+    photos: TaskPhotos | None = None
 
     @classmethod
     def read(cls, found: FoundModel, data: Path, task_file: str | None = None) -> TrainedTask:
@@ -115,34 +124,30 @@ class TrainedTask:
         described, labels = saved["task"], saved["recorded"].get("labels", [])
         if digest_of_labels(labels) != described["labels"]:
             raise ValueError(f"{found.source.parent / 'config.json'}: its labels are not those that the model learned")
-        named = task_named(_task_asked(described, task_file))
+        named = task_named(asked_task(described, task_file))
         task = named.open(data, named.options(**described["task_options"]), labels or None)
-        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"])
+        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"], task.whole_image)
         system = SYSTEMS[described["system"]]
         network = read_network(found.source, system, asked)
         layout = LayoutOptions(**described["layout"])
-        return cls(found, network, system, asked, layout, task, found.source.parents[2])
+        photos = TaskPhotos(**described["photos"]) if reads_photos(found) else None
+        return cls(found, network, system, asked, layout, task, found.source.parents[2], photos)
 
+    def from_photos(
+        self, batches: GroupBatches, store: FeatureStore, groups: Sequence[TaskGroup], folder: str | None
+    ) -> GroupBatches:
+        """The batches with the photos of these groups.
 
-def _task_asked(described: Mapping[str, Any], task_file: str | None) -> str:
-    """The name or the file of the task that a run learned.
-
-    Raises:
-        ValueError: when the task is one of the user's own and its file is not named, or has changed.
-    """
-    name, digest = str(described["task"]), described.get("task_file")
-    if digest is None:
-        if task_file is not None and task_file != name:
-            raise ValueError(f"--task {task_file!r}: the run learned {name}; leave --task out")
-        return name
-    if task_file is None:
-        raise ValueError(f"--task is missing: the run learned a task of your own; name its file, such as {name}.py")
-    if not is_own(task_file) or task_name(task_file) != name:
-        raise ValueError(f"--task {task_file!r}: the run learned {name}, of a file {name}.py")
-    task_named(task_file)
-    if digest_of_task(task_file) != digest:
-        logger.warning("%s has changed since the run learned it", task_file)
-    return task_file
+        Raises:
+            ValueError: as `GroupPhotos`.
+        """
+        joint: Any = self.network.module
+        assert self.photos is not None
+        images = dict.fromkeys(image for group in groups for image in group.images)
+        encoder = region_encoder_of(joint)
+        return batches.with_photos(
+            GroupPhotos(store, images, folder, encoder, joint.choices, self.photos, outlines=self.task.outlines)
+        )
 
 
 def run_prediction(request: PredictRequest) -> PredictResult:
@@ -154,97 +159,121 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     check_predict(request)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    trained = TrainedTask.read(request.checkpoint(), request.data, request.task)
-    task = trained.task
+    trained = [TrainedTask.read(found, request.data, request.task) for found in request.checkpoints()]
+    task = trained[0].task
+    _check_told([each.task.tells for each in trained])
     task.check_split(request.split)
     device = choose_device(request.device)
     logger.info("%s", device.words)
-    with FeatureStore(request.store) as store:
-        notes = check_feature_space(trained.found, store)
+    asked = [_asked(request, each, device.name) for each in trained]
+    if is_main_process():
+        told = _join_parts(request.out, task, [part for each in asked for part in each.parts])
+        _write_card(request, trained, asked, told)
+    return PredictResult(
+        out=request.out,
+        task=task.name,
+        groups=len({name for each in asked for name in each.ids}),
+        made=sum(each.made for each in asked),
+        checkpoint=trained[0].found.source,
+        notes=tuple(dict.fromkeys(note for each in asked for note in each.notes)),
+        page=request.page,
+    )
+
+
+class _Asked(NamedTuple):
+    """What one model was asked: ids of the groups, its parts, how many this process made, notes, the digest of its
+    weights, and what of the images it was trained on."""
+
+    ids: Sequence[str]
+    parts: Sequence[Path]
+    made: int
+    notes: Sequence[str]
+    weights: str
+    seen: SeenBefore
+
+
+def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked:
+    task = trained.task
+    check_annotated(task, request.annotated_store)
+    with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
+        stores = [store] if annotated is None else [store, annotated]
+        features = [] if trained.photos else stores  # photos take its boxes alone
+        notes = [note for each in features for note in check_feature_space(trained.found, each)]
+        what = f"{task.name}, {request.split}"
         with waiting(f"joining {request.split} with the store"):
             read = task.read(request.split)
-            check_ids(read.groups, f"{task.name}, {request.split}")
-            joined = StoreImages(store).join(read.groups, f"{task.name}, {request.split}", min_match=1.0)
+            notes += read.notes
+            check_ids(task, read.groups, what)
+            joined = StoreImages(store).join(read.groups, what, min_match=1.0)
+            shown = store if annotated is None else StorePair(store, annotated)
+            if isinstance(shown, StorePair):
+                joined = shown.with_both(joined, what, min_match=1.0)
+        check_num_boxes(task, joined.groups, shown)
         if request.page is not None and not any(map(task.is_told, joined.groups)):
             raise ValueError(f"--page: nothing in {request.data} says what is right in the split {request.split}")
+        seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
+        notes += seen.notes(trained.run, request.split)
         groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
-            trained.layout, trained.asked, store, loss=None, blind=request.blind, regions=task.regions,
+            trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
         )  # fmt: skip
-        batches.check(groups[0])
-        names = photo_names(HeldOutWords(), store, joined.called)
-        seen = seen_before(trained.run, joined.image_ids(), names)
-        notes += seen.notes(trained.run, request.split)
-        trained.network.module.to(device.name)
+        if trained.photos is not None:
+            batches = trained.from_photos(batches, store, groups, request.photos)
+        for first in [group for group in groups if group.is_open][:1]:
+            batches.check(first)
+        trained.network.module.to(device)
         weights = weights_digest(trained.network.module.state_dict())
-        folder = request.out.with_name(f"{request.out.name}.parts-{_digest(request, weights, groups)}")
+        digest = _digest(request, weights, trained.task.tells, groups)
+        folder = request.out.with_name(f"{request.out.name}.parts-{digest}")
         folder.mkdir(parents=True, exist_ok=True)
         made = _write_parts(request, trained, batches, groups, folder)
-        if is_main_process():
-            told = _join_parts(request.out, task, folder, _num_parts(groups))
-            card = _card(request, trained, store, weights, seen) | {"rows": len(groups), "told": _sums(told)}
-            write_card(request.out, card)
-            if request.page is not None:
-                _write_page(request, trained, store, told, card, seen.notes("the model", request.split))
-    return PredictResult(request.out, task.name, len(groups), made, trained.found.source, tuple(notes), request.page)
+        trained.network.module.to("cpu")
+    parts = [_part(folder, number) for number in range(_num_parts(groups))]
+    return _Asked([group.id for group in groups], parts, made, notes, weights, seen)
 
 
-def _sums(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in told.items() if name != "rows"}
-
-
-def _card(
-    request: PredictRequest, trained: TrainedTask, store: FeatureStore, weights: str, seen: SeenBefore
-) -> dict[str, Any]:
-    """See cards/prediction_card.py."""
-    saved = saved_config(trained.found.source.parent)
-    described, recorded = saved["task"], saved["recorded"]
-    return {
-        "task": described["task"],
-        "split": request.split,
-        "options": described["task_options"],
-        "asked": {
-            "blind": request.blind, "permute_images": request.permute_images, "seed": request.seed,
-            "batch_size": request.batch_size,
-        },
-        "model": {
-            "folder": str(trained.found.source), "weights": weights, "step": trained_with(trained.found).step,
-            "system": described["system"], "seed": saved["train"].get("seed"), "seeds": seeds_of(trained.run),
-            "trained_on": recorded.get("data"),
-            **{name: recorded.get(name) for name in ("start", "recipe", "trained_groups", "notes")},
-        },
-        "store": {
-            "path": str(store.path), "content": store.manifest.content_digest,
-            "feature_space": store.fingerprint.feature_space,
-            "boxes": boxes_words(store.fingerprint) or f"not told ({store.fingerprint.feature_space[:60]})",
-        },
-        "leaks": {**seen.to_json(), "start_is_known": bool(recorded.get("start_tells_images"))},
-        "commands": [each for each in (recorded.get("command"), request.command) if each],
-        "torch": torch.__version__,
-        "roibeam": __version__,
-    }  # fmt: skip
-
-
-def _write_page(
-    request: PredictRequest,
-    trained: TrainedTask,
-    store: FeatureStore,
-    told: Mapping[str, Any],
-    card: Mapping[str, Any],
-    remarks: Sequence[str],
+def _write_card(
+    request: PredictRequest, trained: Sequence[TrainedTask], asked: Sequence[_Asked], told: Mapping[str, Any]
 ) -> None:
-    assert request.page is not None
-    share = 100 * told["sum"] / told["judged"]
-    summary = (
-        f"{trained.task.name}, {request.split}: {told['measure']} {share:.2f} % of {counted(told['judged'], 'row')}, "
-        f"said by {trained.run.name}."
-    )
-    title = f"Predictions of {request.out.name}"
-    write_prediction_page(
-        request.page, title, summary, told, store, facts=card_lines(card), remarks=remarks,
-        banner=warning_of_store(store.manifest),
-    )  # fmt: skip
+    """The card of the file, and the page where one is asked for."""
+    models = [
+        model_facts(each.found, own.weights, own.seen, seeds_of(each.run))
+        for each, own in zip(trained, asked, strict=True)
+    ]
+    with FeatureStore(request.store) as store:
+        settings = {name: getattr(request, name) for name in ("blind", "permute_images", "seed", "batch_size")}
+        card = card_facts(
+            store, models, told, rows=len({name for each in asked for name in each.ids}), split=request.split,
+            asked=settings, annotated=request.annotated_store, command=request.command,
+        )  # fmt: skip
+        write_card(request.out, card)
+        if request.page is None:
+            return
+        share = 100 * told["sum"] / told["judged"]
+        said_by = " and ".join(each.run.name for each in trained)
+        summary = (
+            f"{trained[0].task.name}, {request.split}: {told['measure']} {share:.2f} % of "
+            f"{counted(told['judged'], 'row')}, said by {said_by}."
+        )
+        remarks = dict.fromkeys(note for each in asked for note in each.seen.notes("the model", request.split))
+        write_prediction_page(
+            request.page, f"Predictions of {request.out.name}", summary, told, store, facts=card_lines(card),
+            remarks=list(remarks), banner=warning_of_store(store.manifest),
+        )  # fmt: skip
+
+
+def _check_told(told: Sequence[Sequence[str]]) -> None:
+    """Raises ValueError for two runs that tell the same, or the task's whole file each."""
+    if len(told) < 2:
+        return
+    if not all(told):
+        raise ValueError("RUN_2: a file of this task is told by one run; leave it out")
+    twice = sorted(set(told[0]) & set(told[1]))
+    if twice:
+        raise ValueError(
+            f"RUN and RUN_2 both tell the {' and the '.join(twice)}; name a run of each problem, or one alone"
+        )
 
 
 def _num_parts(groups: Sequence[TaskGroup]) -> int:
@@ -275,9 +304,8 @@ def _write_parts(
     return made
 
 
-def _join_parts(out: Path, task: DownstreamTask, folder: Path, count: int) -> dict[str, Any]:
+def _join_parts(out: Path, task: DownstreamTask, parts: Sequence[Path]) -> dict[str, Any]:
     """Waits for the parts of all processes; a launcher ends this one when another fails. Gives what they tell."""
-    parts = [_part(folder, number) for number in range(count)]
     while not all(part.is_file() for part in parts):
         time.sleep(_SECONDS)
     read = [json.loads(part.read_text("utf-8")) for part in parts]
@@ -285,7 +313,8 @@ def _join_parts(out: Path, task: DownstreamTask, folder: Path, count: int) -> di
     aside = out.with_name(f".writing-{out.name}")
     task.write(aside, entries)
     aside.replace(out)
-    shutil.rmtree(folder)
+    for folder in dict.fromkeys(part.parent for part in parts):
+        shutil.rmtree(folder)
     return joined_parts(part["told"] for part in read)
 
 
@@ -293,10 +322,10 @@ def _part(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.json"
 
 
-def _digest(request: PredictRequest, weights: str, groups: Sequence[TaskGroup]) -> str:
+def _digest(request: PredictRequest, weights: str, tells: Sequence[str], groups: Sequence[TaskGroup]) -> str:
     """Twelve hexadecimal digits of the weights and of what is asked."""
     asked: list[Any] = [weights, request.split, request.blind, _PART_FORMAT]
-    asked += [request.permute_images, request.seed, request.batch_size]
+    asked += [request.permute_images, request.seed, request.batch_size, tells]
     found = hashlib.sha256(repr(asked).encode())
     for group in groups:
         found.update(repr((group.id, group.images, [[part.text for part in row.parts] for row in group.rows])).encode())
@@ -309,9 +338,9 @@ def _permuted(groups: Sequence[TaskGroup], seed: int) -> list[TaskGroup]:
     Raises:
         ValueError: when there is no other one.
     """
-    kinds = list(dict.fromkeys(group.images for group in groups))
+    kinds = list(dict.fromkeys(group.images for group in groups if group.is_open))
     if len(kinds) < 2:
         raise ValueError("--permute-images needs groups of at least two images")
     order = np.random.default_rng(seed).permutation(len(kinds))
     other = {kinds[at]: kinds[order[(place + 1) % len(order)]] for place, at in enumerate(order)}
-    return [replace(group, images=other[group.images]) for group in groups]
+    return [replace(group, images=other[group.images], swapped=True) if group.is_open else group for group in groups]

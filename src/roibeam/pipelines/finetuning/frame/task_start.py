@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.near_names import name_hint
 from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneRequest
+from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
 from roibeam.pipelines.finetuning.systems.task_system import TaskSystem
 from roibeam.pipelines.model_files.bert_start import PublishedBert, read_bert, start_from_bert
 from roibeam.pipelines.model_files.changed_model import built_config
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load_model
+from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint, region_encoder_of
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_tokenizer
 from roibeam.pipelines.training.run_folder.trained_images import is_told
 
-_DEFAULT_SIZE = "small"
+_DEFAULT_SIZE, _PUBLISHED_SIZE = "small", "base"
 # InterBERT shares BERT's layers out to its joint ones and those of the text.
 _NOT_AS_DEEP = ("interbert",)
 
@@ -31,12 +34,14 @@ class TaskStart:
         found: the pre-trained model; None for new weights.
         bert: that new weights start from; None for none.
         size: of a new model.
+        fields: of a new model's configuration that differ from its size's.
     """
 
     system: TaskSystem
     found: ModelCheckpoint | None = None
     bert: PublishedBert | None = None
     size: str = _DEFAULT_SIZE
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def source(self) -> object:
@@ -48,6 +53,11 @@ class TaskStart:
         return None if self.found is None or self.found.tokenizer is None else self.found.tokenizer.parent
 
     @property
+    def encoder(self) -> RegionEncoder | None:
+        """Of a model that was trained end to end."""
+        return region_encoder_of(self.found.joint) if isinstance(self.found, JointCheckpoint) else None
+
+    @property
     def tells_images(self) -> bool:
         """Whether it is known what the model was trained on; new weights were on nothing."""
         return self.found is None or (self.run is not None and is_told(self.run))
@@ -56,14 +66,14 @@ class TaskStart:
         """The model; a new one is drawn from torch's random state.
 
         Args:
-            width: of the store's features.
+            width: of the features that it will read.
         """
         if self.found is not None:
             return self.found.model
         sizes = {"vocab_size": vocab_size} if self.bert is None else dict(self.bert.sizes)
         if self.system.name in _NOT_AS_DEEP:
             sizes.pop("num_hidden_layers", None)
-        fields = {**sizes, "region_feature_size": width}
+        fields = {**self.fields, **sizes, "region_feature_size": width}
         model = self.system.model_class(built_config(self.system.sizes[self.size], fields, fields))
         if self.bert is not None:
             start_from_bert(model, self.bert)
@@ -86,22 +96,24 @@ class TaskStart:
         return tokenizer
 
 
-def start_of(request: FinetuneRequest, system: str | None) -> TaskStart:
-    """
-    Args:
-        system: that the user or the recipe names.
+def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> TaskStart:
+    """What a run starts from; the user's own names come before the recipe's.
+
     Raises:
         ValueError: when there is no such model, or it is of another system.
     """
+    system = request.system or (None if recipe is None else recipe.system)
     if request.start != NEW:
-        found = load_model(request.start)
+        found = load_model_or_joint(request.start)
         its = system_of(found.model, request.start)
         if system not in (None, its.name):
             raise ValueError(f"--from {request.start} is a model of {its.name}, not of {system}")
         return TaskStart(its, found)
     assert system is not None
-    named, size = system_named(system), request.size or _DEFAULT_SIZE
+    published = recipe is not None and recipe.system == system
+    named, size = system_named(system), request.size or (_PUBLISHED_SIZE if published else _DEFAULT_SIZE)
     if size not in named.sizes:
         raise ValueError(f"--model {size!r}: {name_hint(size, named.sizes)}")
     bert = None if request.from_bert is None else read_bert(request.from_bert)
-    return TaskStart(named, None, bert, size)
+    fields = recipe.model_fields if recipe is not None and published and size == _PUBLISHED_SIZE else {}
+    return TaskStart(named, None, bert, size, fields)

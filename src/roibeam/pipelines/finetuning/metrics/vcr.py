@@ -16,11 +16,11 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure
 class ChosenRow(NamedTuple):
     """A question: numbers of the choices taken, of the right ones, and its image.
 
-    `rationale` is what was taken when the right answer was given.
+    `rationale` is what was taken when the right answer was given. None for what was not told.
     """
 
-    answer: int
-    rationale: int
+    answer: int | None
+    rationale: int | None
     right_answer: int
     right_rationale: int
     image: str
@@ -32,13 +32,21 @@ def best_choice(scores: Sequence[float]) -> int:
 
 
 def vcr_measures(rows: Iterable[ChosenRow]) -> dict[str, Measure]:
-    """ "Q->A", "QA->R" and "Q->AR", by name. The last is counted question by question: no product of the other two."""
-    images: list[str] = []
-    hits: dict[str, list[float]] = {"Q->A": [], "QA->R": [], "Q->AR": []}
+    """ "Q->A", "QA->R" and "Q->AR", by name. The last is counted question by question: no product of the other two.
+
+    Each over the rows that tell what it asks; left out where none does.
+    """
+    hits: dict[str, list[tuple[float, str]]] = {"Q->A": [], "QA->R": [], "Q->AR": []}
     for row in rows:
         is_answered, is_reasoned = row.answer == row.right_answer, row.rationale == row.right_rationale
-        hits["Q->A"].append(float(is_answered))
-        hits["QA->R"].append(float(is_reasoned))
-        hits["Q->AR"].append(float(is_answered and is_reasoned))
-        images.append(row.image)
-    return {name: Measure(name, values, images) for name, values in hits.items()}
+        if row.answer is not None:
+            hits["Q->A"].append((float(is_answered), row.image))
+        if row.rationale is not None:
+            hits["QA->R"].append((float(is_reasoned), row.image))
+        if None not in (row.answer, row.rationale):
+            hits["Q->AR"].append((float(is_answered and is_reasoned), row.image))
+    return {
+        name: Measure(name, [hit for hit, _ in found], [image for _, image in found])
+        for name, found in hits.items()
+        if found
+    }

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+
+PRETRAINED, BERT, NOTHING = "pre-trained", "bert", "nothing"
+STARTS = (PRETRAINED, BERT, NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,35 +22,55 @@ class TaskRecipe:
         summary: for people, one line.
         source: paper section, or file of the released code, that the settings are from.
         task, system: by name.
+        model: the pre-training recipe whose model it has.
+        start: that model "pre-trained"; or new with the weights of a "bert", or with "nothing", as rows without
+            pre-training have it.
+        model_fields: of a new model's configuration, beside its size, "base" of `TaskSystem.sizes`.
         options: of the task.
         layout: of the rows.
         head, head_start: kind and start of `HeadOptions`.
-        settings: fields of `TrainConfig` beside steps, rate and warm-up.
+        settings: fields of `TrainConfig` beside steps, rate and warm-up, by which steps are right.
+        accidents: the fields by which the release's steps are not, see training/step_policies.py.
         learning_rate: peak, for the whole batch.
         batch_size: groups of a step over all processes.
         epochs: over the groups.
         warmup: steps, or below 1 the share of all steps.
         decays_at: shares of all steps after which the rate falls, for the schedule "steps".
+        end_to_end: whether the detector was trained along.
+        in_turn_with: the recipe of the other task that the same model learned in turn with this one; "" for none.
         figures: what was printed for it.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
+        gpu_hours: of one H100, where a rate was measured; None where none was.
     """
 
     summary: str
     source: str
     task: str
     system: str
+    model: str
     options: Any
     learning_rate: float
     batch_size: int
     epochs: float
     warmup: float
+    start: str = PRETRAINED
+    model_fields: Mapping[str, Any] = field(default_factory=dict)
     layout: LayoutOptions = field(default_factory=LayoutOptions)
-    head: str = "release"
+    head: str = "ours"
     head_start: str = "drawn"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    accidents: Mapping[str, Any] = field(default_factory=dict)
     decays_at: tuple[float, ...] = ()
+    end_to_end: bool = False
+    in_turn_with: str = ""
     figures: tuple[Figure, ...] = ()
     left_open: tuple[str, ...] = ()
+    gpu_hours: float | None = None
+
+    @property
+    def parameters(self) -> int:
+        """That are trained, the head's among them and a detector's not; of the published size."""
+        return PARAMETERS[self.model, self.task]
 
     def at_once(self, processes: int, *, most: int = 32) -> int:
         """Groups that each process takes at once where the user does not say: as many as divide the batch."""
@@ -65,3 +89,19 @@ class TaskRecipe:
                 f"choose another --batch-size"
             )
         return self.batch_size // (batch_size * processes)
+
+    def start_notes(self, *, pretrained: bool, from_bert: bool) -> tuple[str, ...]:
+        """What a run that begins otherwise than the published one must be told.
+
+        Args:
+            pretrained: whether it starts from a model that was pre-trained.
+            from_bert: whether new weights start from those of a BERT.
+        """
+        notes = []
+        given = PRETRAINED if pretrained else BERT if from_bert else NOTHING
+        if given != self.start:
+            words = {PRETRAINED: "a pre-trained model", BERT: "the weights of a BERT", NOTHING: "new weights"}
+            notes.append(f"the published run starts from {words[self.start]}, this one from {words[given]}")
+        if self.in_turn_with:
+            notes.append(f"the published model learned this in turn with {self.in_turn_with}; this run learns it alone")
+        return tuple(notes)

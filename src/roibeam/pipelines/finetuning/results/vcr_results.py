@@ -31,15 +31,19 @@ COLUMNS = (ID, *ANSWERS, *(name for group in RATIONALES for name in group))
 
 
 class VcrScores(NamedTuple):
-    """Of one question: those of the four answers, and of the four rationales for each answer that may be given."""
+    """Of one question: those of the four answers, and of the four rationales for each answer that may be given; () for
+    what is not told."""
 
     answers: tuple[float, ...]
     rationales: tuple[tuple[float, ...], ...]
 
 
-def read_vcr_results(path: str) -> Iterator[tuple[str, VcrScores]]:
+def read_vcr_results(path: str, *, whole: bool = True) -> Iterator[tuple[str, VcrScores]]:
     """(annot_id, scores) of each row.
 
+    Args:
+        whole: whether answers and rationales must both be there, as the leaderboard asks; else a file of one of them is
+            read too.
     Raises:
         ValueError: naming a column that is missing, doubled or unknown, or the line with a value that is no number.
     """
@@ -47,17 +51,17 @@ def read_vcr_results(path: str) -> Iterator[tuple[str, VcrScores]]:
         try:
             lines = csv.reader(file, strict=True)
             header = next(lines, [])
-            _check_header(header, path)
-            place = {name: header.index(name) for name in COLUMNS}
+            groups = _told_columns(header, path, whole=whole)
+            place = {name: header.index(name) for group in groups for name in group}
             for cells in lines:
                 if not cells:
                     continue
                 where = f"{path!r}, line {lines.line_num}"
                 if len(cells) != len(header):
                     raise ValueError(f"{where}: {len(cells)} cells, expected {len(header)} as in the first line")
-                scores = {name: _number(cells[place[name]], name, where) for name in COLUMNS[1:]}
-                answers = tuple(scores[name] for name in ANSWERS)
-                yield cells[place[ID]], VcrScores(answers, tuple(tuple(scores[n] for n in g) for g in RATIONALES))
+                scores = {name: _number(cells[at], name, where) for name, at in place.items()}
+                answers, *reasons = (tuple(scores[name] for name in group) for group in groups)
+                yield cells[header.index(ID)], VcrScores(answers, tuple(each for each in reasons if each))
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{path!r}: cannot be read as .csv: {error}") from None
 
@@ -127,13 +131,23 @@ def chosen_rows(labels: Iterable[VcrLabels], scores: dict[str, VcrScores]) -> It
             raise ValueError(f"{each.where}: no labels; the test file has none and can only be checked (--check)")
         found = scores[each.annot_id]
         yield ChosenRow(
-            best_choice(found.answers), best_choice(found.rationales[each.answer]), each.answer, each.rationale,
-            each.image,
+            best_choice(found.answers) if found.answers else None,
+            best_choice(found.rationales[each.answer]) if found.rationales else None,
+            each.answer, each.rationale, each.image,
         )  # fmt: skip
 
 
-def _check_header(header: Sequence[str], path: str) -> None:
-    missing = [name for name in COLUMNS if name not in header]
+def _told_columns(header: Sequence[str], path: str, *, whole: bool) -> list[tuple[str, ...]]:
+    """The columns of answers, then those of rationales for each answer; () for what the file does not tell."""
+    parts = [[ANSWERS], list(RATIONALES)]
+    kept = [whole or any(name in header for group in part for name in group) for part in parts]
+    if not any(kept):
+        kept = [True, True]
+    asked = [
+        ID,
+        *(name for part, is_kept in zip(parts, kept, strict=True) for group in part for name in group if is_kept),
+    ]
+    missing = [name for name in asked if name not in header]
     odd = [name for name in dict.fromkeys(header) if name not in COLUMNS or header.count(name) > 1]
     if missing or odd:
         said = [f"no column {missing[0]} ({len(missing)} missing)"] if missing else []
@@ -141,6 +155,7 @@ def _check_header(header: Sequence[str], path: str) -> None:
         raise ValueError(
             f"{path!r}: {' and '.join(said)}; expected {ID}, answer_0..3 and rationale_conditioned_on_a0_0..a3_3"
         )
+    return [group if is_kept else () for part, is_kept in zip(parts, kept, strict=True) for group in part]
 
 
 def _number(text: str, name: str, where: str) -> float:

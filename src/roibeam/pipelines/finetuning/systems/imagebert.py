@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from roibeam.model.imagebert.model import ImageBertForPreTraining, imagebert_base, imagebert_small
-from roibeam.pipelines.finetuning.rows import TaskText
+from roibeam.pipelines.finetuning.rows import PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import TaskSystem, parts_with_separators
 
 
-def _text(pieces: Pieces, parts: Sequence[TaskText], form: str, num_images: int) -> list[Span]:
+def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
     return parts_with_separators(pieces, parts)
 
 
@@ -23,4 +23,5 @@ SYSTEM = TaskSystem(
     sizes={"small": imagebert_small, "base": imagebert_base},
     text=_text,
     positions=lambda config: config.max_position_embeddings - int(config.final_separator != "none"),
+    has_whole_image=lambda config: config.global_feature_size > 0,
 )

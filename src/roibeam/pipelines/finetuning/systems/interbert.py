@@ -14,7 +14,7 @@ from roibeam.model.inputs import VLBatch
 from roibeam.model.interbert.config import interbert_config, interbert_small
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import (
     ReleaseHead,
@@ -32,7 +32,14 @@ class InterBertAnswers(InterBertForTasks):
         return self.answers(self.encode(batch))
 
 
-def _text(pieces: Pieces, parts: Sequence[TaskText], form: str, num_images: int) -> list[Span]:
+class InterBertChoices(InterBertForTasks):
+    """Called with a batch, it gives (B, 1) scores."""
+
+    def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
+        return self.score_pairs(self.encode(batch))[:, None]
+
+
+def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
     return parts_with_separators(pieces, parts, last_segment=1 if form == CHOICE else 0)
 
 
@@ -42,5 +49,8 @@ SYSTEM = TaskSystem(
     sizes={"small": interbert_small, "base": interbert_config},
     text=_text,
     positions=lambda config: config.max_position_embeddings,
-    release_heads={LABEL: ReleaseHead(InterBertAnswers, "InterBertForTasks", with_labels, shared_parameters)},
+    release_heads={
+        LABEL: ReleaseHead(InterBertAnswers, "InterBertForTasks", with_labels, shared_parameters, "answer_head."),
+        CHOICE: ReleaseHead(InterBertChoices, "InterBertForTasks", with_labels, shared_parameters, "pair_score."),
+    },
 )

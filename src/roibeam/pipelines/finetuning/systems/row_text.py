@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roibeam.pipelines.finetuning.rows import TaskText
+from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import BEFORE_SEP, LAST, LONGEST, RELEASE
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
@@ -19,25 +19,28 @@ class Span(NamedTuple):
         ids: (n,) int64.
         segment: of all of them.
         tags: (n,) int64, number of the box that a piece names, -1 for none.
+        words: (n,) int64, word of the span that a piece is of, -1 for a special piece.
         is_text: whether they may be cut; special pieces stay.
     """
 
     ids: np.ndarray
     segment: int
     tags: np.ndarray
+    words: np.ndarray
     is_text: bool
 
     def kept(self, count: int) -> Span:
         """The first `count` pieces."""
-        return self._replace(ids=self.ids[:count], tags=self.tags[:count])
+        return self._replace(ids=self.ids[:count], tags=self.tags[:count], words=self.words[:count])
 
 
 class RowText(NamedTuple):
-    """(T,) int64 each: piece ids, segments, and the box that a piece names, -1 for none."""
+    """(T,) int64 each: piece ids, segments, the box that a piece names, the word of the row that it is of; -1: none."""
 
     ids: np.ndarray
     segments: np.ndarray
     tags: np.ndarray
+    words: np.ndarray
 
     def kept(self, count: int) -> RowText:
         """The first `count` pieces."""
@@ -50,14 +53,21 @@ class Pieces:
     def __init__(self, tokenizer: CaptionTokenizer) -> None:
         self._tokenizer = tokenizer
 
-    def part(self, part: TaskText, segment: int = 0) -> Span:
+    @property
+    def coder(self) -> PieceCoder:
+        """For a task that cuts its texts itself."""
+        return PieceCoder(self._tokenizer.pieces, self._tokenizer.piece)
+
+    def part(self, part: TaskText | PartPieces, segment: int = 0) -> Span:
         """A part of the text; every piece of a word has the tag of the word."""
+        if isinstance(part, PartPieces):
+            return Span(part.ids, segment, part.tags, part.words, is_text=True)
         tags = part.tags or (-1,) * len(part.words)
-        words = [self._tokenizer.encode(word).ids[1:-1] for word in part.words]
-        nothing = np.zeros(0, np.int64)
-        ids = np.concatenate([nothing, *words])
-        named = [np.full(len(word), tag, np.int64) for word, tag in zip(words, tags, strict=True)]
-        return Span(ids, segment, np.concatenate([nothing, *named]), is_text=True)
+        words = [self._tokenizer.pieces(word) for word in part.words]
+        lengths = [len(word) for word in words]
+        ids = np.concatenate([np.zeros(0, np.int64), *words])
+        named, numbers = np.repeat(np.array(tags, np.int64), lengths), np.repeat(np.arange(len(words)), lengths)
+        return Span(ids, segment, named, numbers, is_text=True)
 
     def cls(self) -> Span:
         return _special([self._tokenizer.cls_id], 0)
@@ -70,7 +80,7 @@ class Pieces:
 
     def question_mark(self, question: Span) -> Span:
         """A "?" behind a text that has none."""
-        mark = self._tokenizer.encode("?").ids[1:-1]
+        mark = self._tokenizer.pieces("?")
         ends_with_it = len(mark) > 0 and np.array_equal(question.ids[-len(mark) :], mark)
         return _special([] if ends_with_it else mark, question.segment)
 
@@ -106,10 +116,21 @@ def lay_out(spans: Sequence[Span], max_pieces: int, cut: str) -> RowText:
 def _joined(spans: Sequence[Span]) -> RowText:
     return RowText(
         np.concatenate([span.ids for span in spans]),
-        np.concatenate([np.full(len(span.ids), span.segment, np.int64) for span in spans]),
+        np.repeat(np.array([span.segment for span in spans], np.int64), [len(span.ids) for span in spans]),
         np.concatenate([span.tags for span in spans]),
+        _numbered([span.words for span in spans]),
     )
 
 
+def _numbered(words: Sequence[np.ndarray]) -> np.ndarray:
+    """Numbers of words of several spans, one after the other."""
+    found, before = [], 0
+    for each in words:
+        found.append(np.where(each < 0, -1, each + before))
+        before += int(each.max(initial=-1)) + 1
+    return np.concatenate(found)
+
+
 def _special(ids: Sequence[int] | np.ndarray, segment: int) -> Span:
-    return Span(np.asarray(ids, np.int64), segment, np.full(len(ids), -1, np.int64), is_text=False)
+    nothing = np.full(len(ids), -1, np.int64)
+    return Span(np.asarray(ids, np.int64), segment, nothing, nothing, is_text=False)

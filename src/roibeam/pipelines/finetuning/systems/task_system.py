@@ -19,11 +19,12 @@ from roibeam.model.task_heads import (
     RegionHeadConfig,
     TaskHead,
 )
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
+from roibeam.pipelines.finetuning.task import BesideTask
 
 # Parts of a text, the form that is asked, and how many images the row shows -> the spans of the row.
-TextRules = Callable[[Pieces, Sequence[TaskText], str, int], list[Span]]
+TextRules = Callable[[Pieces, Sequence[TaskText | PartPieces], str, int], list[Span]]
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,13 @@ class AskedForm:
         form: one of `FORMS`.
         num_labels: of LABEL; else 1.
         num_images: that a row shows.
+        whole_image: of REGION, the image as a whole has a score too, before those of its regions.
     """
 
     form: str
     num_labels: int = 1
     num_images: int = 1
+    whole_image: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,18 @@ class ReleaseHead:
         official: name of the class whose checkpoints it has.
         config: configuration of the pre-trained model and number of labels -> that of the network.
         start: state of the pre-trained model and names of the network's parameters -> what it starts from.
+        head: what names of the head's parameters begin with, where the network has heads that are not read; those and
+            the model's are trained.
+        beside: configuration of the pre-trained model, and what is learned beside the task -> that of a network that
+            learns it and is called as `TaskModelBeside`; None for a release that has nothing beside.
     """
 
     network: type[nn.Module]
     official: str
     config: Callable[[Any, int], Any]
     start: Callable[[Mapping[str, Tensor], Sequence[str]], Mapping[str, Tensor]]
+    head: str = ""
+    beside: Callable[[Any, BesideTask], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,10 +79,18 @@ class TaskSystem:
         reads: by form the vector that a head reads, of `READS`, for LABEL and CHOICE.
         pair_reads: the same of a row with two images.
         joins_images: whether two images stand in one row; else each is in a row of its own with the text.
+        joins_context: whether the parts before a choice stand together, without a [SEP] between.
+        tells_whole_image: whether its whole image has a class too, where classes of regions are learned.
         grounds_words: whether words that name a region are told to the model (`VLBatch.aligned_words`).
         classifier: of the head for labels, of `CLASSIFIERS`.
         changes: by form, fields of the configuration that a model must have for it.
+        pair_start: pre-trained model -> fields of the configuration, and the state, of one that is shown two images in
+            a row; None for one that needs no others.
         release_heads: by form.
+        parts: what names of the parameters of model and its pooler begin with, its pre-training heads not; () where
+            that is the class's `base_model_prefix`.
+        photo_whole_image: where a feature of the whole image comes from in a run from photos, see `EndToEndChoices`.
+        has_whole_image: configuration -> whether the image as a whole is an element of its own, with a state.
     """
 
     name: str
@@ -84,10 +101,21 @@ class TaskSystem:
     reads: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({LABEL: "pooled", CHOICE: "pooled"}))
     pair_reads: str = "pooled"
     joins_images: bool = False
+    joins_context: bool = False
+    tells_whole_image: bool = False
     grounds_words: bool = False
     classifier: str = "linear"
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
     release_heads: Mapping[str, ReleaseHead] = field(default_factory=dict)
+    photo_whole_image: str = "model"
+    has_whole_image: Callable[[Any], bool] = lambda config: True
+    parts: tuple[str, ...] = ()
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """What names of the model's parameters begin with that a task trains."""
+        return self.parts or (f"{self.model_class.base_model_prefix}.",)  # type: ignore[attr-defined]
 
     def rows_for(self, asked: AskedForm) -> int:
         """Rows of a batch that one row of a task takes."""
@@ -97,12 +125,18 @@ class TaskSystem:
         """A head of ours, as drawn, for a model of this configuration.
 
         Raises:
-            ValueError: for more than two images, or two of them that are to be chosen among.
+            ValueError: for more than two images, two of them that are to be chosen among, or a whole image that the
+                model has no state of.
         """
         if asked.num_images not in (1, 2) or (asked.num_images == 2 and asked.form != LABEL):
             raise ValueError(f"{self.name}: no head for {asked.num_images} images of a row with form {asked.form!r}")
         if asked.form == REGION:
-            return RegionHead(RegionHeadConfig.for_model(config))
+            if asked.whole_image and not self.has_whole_image(config):
+                raise ValueError(
+                    f"whole_image: this {self.name} has no element for the image as a whole, so it cannot be chosen; "
+                    f"leave it at none, or take vlbert, vilbert or interbert"
+                )
+            return RegionHead(RegionHeadConfig.for_model(config, with_whole_image=asked.whole_image))
         fields = {"num_classes": asked.num_labels, "classifier": self.classifier if asked.form == LABEL else "linear"}
         fields["reads"] = self.reads[asked.form] if asked.num_images == 1 else self.pair_reads
         if self.rows_for(asked) == 2:
@@ -122,7 +156,7 @@ def shared_parameters(state: Mapping[str, Tensor], names: Sequence[str]) -> dict
 
 
 def parts_with_separators(
-    pieces: Pieces, parts: Sequence[TaskText], *, last_segment: int = 0, join_context: bool = False
+    pieces: Pieces, parts: Sequence[TaskText | PartPieces], *, last_segment: int = 0, join_context: bool = False
 ) -> list[Span]:
     """[CLS] first [SEP] second [SEP] ...: what most systems do.
 

@@ -1,7 +1,7 @@
 """ViLBERT and its single-stream baseline on tasks (arXiv:1908.02265, section 3.2; vilbert_beta, vilbert-multi-task).
 
     [CLS] question [SEP] | IMG regions               labels: the product of the pooled streams
-    [CLS] question [SEP] choice [SEP] | IMG regions  choices: the same; all of the text in segment 0
+    [CLS] question [SEP] choice [SEP] | IMG regions  choices: the same; the choice is segment 1
     [CLS] expression [SEP] | IMG regions             regions: their own states
 
 Two images make two rows, whose pooled vectors stand side by side (vilbert-multi-task, NLVR2). The baseline reads its
@@ -20,7 +20,7 @@ from roibeam.model.vilbert.config import vilbert_config, vilbert_small
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining, single_stream_small
 from roibeam.model.vilbert.tasks import ViLbertForTasks
-from roibeam.pipelines.finetuning.rows import LABEL, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import (
     ReleaseHead,
@@ -38,8 +38,15 @@ class ViLbertAnswers(ViLbertForTasks):
         return self.answers(self.encode(batch))
 
 
-def _text(pieces: Pieces, parts: Sequence[TaskText], form: str, num_images: int) -> list[Span]:
-    return parts_with_separators(pieces, parts)
+class ViLbertChoices(ViLbertForTasks):
+    """Called with a batch, it gives (B, 1) scores."""
+
+    def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
+        return self.score_pairs(self.encode(batch))[:, None]
+
+
+def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
+    return parts_with_separators(pieces, parts, last_segment=1 if form == CHOICE else 0)
 
 
 SYSTEM = TaskSystem(
@@ -49,7 +56,10 @@ SYSTEM = TaskSystem(
     text=_text,
     positions=lambda config: config.max_position_embeddings - config.first_position,
     classifier="two_layers",
-    release_heads={LABEL: ReleaseHead(ViLbertAnswers, "ViLbertForTasks", with_labels, shared_parameters)},
+    release_heads={
+        LABEL: ReleaseHead(ViLbertAnswers, "ViLbertForTasks", with_labels, shared_parameters, "answer_head."),
+        CHOICE: ReleaseHead(ViLbertChoices, "ViLbertForTasks", with_labels, shared_parameters, "pair_score."),
+    },
 )
 SINGLE_STREAM = replace(
     SYSTEM,
@@ -58,4 +68,5 @@ SINGLE_STREAM = replace(
     sizes={"small": single_stream_small, "base": SingleStreamConfig},
     positions=lambda config: config.max_position_embeddings,
     release_heads={},
+    parts=("embeddings.", "encoder.", "pooler."),
 )

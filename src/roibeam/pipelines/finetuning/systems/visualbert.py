@@ -19,7 +19,7 @@ from roibeam.model.visualbert.model import (
     visualbert_small,
 )
 from roibeam.model.visualbert.tasks import VisualBertForLabels
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import (
     ReleaseHead,
@@ -37,7 +37,14 @@ class VisualBertAnswers(VisualBertForLabels):
         return self.from_mask_piece(batch, self.visualbert(batch))
 
 
-def _text(pieces: Pieces, parts: Sequence[TaskText], form: str, num_images: int) -> list[Span]:
+class VisualBertChoices(VisualBertForLabels):
+    """Called with a batch, it gives (B, 1) scores."""
+
+    def forward(self, batch: VLBatch) -> Tensor:
+        return self.from_pooled(self.visualbert(batch))
+
+
+def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
     if form != LABEL or num_images > 1:
         return parts_with_separators(pieces, parts, last_segment=1 if form == CHOICE else 0, join_context=True)
     spans = parts_with_separators(pieces, parts)[:-1]
@@ -52,6 +59,11 @@ SYSTEM = TaskSystem(
     positions=lambda config: config.max_position_embeddings,
     reads={LABEL: "mask_piece", CHOICE: "pooled"},
     joins_images=True,
+    joins_context=True,
     grounds_words=True,
-    release_heads={LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters)},
+    has_whole_image=lambda config: False,
+    release_heads={
+        LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters),
+        CHOICE: ReleaseHead(VisualBertChoices, "VisualBertForLabels", with_labels, shared_parameters),
+    },
 )

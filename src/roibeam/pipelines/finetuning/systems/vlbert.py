@@ -4,23 +4,31 @@
     [CLS] question [SEP] choice [SEP] regions [END]     choices: pooled; words that name a region carry its feature
     [CLS] expression [SEP] regions [END]                regions: their own states
 
-Two images make two rows: nothing is published for them.
+Two images stand in one row, whose regions are in segments of their own (ours: nothing is published for them):
+
+    [CLS] statement [SEP] [MASK] [SEP] regions regions [END]
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from roibeam.model.inputs import VLBatch
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.pretraining import count_true
+from roibeam.model.task_beside import REGION_CLASSES, ScoresBeside
 from roibeam.model.vlbert.config import PRE_TRAINING_FIELDS, VLBertConfig, VLBertTaskConfig, vlbert_base, vlbert_small
+from roibeam.model.vlbert.fields import REGION_SEGMENT
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.start import task_start
-from roibeam.model.vlbert.tasks import VLBertForVqa
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskText
+from roibeam.model.vlbert.tasks import VLBertForVcr, VLBertForVqa
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import ReleaseHead, TaskSystem, parts_with_separators
+from roibeam.pipelines.finetuning.task import BesideTask
 
 _ANSWER = 1  # segment
 
@@ -32,22 +40,79 @@ class VLBertAnswers(VLBertForVqa):
         return self.answers(batch, super().forward(batch))
 
 
-def _text(pieces: Pieces, parts: Sequence[TaskText], form: str, num_images: int) -> list[Span]:
+class VLBertChoices(VLBertForVcr):
+    """Called with a batch, it gives (B, 1) scores; with `beside` the classes of regions too, as `TaskModelBeside`."""
+
+    def forward(self, batch: VLBatch, *, beside: bool = False) -> Tensor | ScoresBeside:  # type: ignore[override]
+        output = super().forward(batch)
+        scores = self.choice_head(output.pooled)
+        if not beside:
+            return scores
+        return ScoresBeside(scores, {REGION_CLASSES: self.object_loss(batch, output, _classes(batch))}, {})
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """As `TaskModelBeside.loss_counts`."""
+        has_whole = self.config.object_loss == "all" and self.config.whole_image_element
+        return {REGION_CLASSES: count_true(batch.region_target_mask) + has_whole * batch.batch_size}
+
+
+def _classes(batch: VLBatch) -> Tensor:
+    """(B, R) long, the class of each region that is asked for it."""
+    asked = batch.region_target_mask
+    assert asked is not None
+    labels = torch.full(asked.shape, IGNORE_INDEX, device=asked.device)
+    labels[asked] = batch.targets_of(asked).argmax(dim=-1)
+    return labels
+
+
+def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
     spans = parts_with_separators(pieces, parts, last_segment=_ANSWER if form == CHOICE else 0, join_context=True)
     return [*spans, pieces.mask(_ANSWER), pieces.sep(_ANSWER)] if form == LABEL else spans
 
 
+def _task_config(config: VLBertConfig, **changes: Any) -> VLBertTaskConfig:
+    """That of a model with the heads of a task and none of pre-training."""
+    own = {name: value for name, value in config.to_diff_dict().items() if name in config.own_fields()}
+    fields = {name: value for name, value in own.items() if name not in PRE_TRAINING_FIELDS}
+    return VLBertTaskConfig(**{**fields, **changes})
+
+
+_UNMASKED = {"masked_appearance": "none", "masked_region_token": False}
+
+
 def _answers_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
     """As cfgs/vqa of the release: nothing is masked, and there is no pre-training head."""
-    left_out = (*PRE_TRAINING_FIELDS, "with_pooler")
-    own = {name: value for name, value in config.to_diff_dict().items() if name in config.own_fields()}
-    fields = {name: value for name, value in own.items() if name not in left_out}
-    unmasked = {"masked_appearance": "none", "masked_region_token": False}
-    return VLBertTaskConfig(**{**fields, **unmasked, "num_answers": num_labels})
+    return _task_config(config, **_UNMASKED, num_answers=num_labels, with_pooler=False)
+
+
+def _choices_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
+    """As cfgs/vcr of the release, without the classes of regions."""
+    return _task_config(config, **_UNMASKED, answer_head="1fc")
+
+
+def _choices_beside(config: VLBertConfig, beside: BesideTask) -> VLBertTaskConfig:
+    """The same with classes: of all regions as in the release, or of hidden ones as in the paper."""
+    if beside.hidden_words:
+        raise ValueError("hidden_words: the head of VL-BERT's release learns none; set head.kind to 'ours'")
+    changes = {"answer_head": "1fc", "num_object_labels": len(beside.class_names)}
+    if beside.hidden_regions:
+        return _task_config(config, **changes, object_loss="masked")
+    return _task_config(config, **changes, **_UNMASKED, object_loss="all")
+
+
+def _choices_start(state: Mapping[str, Tensor], names: Sequence[str]) -> Mapping[str, Tensor]:
+    return task_start("vcr", state, names)
 
 
 def _answers_start(state: Mapping[str, Tensor], names: Sequence[str]) -> Mapping[str, Tensor]:
     return task_start("vqa", state, names)
+
+
+def _pair_start(model: VLBertForPreTraining) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """One more segment, for the second image; it starts as that of the first."""
+    state, name = model.state_dict(), "vlbert.embeddings.segments.weight"
+    segments = state[name][: REGION_SEGMENT + 1]
+    return {"num_segments": REGION_SEGMENT + 2}, {**state, name: torch.cat([segments, segments[-1:]])}
 
 
 SYSTEM = TaskSystem(
@@ -58,8 +123,17 @@ SYSTEM = TaskSystem(
     positions=lambda config: config.max_position_embeddings - 2,
     reads={LABEL: "mask_piece", CHOICE: "pooled"},
     pair_reads="mask_piece",
+    joins_images=True,
+    pair_start=_pair_start,
+    joins_context=True,
+    tells_whole_image=True,
     grounds_words=True,
+    photo_whole_image="box",
+    has_whole_image=lambda config: config.whole_image_element,
     classifier="two_layers",
     changes={CHOICE: {"with_pooler": True, "text_visual": "grounded"}},
-    release_heads={LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, _answers_start)},
+    release_heads={
+        LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, _answers_start),
+        CHOICE: ReleaseHead(VLBertChoices, "VLBertForVcr", _choices_config, _choices_start, beside=_choices_beside),
+    },
 )

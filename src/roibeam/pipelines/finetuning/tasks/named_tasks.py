@@ -12,18 +12,18 @@ from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, open_nlvr2
 from roibeam.pipelines.finetuning.tasks.referring import SPLITS as REFERRING
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
-from roibeam.pipelines.finetuning.tasks.referring_task import open_referring
+from roibeam.pipelines.finetuning.tasks.referring_task import check_referring, open_referring
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
-from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
+from roibeam.pipelines.finetuning.tasks.vcr_task import check_vcr, open_vcr
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 
 TASKS: Mapping[str, NamedTask] = MappingProxyType(
     {
         "vqa": NamedTask(VqaOptions, open_vqa),
         "labels": NamedTask(LabelsOptions, open_labels),
-        "vcr": NamedTask(VcrOptions, open_vcr),
+        "vcr": NamedTask(VcrOptions, open_vcr, check_vcr),
         "nlvr2": NamedTask(Nlvr2Options, open_nlvr2),
-        **{name: NamedTask(ReferringOptions, open_referring(name)) for name in REFERRING},
+        **{name: NamedTask(ReferringOptions, open_referring(name), check_referring) for name in REFERRING},
     }
 )
 

@@ -22,7 +22,7 @@ from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 from roibeam.pipelines.finetuning.results.referring_results import ChosenBox
 from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.scored_tasks import find_file
+from roibeam.pipelines.finetuning.scored_tasks import INSTANCES_NAMES, REFS, check_data_set, find_file
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import (
     DETECTED_GO,
     NONE,
@@ -52,13 +52,8 @@ TARGETS = ("binary", "iou", "overlap")
 PLACES = ("photo", "input")
 LOSSES = ("regions", "rows")
 SHOWN_REGIONS, DETECTED_REGIONS = "shown", "detected"
-# The data set's own, which holds the images that it names, or all of COCO's.
-INSTANCES_NAMES = ("instances.json", "instances_train2014.json")
 DETECTIONS_NAME = "res101_coco_minus_refer_notime_dets.json"
 TRAIN = "train"
-REFS: Mapping[str, str] = MappingProxyType(
-    {"refcoco": "refs(unc).p", "refcoco+": "refs(unc).p", "refcocog": "refs(umd).p"}
-)
 SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "refcoco": ("train", "val", "testA", "testB"),
@@ -76,7 +71,8 @@ class ReferringOptions:
             a blank between them (VL-BERT).
         boxes: the candidates: the "annotated" boxes of the photo; those that MAttNet "detected"; the regions that the
             store has ("stored").
-        annotated_in_training: in training the annotated boxes stand behind the others (both releases).
+        annotated_in_training: in training the annotated boxes, of a second store, stand behind the others (both
+            releases).
         crowds: annotated boxes of crowds are candidates too (VL-BERT).
         whole_image, max_boxes, too_many: see `CandidateRules`.
         target: of a candidate in training: "binary", 1 for an overlap above 0.5 (VL-BERT); "iou", the overlap where it
@@ -166,7 +162,9 @@ def read_referring(folder: Path, name: str, options: ReferringOptions) -> Referr
     """
     refs, instances = find_file(folder, REFS[name]), find_file(folder, *INSTANCES_NAMES)
     detections = find_file(folder, DETECTIONS_NAME) if options.boxes == DETECTED_BOXES else None
-    return referring_files(str(refs), str(instances), None if detections is None else str(detections))
+    files = referring_files(str(refs), str(instances), None if detections is None else str(detections))
+    check_data_set(name, refs, files.sentences)
+    return files
 
 
 def referring_files(refs: str, instances: str, detections: str | None = None) -> ReferringFiles:
@@ -184,8 +182,8 @@ def referring_files(refs: str, instances: str, detections: str | None = None) ->
 def referring_groups(files: ReferringFiles, split: str, options: ReferringOptions) -> list[TaskGroup]:
     """The sentences of a split, in the order of the file.
 
-    A group's `boxes` are its candidates without the whole photo, which stands in `facts`, as (1, 4) or (0, 4). Of boxes
-    from the store they are only the annotated ones that stand behind those; `candidates_for` puts both together.
+    A group's `boxes` are its candidates without the whole photo, which is `whole_image`. Of boxes from the store there
+    are none; those annotated ones that stand behind them are in `facts`, and `candidates_for` puts all together.
 
     Raises:
         ValueError: for a split without a sentence, or as `candidates_of`.
@@ -209,8 +207,8 @@ def candidates_for(group: TaskGroup, options: ReferringOptions, stored_boxes: np
         return group.facts["candidates"]
     if stored_boxes is None:
         raise ValueError(f"{group.id}: its candidates come from the store, and no boxes of the store were given")
-    image_hw = group.facts["image_hw"]
-    return candidates_of(group.images[0], stored_boxes, group.boxes[0], image_hw, options.candidate_rules)
+    facts = group.facts
+    return candidates_of(group.images[0], stored_boxes, facts["annotated"], facts["image_hw"], options.candidate_rules)
 
 
 def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
@@ -260,7 +258,10 @@ def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> st
     if options.boxes == STORED_BOXES:
         return ""
     rule = BOX_RULES[options.box_rule]
-    missed = sum(not any(rule.hits(sides(box), each.facts["right"]) for box in each.boxes[0]) for each in groups)
+    missed = sum(
+        not any(rule.hits(sides(box), each.facts["right"]) for box in candidates_for(each, options).boxes)
+        for each in groups
+    )
     return f"no candidate hits the object of {counted(missed, 'sentence')} of {len(groups):,} ({rule.words})"
 
 
@@ -317,15 +318,19 @@ def _group(sentence: ReferringSentence, photos: _Photos, options: ReferringOptio
         "right": sentence.box,
         "image_hw": photo.image_hw,
         "candidates": photo.candidates,
-        "whole_image": photo.whole,
         "region_targets": {"kind": options.target_of(sentence.split), "inclusive_sides": options.one_pixel_more},
     }
+    of_store = photo.candidates is None
+    if of_store:
+        facts["annotated"] = photo.boxes
     return TaskGroup(
         id=str(sentence.sent_id),
         images=(refer_image_id(sentence.image_id),),
         rows=(TaskRow((TaskText((_text(sentence, options.text),)),)),),
         target=corners([sentence.box])[0],
-        boxes=(photo.boxes,),
+        boxes=() if of_store else (photo.boxes,),
+        whole_image=photo.whole[0] if len(photo.whole) else None,
+        is_open=of_store or len(photo.boxes) + len(photo.whole) > 0,
         facts=facts,
     )
 

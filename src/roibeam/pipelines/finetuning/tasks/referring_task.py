@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.results.referring_results import result_entry, write_referring_results
 from roibeam.pipelines.finetuning.rows import REGION, TaskGroup
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import NONE
 from roibeam.pipelines.finetuning.tasks.referring import (
     SHOWN_REGIONS,
@@ -18,18 +22,20 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     TRAIN,
     ReferringOptions,
     chosen_boxes,
+    mirrored_group,
     missed_objects,
     read_referring,
     referring_groups,
     referring_scores,
 )
+from roibeam.pipelines.finetuning.tasks.referring_regions import joined_candidates, stored_regions
 
 
 def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str] | None], DownstreamTask]:
     """What opens the data set of this name, one of `SPLITS`."""
 
     def open_task(folder: Path, options: ReferringOptions, labels: Sequence[str] | None) -> DownstreamTask:
-        _check(options)
+        check_referring(options)
         files = read_referring(folder, name, options)
 
         def read(split: str) -> TaskSplit:
@@ -43,9 +49,18 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
         def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
             return map(result_entry, chosen_boxes(groups, said))
 
+        def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
+            return stored_regions(group, record.boxes, options)
+
+        def joined(group: TaskGroup, image: int, record: RegionRecord, annotated: RegionRecord) -> JoinedImage:
+            return joined_candidates(group, record, annotated, options)
+
         return DownstreamTask(
             name=name,
             form=REGION,
+            joined=joined if options.annotated_in_training else None,
+            whole_image=options.whole_image != NONE,
+            regions=regions if options.boxes == STORED_BOXES and options.max_boxes else None,
             loss=options.loss,
             read=read,
             train=TRAIN,
@@ -54,18 +69,17 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
             answers=answers,
             write=write_referring_results,
             splits=SPLITS[name],
+            mirrored=lambda group: replace(mirrored_group(group, options), mirrored=True),
         )
 
     return open_task
 
 
-def _check(options: ReferringOptions) -> None:
+def check_referring(options: ReferringOptions) -> None:
     """Raises ValueError for what runs on stored features cannot do."""
-    if options.whole_image != NONE:
-        raise ValueError("whole_image: a whole photo as a candidate is not yet trained on; leave it at none")
     if options.overlap_in != "photo":
         raise ValueError("overlap_in: stored features have no network input; leave it at photo")
     if options.image_feature != SHOWN_REGIONS:
-        raise ValueError("image_feature: the model takes the mean of what it is shown; leave it at shown")
-    if options.boxes == STORED_BOXES and options.annotated_in_training:
-        raise ValueError("annotated_in_training: only with boxes from a file; regions of a store are shown as they are")
+        raise ValueError(
+            "image_feature: leave it at shown; --set layout.whole_image=all makes the mean of all regions of --store"
+        )

@@ -1,8 +1,8 @@
 """VCR from its official files: a question with four answers, and with an answer four rationales.
 
 A group is a question with its four choices, of which one is right. Where nobody knows the right answer (test), the
-rationales are asked for each answer, so a group has 4 x 4 rows. Names are in vcr_names.py, cutting in vcr_pieces.py,
-regions in vcr_regions.py, photos with outlines in vcr_photo.py. Source: Zellers et al. (arXiv:1811.10830).
+rationales are asked for each answer, so a group has 4 x 4 rows. What the releases do differently is in vcr_rules/:
+names, cutting, regions, photos with outlines. Source: Zellers et al. (arXiv:1811.10830).
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice
 from roibeam.pipelines.finetuning.results.vcr_results import VcrScores, joined_scores, probabilities
-from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.tasks.vcr_names import (
+from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.tasks.vcr_rules.names import (
     BY_MENTION,
     NAME_RULES,
     EntryNames,
@@ -25,22 +23,21 @@ from roibeam.pipelines.finetuning.tasks.vcr_names import (
     name_rule,
     read_people_names,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_pieces import (
+from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     EACH_ROW,
     TRUNCATIONS,
-    PartPieces,
-    PieceCoder,
     PieceRules,
     row_pieces,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES, named_objects
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES, named_objects
 from roibeam.pipelines.foundation.files.image_ids import image_id_of
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
 from roibeam.pipelines.sources.datasets.vcr_texts import NAMES, VcrAsked, VcrTokens, read_vcr_asked
 
-ANSWER, RATIONALE = "answer", "rationale"
-PROBLEMS = (ANSWER, RATIONALE)
+ANSWER, RATIONALE, BOTH = "answer", "rationale", "both"
+PROBLEMS = (ANSWER, RATIONALE, BOTH)
+UPDATES = ("step", "task")
 JOINING = ("", "and")
 LOSSES = ("softmax", "sigmoid")
 _NO_OBJECT = -1
@@ -50,26 +47,35 @@ _NO_OBJECT = -1
 class VcrOptions:
     """
     Attributes:
-        problem: what is chosen: the "answer" of a question, or the "rationale" of a question and its answer.
+        problem: what is chosen: the "answer" of a question, or the "rationale" of a question and its answer; or "both",
+            which one model learns in turn (ViLBERT).
+        updates: of both problems, whether they make one update a "step", or each its own in the release's way ("task").
+            See `AlternatingTask`.
         names: what people are called: by the order of "mention" in a row; "restarted" in the choice (VisualBERT);
-            "in-turn", from one question to the next (VL-BERT); "drawn" (ViLBERT). See vcr_names.py.
+            "in-turn", from one question to the next (VL-BERT); "drawn" (ViLBERT). See vcr_rules/names.py.
         people: a file with their names, a table with a column "name"; "" for the 15 of VisualBERT's release.
         seed: of names that are drawn.
         joining: a word between the objects of one tag: "and" (VL-BERT), or none.
-        truncation: of a longer text, one of `TRUNCATIONS` of vcr_pieces.py.
+        truncation: of a longer text, one of `TRUNCATIONS` of vcr_rules/pieces.py.
         max_pieces: text pieces of a row, special ones not counted, but see `PieceRules.separator`; 0 cuts nothing.
         cut_untold: whether rationales are cut in a split without labels; VL-BERT's release does not.
         pieces_twice: cut into word pieces twice, as 12-in-1 does. See `PieceRules`.
         boxes: which regions are shown: those "annotated" in the file; "detected" ones before these (ViLBERT); those
-            "named" in question, answers and rationales (VisualBERT). See vcr_regions.py.
+            "named" in question, answers and rationales (VisualBERT). See vcr_rules/regions.py.
         max_boxes: regions of an image, the whole image counted; 0 = all. Detected ones go first.
         object_loss: whether the classes of regions are learned beside: "none"; of the "masked" ones, as the paper of
             VL-BERT says; of all "shown", as its release does.
         object_loss_weight: of that loss beside the choice's.
+        hidden_boxes: share of the boxes that the loss of "masked" ones hides.
+        object_names: a file with the names of object classes, one a line; "" for COCO's 80.
+        hidden_words: share of the words that are hidden and told beside the choice; 0 = none. The paper of VL-BERT says
+            that this harms.
+        word_loss_weight: of that loss.
         loss: of the choice: "softmax" over the four (the papers), or "sigmoid" of each (VL-BERT's release).
     """
 
     problem: str = ANSWER
+    updates: str = "step"
     names: str = BY_MENTION
     people: str = ""
     seed: int = 0
@@ -82,25 +88,38 @@ class VcrOptions:
     max_boxes: int = 0
     object_loss: str = "none"
     object_loss_weight: float = 1.0
+    hidden_boxes: float = 0.15
+    object_names: str = ""
+    hidden_words: float = 0.0
+    word_loss_weight: float = 1.0
     loss: str = "softmax"
 
     def __post_init__(self) -> None:
         check_choice(self, "problem", PROBLEMS)
+        check_choice(self, "updates", UPDATES)
         check_choice(self, "names", NAME_RULES)
         check_choice(self, "joining", JOINING)
         check_choice(self, "truncation", TRUNCATIONS)
         check_choice(self, "boxes", BOXES)
         check_choice(self, "object_loss", OBJECT_LOSSES)
         check_choice(self, "loss", LOSSES)
-        for name in ("seed", "max_pieces", "max_boxes", "object_loss_weight"):
+        if not 0 < self.hidden_boxes < 1 or not 0 <= self.hidden_words < 1:
+            raise ValueError("VcrOptions: hidden_boxes and hidden_words are shares, from 0 to below 1")
+        for name in ("seed", "max_pieces", "max_boxes", "object_loss_weight", "word_loss_weight"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"VcrOptions: {name} must not be negative, got {getattr(self, name)}")
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """One or both."""
+        return (ANSWER, RATIONALE) if self.problem == BOTH else (self.problem,)
 
 
 class VcrQuestionFacts(NamedTuple):
     """What stands beside a group.
 
     Attributes:
+        problem: that the group is of.
         objects: class names of the annotated boxes, in their order; tags of words are numbers among them.
         shown: numbers of the boxes that are shown.
         image: path of the image below the image folder.
@@ -108,6 +127,7 @@ class VcrQuestionFacts(NamedTuple):
         answer, rationale: which is right; None where nobody knows.
     """
 
+    problem: str
     objects: tuple[str, ...]
     shown: tuple[int, ...]
     image: str
@@ -131,13 +151,13 @@ def read_vcr_groups(path: str, options: VcrOptions, *, told: bool = True) -> Ite
 def vcr_groups(
     questions: Iterable[VcrAsked], options: VcrOptions, names: NameRule, *, told: bool = True
 ) -> Iterator[TaskGroup]:
-    """As `read_vcr_groups`, of questions that are read and a rule for names."""
+    """As `read_vcr_groups`, of questions that are read and a rule for names; of both problems see `in_turn`."""
     for asked in questions:
         names.question(asked.objects)
         answer = asked.answer if told else None
         rationale = asked.rationale if told else None
         shown = named_objects(asked) if options.boxes == NAMED else tuple(range(len(asked.objects)))
-        facts = VcrQuestionFacts(asked.objects, shown, asked.image, asked.img_id, answer, rationale)
+        facts = VcrQuestionFacts(options.problem, asked.objects, shown, asked.image, asked.img_id, answer, rationale)
         yield TaskGroup(
             id=asked.annot_id,
             images=(image_id_of(asked.image, id_rule="no-extension"),),
@@ -157,7 +177,7 @@ def group_pieces(
     Raises:
         ValueError: naming the question whose context alone is too long, under a rule that cuts the choice alone.
     """
-    untold = options.problem == RATIONALE and group.target is None and not options.cut_untold
+    untold = group.facts["problem"] == RATIONALE and group.target is None and not options.cut_untold
     rules = PieceRules(0 if untold else options.max_pieces, options.truncation, options.pieces_twice, separator)
     found: list[list[PartPieces]] = []
     for first in range(0, len(group.rows), NUM_CHOICES):
@@ -184,33 +204,6 @@ def vcr_scores(
     chosen = answers and {name: probabilities(scores) for name, scores in answers.items()}
     reasons = rationales and {name: probabilities(_by_answer(name, scores)) for name, scores in rationales.items()}
     return joined_scores(chosen, reasons, questions)
-
-
-def choice_measure(groups: Sequence[TaskGroup], scores: Sequence[np.ndarray], options: VcrOptions) -> Measure:
-    """Share of right choices, of groups with labels: "Q->A" or "QA->R" by the problem.
-
-    Args:
-        scores: (4,) of each group.
-    Raises:
-        ValueError: for a group without a label.
-    """
-    hits = []
-    for group, own in zip(groups, scores, strict=True):
-        if group.target is None:
-            raise ValueError(f"{group.id}: no label; nothing is known to be right in a split without labels")
-        hits.append(float(best_choice(own.tolist()) == group.target))
-    return Measure("Q->A" if options.problem == ANSWER else "QA->R", hits, [group.images[0] for group in groups])
-
-
-def chosen_row(group: TaskGroup, answers: np.ndarray, rationales: np.ndarray) -> ChosenRow:
-    """A row of the metric over both problems, of a question with labels.
-
-    Args:
-        answers, rationales: (4,) scores of one or of two models; the rationales are those for the right answer.
-    """
-    facts = group.facts
-    chosen = best_choice(answers.tolist()), best_choice(rationales.tolist())
-    return ChosenRow(*chosen, facts["answer"], facts["rationale"], group.images[0])
 
 
 def _by_answer(name: str, scores: np.ndarray) -> np.ndarray:

@@ -34,32 +34,47 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     said_labels,
     scores_of,
 )
+from roibeam.pipelines.finetuning.tasks.vqa_rules.genome import (
+    GENOME_ANSWER,
+    GENOME_QUESTIONS,
+    NONE,
+    genome_groups,
+    mirrored_target,
+)
 from roibeam.pipelines.finetuning.tasks.vqa_rules.splits import (
     ONLY_MINIVAL,
     PARTS,
     TRAINED,
     WHOLE,
     judged_split,
-    minival_ids,
     overlap_note,
 )
 from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import IMDB, QUESTION_FORMS, mirrored, worded
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.answer_labels import read_stored_targets
 from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
-from roibeam.pipelines.sources.datasets.vqa import VqaAsked, VqaLabels, read_vqa_asked, read_vqa_labels
-from roibeam.pipelines.sources.held_out import MINIVAL_QUESTIONS
+from roibeam.pipelines.sources.datasets.vqa import (
+    MINIVAL_QUESTIONS,
+    VqaAsked,
+    VqaLabels,
+    minival_ids,
+    read_vqa_asked,
+    read_vqa_labels,
+)
 
-MAJORITY = "majority"
+MAJORITY, MAJORITY_OF_BOTH = "majority", "majority-train+val"
+MAJORITIES = (MAJORITY, MAJORITY_OF_BOTH)
 VQA_LOSSES = ("bce", "kl", "ce")
+_WITH_GENOME = "+visual-genome"  # of the name of a training split
 
 
 @dataclass(frozen=True)
 class VqaOptions:
     """
     Attributes:
-        answers: "majority", the majority answers of the questions that are trained on; or a file with one label a line,
-            or the pickled list or dict of compute_softscore.py.
+        answers: "majority", the majority answers of the questions that are trained on; "majority-train+val", those of
+            both parts whatever is trained on, as the releases count their 3,129; or a file with one label a line, or
+            the pickled list or dict of compute_softscore.py.
         label_form: of a file's labels: "as_written", or in lower case and "without_signs" (VL-BERT).
         min_occurrence: questions that a majority answer needs; 9 in the releases.
         targets: whether people's answers are compared with the labels as they were written ("raw", as all releases do)
@@ -74,8 +89,12 @@ class VqaOptions:
         train: "train"; "train+val", as VL-BERT and VisualBERT do, when nothing is left to be judged on; or
             "train+val-minival" (ViLBERT), which is judged on the minival questions.
         mirror: whether every other question of training is asked beside the mirrored photo (VL-BERT): boxes are
-            mirrored, left and right change places in question and answers, stored features stay as they are.
+            mirrored, left and right change places in question and answers, stored features stay as they are. From
+            photos `photos.flip` says it.
         minival_questions: validation questions of the highest ids that are the minival.
+        visual_genome: questions of Visual Genome that are trained on too, from its question_answers.json and
+            image_data.json in the same folder: "none"; those about photos that COCO has too ("coco"); or "all". None is
+            about an image that the run is judged on.
     """
 
     answers: str = MAJORITY
@@ -89,6 +108,7 @@ class VqaOptions:
     train: str = "train"
     mirror: bool = False
     minival_questions: int = MINIVAL_QUESTIONS
+    visual_genome: str = NONE
 
     def __post_init__(self) -> None:
         check_choice(self, "label_form", LABEL_FORMS)
@@ -97,11 +117,12 @@ class VqaOptions:
         check_choice(self, "question", QUESTION_FORMS)
         check_choice(self, "loss", VQA_LOSSES)
         check_choice(self, "train", TRAINED)
+        check_choice(self, "visual_genome", GENOME_QUESTIONS)
         if self.min_occurrence < 1:
             raise ValueError(f"VqaOptions: min_occurrence must be at least 1, got {self.min_occurrence}")
         if self.minival_questions < 1:
             raise ValueError(f"VqaOptions: minival_questions must be at least 1, got {self.minival_questions}")
-        if self.targets == STORED and (self.answers == MAJORITY or self.question == IMDB):
+        if self.targets == STORED and (self.answers in MAJORITIES or self.question == IMDB):
             raise ValueError("VqaOptions: targets 'stored' need the labels they were made with: answers=FILE, no imdb")
 
 
@@ -132,7 +153,7 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         ValueError: also when the options name a file with other labels than the model learned.
     """
     chosen = tuple(labels) if labels is not None else _labels(folder, options)
-    if labels is not None and options.answers != MAJORITY and Path(options.answers).expanduser().is_file():
+    if labels is not None and options.answers not in MAJORITIES and Path(options.answers).expanduser().is_file():
         check_same_labels(labels, _labels(folder, options), f"vqa.answers {options.answers!r}")
 
     def words(predictions: Sequence[Prediction]) -> list[str]:
@@ -158,13 +179,14 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         form=LABEL,
         loss=options.loss,
         read=lambda split: _read(folder, split, chosen, options),
-        train=options.train,
+        train=options.train if options.visual_genome == NONE else f"{options.train}{_WITH_GENOME}",
         validation=judged_split(options.train),
         judge=judge,
         answers=answers,
         write=_write,
         labels=chosen,
-        mirrored=(lambda group: mirrored_group(group, chosen, options)) if options.mirror else None,
+        mirrored=lambda group: mirrored_group(group, chosen, options),
+        mirrors=options.mirror,
         splits=tuple(PARTS),
         is_told=lambda group: "answers" in group.facts,
         right_words=_people,
@@ -213,6 +235,8 @@ def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions)
     )
     if group.target is None:
         return replace(group, rows=rows, mirrored=True)
+    if GENOME_ANSWER in group.facts:
+        return replace(group, rows=rows, target=mirrored_target(group, labels), mirrored=True)
     if "answers" not in group.facts:
         raise ValueError(f"question {group.id}: its answers are not known, and left and right cannot change places")
     told = [mirrored(each.answer) for each in group.facts["answers"]]
@@ -240,12 +264,14 @@ def _labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
     Raises:
         ValueError: for a file that is not there, doubled lines, or data without an answer that occurs often enough.
     """
-    if options.answers != MAJORITY:
+    if options.answers not in MAJORITIES:
         path = Path(options.answers).expanduser()
         if not path.is_file():
-            raise ValueError(f"vqa.answers {options.answers!r}: expected {MAJORITY}, or a file with one label a line")
+            known = " or ".join(MAJORITIES)
+            raise ValueError(f"vqa.answers {options.answers!r}: expected {known}, or a file with one label a line")
         return labels_of_file(str(path), options.label_form)
-    files = [_annotations(folder, part) for part, _ in PARTS[options.train]]
+    counted_on = options.train if options.answers == MAJORITY else "train+val"
+    files = [_annotations(folder, part) for part, _ in PARTS[counted_on]]
     majority = (
         (each.question_id, each.multiple_choice_answer) for path in files for each in read_vqa_labels(str(path))
     )
@@ -270,6 +296,8 @@ def _files(folder: Path, part: str, options: VqaOptions) -> VqaFiles:
 
 
 def _read(folder: Path, split: str, labels: Sequence[str], options: VqaOptions) -> TaskSplit:
+    if split.endswith(_WITH_GENOME):
+        return _with_genome(folder, split.removesuffix(_WITH_GENOME), labels, options)
     groups: list[TaskGroup] = []
     paths: list[Path] = []
     for part, which in PARTS[split]:
@@ -287,6 +315,14 @@ def _read(folder: Path, split: str, labels: Sequence[str], options: VqaOptions) 
     notes = [f"{split}: {counted(without, 'question')} ({share:.1%}) have no answer among the labels"] * bool(without)
     overlap = overlap_note(split, options.train)
     return TaskSplit(groups, tuple(paths), (*notes, *([overlap] if overlap else [])))
+
+
+def _with_genome(folder: Path, split: str, labels: Sequence[str], options: VqaOptions) -> TaskSplit:
+    own, judged = _read(folder, split, labels, options), judged_split(split)
+    images = {group.images[0] for group in _read(folder, judged, labels, options).groups} if judged else set()
+    wording = RAW if options.question == IMDB else options.question
+    added, note = genome_groups(folder, labels, which=options.visual_genome, wording=wording, judged=images)
+    return TaskSplit([*own.groups, *added], own.files, (*own.notes, note))
 
 
 def _questions(files: VqaFiles, options: VqaOptions) -> Iterator[tuple[VqaAsked, VqaLabels | None]]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-
-from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
-from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.pipelines.foundation.overrides import preset
 
 HEADS = ("weights", "new")
 
@@ -56,23 +52,6 @@ class PhotoRules:
 
 
 @dataclass(frozen=True)
-class EncoderOptions:
-    """How the region encoder is trained.
-
-    Attributes:
-        frozen_stages: without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5. VL-BERT's release freezes 1 and 2.
-        recompute: computes the encoder's blocks again in the backward pass instead of keeping them: the same numbers
-            for less memory and more time.
-        region_chunk: regions that go through res5 at once; None means all of the batch. Bounds memory, changes the
-            last digits.
-    """
-
-    frozen_stages: tuple[int, ...] = (1, 2)
-    recompute: bool = False
-    region_chunk: int | None = None
-
-
-@dataclass(frozen=True)
 class LabelledRules:
     """Which labelled photos come, and how.
 
@@ -102,18 +81,3 @@ class LabelledRules:
             raise ValueError(f"LabelledRules: short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
         if self.heads not in HEADS:
             raise ValueError(f"LabelledRules: heads is {self.heads!r}; it must be one of {', '.join(map(repr, HEADS))}")
-
-
-def choose_encoder(detector: str, weights: str | None, conventions: str | None) -> ChosenDetector:
-    """The detector that the encoder is of, as `--detector`, `--weights` and `--conventions` say together.
-
-    A preset of sizes computes as VL-BERT's released encoder does, unless conventions are named; a detector's folder as
-    the detector.
-
-    Raises:
-        ValueError: as `choose_detector`.
-    """
-    chosen = choose_detector(detector, weights=weights)
-    own = chosen.conventions if chosen.is_folder else CONVENTIONS["vlbert-e2e"]
-    named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
-    return replace(chosen, conventions=named)

@@ -22,6 +22,8 @@ _OPEN = (
     "The weights of the losses are not given: equal. The regressed feature's error is a sum in the formula of section "
     "4.3, 2048 times as much: its mean (model.feature_reduction=sum is the formula).",
     "How many pairs are mismatched is not said: half, of captions and images alike.",
+    "Its detector is cited as Pythia's ([24, 25]): features of width 2048 from fc6 of a ResNeXt Faster R-CNN, 100 "
+    "boxes, 1,600 classes; the family of VisualBERT's on VQA, and not the Caffe ResNet-101 of bottom-up attention.",
 )
 _SETTINGS = {"optimizer": "adamw", "betas": (0.9, 0.999), "weight_decay": 0.01, "clip_norm": 1.0}
 _MIXED = (

@@ -22,7 +22,9 @@ _OPEN = (
     "The weights of the three losses are named and not given: equal, as in the release.",
     "Clipping is not given: none. How many regions and pieces are kept in pre-training is not said: the release's 36.",
     "Whether masked words and regions of mismatched pairs are predicted is not said: words are, regions are not, as in "
-    'the release; and "categories" of regions are the detector\'s distributions, as there.',
+    "the release (--set model.region_loss_pairs=all predicts them too).",
+    'The "categories" of masked regions are the detector\'s distributions, as in the release '
+    "(--set model.region_labels=hard takes its best class alone).",
     "Which 117 k images of COCO are meant is not said: those of the caption file.",
     "In which shares the data sets are mixed is not said: every pair as likely, a --store for each without "
     "--store-weight.",

@@ -15,8 +15,8 @@ from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
 from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.model_files.encoder_settings import EncoderOptions
 from roibeam.pipelines.model_files.model_folder import CONFIG, found_model
-from roibeam.pipelines.pretraining.end_to_end.settings import EncoderOptions
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_search, check_text_alone
 from roibeam.pipelines.pretraining.recipes.named_systems import (
     DEFAULT_SIZE,

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from roibeam.name_list import check_lists
 
-DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
-
 
 @dataclass(frozen=True)
 class RequestedData:

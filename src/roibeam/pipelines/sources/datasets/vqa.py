@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,9 @@ from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
 _SPLIT_IN_NAME = re.compile(r"_(train2014|val2014|test2015|test-dev2015)_")
 QUESTIONS, ANNOTATIONS = "questions", "annotations"
 EXPECTED = 'a VQA file with a list "questions" or "annotations"'
+
+
+MINIVAL_QUESTIONS = 3_000  # of the validation split (vilbert_beta, vqa_dataset.py)
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,11 @@ def read_vqa_asked(path: str) -> Iterator[VqaAsked]:
             yield VqaAsked(where, number, f"COCO_{split}_{image:012d}", text)
     if not found:
         raise ValueError(f"{path!r}: expected VQA's questions, got {EXPECTED} without one")
+
+
+def minival_ids(question_ids: Collection[int], count: int = MINIVAL_QUESTIONS) -> frozenset[int]:
+    """The `count` highest ids of the validation questions, which ViLBERT's releases train without."""
+    return frozenset(sorted(question_ids)[-count:])
 
 
 def read_vqa_question_ids(path: str) -> Iterator[int]:

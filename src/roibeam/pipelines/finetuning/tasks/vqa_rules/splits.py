@@ -6,10 +6,11 @@ about the same images stay in the training part, so figures of minival are highe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
-MINIVAL = "minival"
+from roibeam.pipelines.finetuning.scored_tasks import MINIVAL
+
 WHOLE, WITHOUT_MINIVAL, ONLY_MINIVAL = "whole", "without minival", "only minival"
 # Split -> official files that it is made from, and which part of each.
 PARTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
@@ -24,11 +25,6 @@ PARTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
     }
 )
 TRAINED = ("train", "train+val", "train+val-minival")
-
-
-def minival_ids(question_ids: Collection[int], count: int) -> frozenset[int]:
-    """The `count` highest ids of the validation questions."""
-    return frozenset(sorted(question_ids)[-count:])
 
 
 def judged_split(train: str) -> str | None:

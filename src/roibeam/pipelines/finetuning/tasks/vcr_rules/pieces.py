@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from roibeam.pipelines.finetuning.rows import TaskText
+from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskText
 
 EACH_ROW, SHARED, RUNNING, CHOICE_END, CHOICE_FRONT = "each-row", "shared", "running", "choice-end", "choice-front"
 TRUNCATIONS = (EACH_ROW, SHARED, RUNNING, CHOICE_END, CHOICE_FRONT)
@@ -22,17 +22,6 @@ class KeptPieces(NamedTuple):
 
     context: tuple[int, ...]
     choice: tuple[int, int]
-
-
-class PartPieces(NamedTuple):
-    """(n,) int64 each: ids of the pieces of a part, its word that each is of, the object that each names (-1: none)."""
-
-    ids: np.ndarray
-    words: np.ndarray
-    tags: np.ndarray
-
-    def kept(self, start: int, stop: int) -> PartPieces:
-        return PartPieces(*(each[start:stop] for each in self))
 
 
 @dataclass(frozen=True)
@@ -50,13 +39,6 @@ class PieceRules:
     truncation: str = EACH_ROW
     twice: bool = False
     separator: int | None = None
-
-
-class PieceCoder(NamedTuple):
-    """A tokenizer: text -> (n,) ids without special pieces; id -> the piece."""
-
-    encode: Callable[[str], np.ndarray]
-    piece: Callable[[int], str]
 
 
 def row_pieces(rows: Sequence[Sequence[TaskText]], coder: PieceCoder, rules: PieceRules) -> list[list[PartPieces]]:

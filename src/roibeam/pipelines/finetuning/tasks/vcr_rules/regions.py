@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.task import JoinedImage
 from roibeam.pipelines.sources.datasets.vcr_texts import PERSON, VcrAsked
 
 ANNOTATED, DETECTED, NAMED = "annotated", "detected", "named"
@@ -90,16 +94,69 @@ def join_regions(
     )
 
 
-def object_classes(names: Sequence[str], where: str) -> np.ndarray:
-    """(R,) int64, number of each name among COCO's classes, from 1 on.
+def shown_boxes(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord], np.ndarray]:
+    """Of a store of annotated boxes, numbers of those that are shown, in their order.
 
-    Raises:
-        ValueError: naming a class that COCO has not.
+    Args:
+        max_regions: the whole image counted; 0 = all. Boxes are cut from the end.
     """
-    unknown = next((name for name in names if name not in OBJECT_CLASSES), None)
+
+    def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
+        _check_boxes(group, record)
+        shown = [number for number in group.facts["shown"] if number < record.num_regions]
+        return np.array(shown[: max_regions - 1] if max_regions else shown, np.int64)
+
+    return regions
+
+
+def joined_image(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord, RegionRecord], JoinedImage]:
+    """Detected regions, then all annotated boxes, see `join_regions`."""
+
+    def joined(group: TaskGroup, image: int, detected: RegionRecord, annotated: RegionRecord) -> JoinedImage:
+        _check_boxes(group, annotated)
+        own = annotated.features.astype(np.float32), annotated.boxes
+        found = join_regions((detected.features.astype(np.float32), detected.boxes), own, max_regions)
+        first, kept = found.num_detected, len(found.boxes) - found.num_detected
+        record = replace(
+            detected,
+            boxes=found.boxes,
+            features=found.features,
+            class_ids=np.concatenate([detected.class_ids[:first], annotated.class_ids[:kept]]),
+            class_scores=np.concatenate([detected.class_scores[:first], annotated.class_scores[:kept]]),
+            attribute_ids=None,
+            attribute_scores=None,
+            class_distribution=None,
+            image_feature=None if detected.image_feature is None else detected.image_feature.astype(np.float32),
+        )
+        named = {number: first + number for number in range(kept)}
+        return JoinedImage(record, named, annotated.num_regions, found.whole)
+
+    return joined
+
+
+def _check_boxes(group: TaskGroup, record: RegionRecord) -> None:
+    """Raises ValueError for a record of other boxes than the question's."""
+    if record.num_regions != len(group.facts["objects"]) and not group.swapped:
+        raise ValueError(
+            f"{group.id}: record {record.image_id!r} has {record.num_regions} regions, VCR names "
+            f"{len(group.facts['objects'])} boxes; extract with --boxes, from VCR's own files"
+        )
+
+
+def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJECT_CLASSES) -> np.ndarray:
+    """(R,) int64, number of each name among the known classes, from 1 on.
+
+    Args:
+        known: names of classes; COCO's where nobody says others.
+    Raises:
+        ValueError: naming a class that is not known.
+    """
+    numbers = {name: number for number, name in enumerate(known, start=1)}
+    unknown = next((name for name in names if name not in numbers), None)
     if unknown is not None:
-        raise ValueError(f"{where}: object {unknown!r} is no class of COCO as VCR writes them, such as 'diningtable'")
-    return np.array([OBJECT_CLASSES.index(name) + 1 for name in names], np.int64)
+        those = "of COCO as VCR writes them, such as 'diningtable'" if known is OBJECT_CLASSES else "of those given"
+        raise ValueError(f"{where}: object {unknown!r} is no class {those}; object_names takes a file of other names")
+    return np.array([numbers[name] for name in names], np.int64)
 
 
 def object_targets(classes: np.ndarray, loss: str, masked: np.ndarray | None = None) -> np.ndarray:

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
-from roibeam.extraction.region_batch import PreparedPhoto, prepare_photo
+from roibeam.extraction.region_batch import PreparedPhoto, padded_to_edges, prepare_photo
+from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import MASK_SIDE, outline_mask
 from roibeam.pipelines.sources.datasets.vcr import VcrMetadata
-
-MASK_SIDE = 14  # cells of a mask, across and down, as of the map that RoIAlign gives
 
 
 class VcrPhoto(NamedTuple):
@@ -65,43 +64,3 @@ def prepare_vcr_photo(
     if fixed_size:
         photo = replace(photo, pixels=padded_to_edges(photo.pixels, config.short_edge, config.long_edge))
     return VcrPhoto(photo, masks.flip(-1) if flip else masks, torch.from_numpy(boxes[:, 4]))
-
-
-def padded_to_edges(pixels: Tensor, short_edge: int, long_edge: int) -> Tensor:
-    """(3, h, w) -> (3, short, long), or (3, long, short) of one that is higher than wide; zeros right and below."""
-    high, wide = pixels.shape[1:]
-    edges = (short_edge, long_edge) if high <= wide else (long_edge, short_edge)
-    padded = pixels.new_zeros(pixels.shape[0], *edges)
-    padded[:, :high, :wide] = pixels
-    return padded
-
-
-def outline_mask(polygons: Sequence[np.ndarray], box: np.ndarray, side: int = MASK_SIDE) -> np.ndarray:
-    """(side, side) float32, 1 in cells whose number lies in or on one of the polygons, scaled to the box.
-
-    Args:
-        polygons: (P, 2) each, x y in pixels of the photo.
-        box: (4,), x1 y1 x2 y2 in the same pixels; x2 and y2 are the last pixels inside.
-    """
-    mask = np.zeros((side, side), np.float32)
-    corner = box[:2].astype(np.float32)
-    scale = np.float32(side) / (box[2:].astype(np.float32) - corner + 1)
-    for polygon in polygons:
-        scaled = ((polygon.astype(np.float32) - corner) * scale).clip(0, side - 1)
-        mask[_cells_inside(scaled.astype(np.float64), side)] = 1
-    return mask
-
-
-def _cells_inside(polygon: np.ndarray, side: int) -> np.ndarray:
-    """(side, side) bool by row and column: crossings of a ray to the right and to the left, which differ on an edge."""
-    rows, columns = np.mgrid[:side, :side]
-    x, y = polygon[:, 0, None, None] - columns, polygon[:, 1, None, None] - rows
-    before_x, before_y = np.roll(x, 1, axis=0), np.roll(y, 1, axis=0)
-    rise = before_y - y
-    flat = rise == 0
-    with np.errstate(invalid="ignore"):
-        crossing = (x * before_y - before_x * y) / np.where(flat, 1, rise)
-    right = (((y > 0) != (before_y > 0)) & (crossing > 0)).sum(axis=0) % 2
-    left = (((y < 0) != (before_y < 0)) & (crossing < 0)).sum(axis=0) % 2
-    vertex = ((x == 0) & (y == 0)).any(axis=0)
-    return np.asarray(vertex | (right != left) | (right == 1))

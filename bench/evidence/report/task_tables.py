@@ -1,0 +1,80 @@
+"""What docs/evidence.md tells of the tasks: how far pre-trained models get, and what pre-training brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from evidence.report.intervals import difference, share_of
+from evidence.report.tables import STORES, SYSTEMS, Evidence, gain, paragraph, table
+from evidence.tasks.task_arms import ACCIDENT_PAIR, ACCIDENTS, BLIND, PAIRS, PERMUTED, PREFIX, TASKS
+
+NAMES: Mapping[str, str] = {
+    "vqa": "VQA v2, accuracy",
+    "vcr Q->AR": "VCR, Q->AR",
+    "vcr Q->A": "VCR, Q->A",
+    "vcr QA->R": "VCR, QA->R",
+    "refcoco+ val": "RefCOCO+, val",
+    "refcoco+ testA": "RefCOCO+, testA",
+    "refcoco+ testB": "RefCOCO+, testB",
+    "nlvr2": "NLVR2, test1",
+    "nlvr2 consistency": "NLVR2, consistency",
+}
+
+
+def tasks(evidence: Evidence) -> Iterator[str]:
+    yield "## Tasks\n"
+    yield paragraph(
+        "The kept weights of seed 0 are fine-tuned on the tasks of another toy world, whose pictures no model saw. "
+        "*Way* is how far a model gets from the floor, a reader without a picture, to the ceiling, one who knows "
+        "the scene. *New* is the same model without pre-training; a right start is worth the difference."
+    )
+    for store, (title, _) in STORES.items():
+        pairs = [(task, system) for task, systems in PAIRS.items() for system in systems]
+        rows = [row for pair in pairs for row in _rows(evidence, store, *pair)]
+        if rows:
+            yield f"**{title}.**\n"
+            head = ("task", "system", "floor", "ceiling", "pre-trained", "way", "less new", PERMUTED, BLIND)
+            yield table(head, rows)
+        else:
+            yield f"**{title}.** No runs yet.\n"
+    yield from _accidents(evidence)
+
+
+def _rows(evidence: Evidence, store: str, task: str, system: str) -> Iterator[list[str]]:
+    """A line for each measure; none where nothing was run."""
+    arm = f"{PREFIX}{store}/{task}-{system}"
+    for question in (name for measures in TASKS[task].splits.values() for name in measures.values()):
+        counts = evidence.counts(arm, question)
+        if counts is not None:
+            yield [
+                NAMES[question], SYSTEMS[system], *(evidence.bound(question, which) for which in ("floor", "ceiling")),
+                evidence.shown(arm, question), way(evidence, share_of(counts), question),
+                evidence.less((arm, question), (f"{arm}-new", question)),
+                *(evidence.shown(arm, f"{question} {how}") for how in (PERMUTED, BLIND)),
+            ]  # fmt: skip
+
+
+def way(evidence: Evidence, share: float, question: str) -> str:
+    """How far a share is from the floor to the ceiling; "" where they are not known."""
+    bound = evidence.bounds.get(question)
+    if bound is None or bound.floor is None or bound.ceiling is None or bound.ceiling <= bound.floor:
+        return ""
+    return f"{100 * (share - bound.floor) / (bound.ceiling - bound.floor):.0f} %"
+
+
+def _accidents(evidence: Evidence) -> Iterator[str]:
+    """What the releases do oddly, against the correct rule: the same run without it."""
+    task, system = ACCIDENT_PAIR
+    base, question = f"{PREFIX}perfect/{task}-{system}", TASKS[task].main
+    rows = []
+    for name, (what, settings) in ACCIDENTS.items():
+        right = evidence.counts(f"{base}-micro-batches" if "train.accumulation" in settings else base, question)
+        found = evidence.counts(f"{base}-{name}", question)
+        less = difference(found, right) if found is not None and right is not None else None
+        if less is not None and name != "micro-batches":
+            rows.append([what, evidence.shown(f"{base}-{name}", question), gain(less)])
+    yield paragraph(
+        f"**What the releases do oddly.** One thing at a time, on {NAMES[question]} with {SYSTEMS[system]}, "
+        "against the correct rule."
+    )
+    yield table(("", "share", "less the correct rule"), rows) if rows else "No runs yet.\n"

@@ -1,0 +1,169 @@
+"""The fine-tuning runs of `make evidence`: which system learns which task, from which weights, under which rule.
+
+All systems learn a task with the same steps, batch and rate, so that a row of the table differs in the system alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from evidence.arms import SEEDS
+from evidence.worlds import DETECTOR
+
+PERFECT = "perfect"
+PREFIX = "tasks-"  # of the stores' names in the arms: they are of another world
+PERMUTED, BLIND = "another picture", "no picture"  # ways to ask beside the right one, of seed 0
+EVALUATIONS, WATCHED = 5, 640  # evaluations of a run, and the questions that each asks
+
+
+@dataclass(frozen=True)
+class TaskRules:
+    """How a task is learned and asked here.
+
+    Attributes:
+        name: as `--task`.
+        steps, batch, rate: as in `roibeam finetune`; a batch is of questions.
+        splits: that a model is asked about -> measures of `roibeam score` that are kept -> their names here. The first
+            one stands in the tables.
+        settings: of `--set`.
+    """
+
+    name: str
+    steps: int
+    batch: int
+    rate: float
+    splits: Mapping[str, Mapping[str, str]]
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def main(self) -> str:
+        return next(name for measures in self.splits.values() for name in measures.values())
+
+
+TASKS: Mapping[str, TaskRules] = {
+    rules.name: rules
+    for rules in (
+        TaskRules("vqa", 3000, 64, 1e-3, {"val": {"overall": "vqa"}}),
+        TaskRules(
+            "vcr", 3000, 32, 1e-3, {"val": {"Q->AR": "vcr Q->AR", "Q->A": "vcr Q->A", "QA->R": "vcr QA->R"}},
+            {"vcr.problem": "both"},
+        ),
+        TaskRules(
+            "refcoco+", 3000, 64, 1e-3,
+            {split: {"accuracy": f"refcoco+ {split}"} for split in ("val", "testA", "testB")},
+            {"refcoco+.boxes": "stored"},
+        ),
+        TaskRules(
+            "nlvr2", 3000, 32, 1e-3,
+            {"test1": {"accuracy": "nlvr2", "consistency": "nlvr2 consistency"}},
+        ),
+    )
+}  # fmt: skip
+# The published pairs; of VQA two more, which nobody published.
+PAIRS: Mapping[str, Sequence[str]] = {
+    "vqa": ("vlbert", "vilbert", "visualbert", "imagebert", "interbert"),
+    "vcr": ("vlbert", "vilbert", "visualbert", "interbert"),
+    "refcoco+": ("vlbert", "vilbert"),
+    "nlvr2": ("visualbert",),
+}
+# What releases do oddly, one at a time, on one pair. A batch of four micro-batches where that matters.
+ACCIDENT_PAIR = ("vqa", "visualbert")
+_MICRO = {"train.accumulation": 4, "data.batch_size": 16}
+ACCIDENTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "micro-batches": ("Four micro-batches, averaged over all their elements", _MICRO),
+    "micro-means": ("The mean of four micro-batches' means", {**_MICRO, "train.loss_mean": "micro_batch"}),
+    "last-gradients": ("Gradients of the last of four micro-batches", {**_MICRO, "train.step_gradients": "last"}),
+    "clip-each": ("Each tensor's gradients are clipped by themselves", {"train.clip_scope": "each"}),
+    "starts-at-zero": ("The schedule lags one step", {"train.starts_at_zero": "true"}),
+    "warm-up-overwritten": ("The full rate behind each 100 steps", {"train.warmup_overwritten_every": 100}),
+    "uncorrected": ("Adam without bias correction", {"train.optimizer": "adamw-transformers-uncorrected"}),
+    "bert-adam": ("BertAdam, each tensor clipped", {"train.optimizer": "bert-adam", "train.clip_scope": "each"}),
+    "average": ("An average of the weights from the start", {"train.average_rate": 0.9997}),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TaskArm:
+    """One kind of fine-tuning run; it is made once for each seed.
+
+    Attributes:
+        name: without the store.
+        what: for people.
+        rules: of its task.
+        system: as `--system`.
+        store: name of a store.
+        start: arm whose kept weights it starts from; its models' shape is that of `shape`.
+        shape: arm whose kept weights have the shape of the model.
+        settings: of `--set`, beside those of the task.
+        seeds: of its runs.
+    """
+
+    name: str
+    what: str
+    rules: TaskRules
+    system: str
+    store: str
+    start: str
+    shape: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+    seeds: tuple[int, ...] = SEEDS
+
+    @property
+    def id(self) -> str:
+        """Such as "tasks-perfect/vqa-vilbert"."""
+        return f"{PREFIX}{self.store}/{self.name}"
+
+    def arguments(self, *, steps: int) -> list[str]:
+        """Of `roibeam finetune`, without run folder, files, start and seed."""
+        rules = self.rules
+        watched = {"train.evaluate_every": max(1, steps // EVALUATIONS), "data.validation_groups": WATCHED}
+        fields = {**watched, **rules.settings, **self.settings}
+        batch = fields.pop("data.batch_size", rules.batch)
+        return [
+            *("--task", rules.name, "--steps", str(steps), "--warmup-steps", str(steps // 10)),
+            *("--batch-size", str(batch), "--learning-rate", str(rules.rate)),
+            *(word for name, value in fields.items() for word in ("--set", f"{name}={value}")),
+        ]
+
+
+def _pairs(store: str) -> Iterator[TaskArm]:
+    for task, systems in PAIRS.items():
+        for system in systems:
+            kept = f"{store}/{system}"
+            yield TaskArm(f"{task}-{system}", f"{task}, {system}", TASKS[task], system, store, kept, kept)
+
+
+def _not_trained_before() -> Iterator[TaskArm]:
+    for arm in _pairs(PERFECT):
+        yield TaskArm(f"{arm.name}-new", f"{arm.what}, not pre-trained", arm.rules, arm.system, PERFECT, "", arm.shape)
+
+
+def _other_starts() -> Iterator[TaskArm]:
+    """ViLBERT's Tables 1 and 2, and its share of data."""
+    for task in ("vqa", "refcoco+"):
+        for kept, what in (
+            ("base", "half the steps of pre-training"),
+            ("single", "one stream"),
+            ("shallow", "one co-attention"),
+            ("1k", "1,000 pictures to pre-train on"),
+            ("5k", "5,000 pictures to pre-train on"),
+        ):
+            start, system = f"{PERFECT}/vilbert-{kept}", "vilbert-single-stream" if kept == "single" else "vilbert"
+            told = f"{task}, ViLBERT, {what}"
+            yield TaskArm(f"{task}-vilbert-{kept}", told, TASKS[task], system, PERFECT, start, start)
+
+
+def _accidents() -> Iterator[TaskArm]:
+    task, system = ACCIDENT_PAIR
+    kept = f"{PERFECT}/{system}"
+    for name, (what, settings) in ACCIDENTS.items():
+        yield TaskArm(f"{task}-{system}-{name}", what, TASKS[task], system, PERFECT, kept, kept, settings)
+
+
+TASK_ARMS: Mapping[str, TaskArm] = {
+    arm.id: arm
+    for arms in (_pairs(PERFECT), _not_trained_before(), _pairs(DETECTOR), _other_starts(), _accidents())
+    for arm in arms
+}  # in the order in which they are run
+QUICK_TASK_ARMS = ("tasks-perfect/vqa-visualbert",)

@@ -1,0 +1,101 @@
+"""One run of fine-tuning: its command, the training, and what its predictions score, picture by picture."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evidence.pretraining_runs import evaluated, logged
+from evidence.run_answers import rounded_tallies
+from evidence.tasks.task_arms import BLIND, PERMUTED, TaskArm
+from evidence.tasks.task_world import TaskWorld
+from evidence.weights import write_untrained
+from evidence.worlds import ROIBEAM
+
+QUICK_STEPS = 20
+_ASKED = {"": (), f" {PERMUTED}": ("--permute-images",), f" {BLIND}": ("--blind",)}
+
+
+class TaskRuns:
+    """
+    Args:
+        weights: folder of the kept weights.
+        quick: few steps, to see that all of it works.
+    """
+
+    def __init__(self, world: TaskWorld, *, weights: Path, quick: bool) -> None:
+        self.world, self.weights, self.quick = world, weights, quick
+
+    def folder(self, arm: TaskArm, seed: int) -> Path:
+        return self.world.work / "runs" / f"{arm.id}-{seed}"
+
+    def steps(self, arm: TaskArm) -> int:
+        return QUICK_STEPS if self.quick else arm.rules.steps
+
+    def has_start(self, arm: TaskArm) -> bool:
+        """Whether the weights are kept that it starts from, or has the shape of."""
+        return (self.weights / arm.shape).exists()
+
+    def command(self, arm: TaskArm) -> str:
+        """As it is shown: files by their place in WORK/tasks, without run folder and seed."""
+        start = f"weights/{arm.start}" if arm.start else f"untrained/{arm.shape}"
+        files = f"--from {start} --store stores/{arm.store} --data tasks/{arm.rules.name}"
+        return " ".join(["roibeam finetune", files, *arm.arguments(steps=self.steps(arm))])
+
+    def answers(self, arm: TaskArm, seed: int) -> dict[str, Any]:
+        """Trains what is not trained, and asks.
+
+        Returns:
+            "curve" and "tallies".
+        """
+        folder = self.folder(arm, seed)
+        if not (folder / "trained").exists():
+            start = self.weights / arm.start
+            if not arm.start:
+                start = write_untrained(
+                    self.weights / arm.shape, self.world.work / "untrained" / f"{arm.shape}-{seed}", seed
+                )
+            files = ("--store", str(self.world.store(arm.store)), "--data", str(self.world.files(arm.rules.name)))
+            where = ("--seed", str(seed), "--device", "cpu", "--threads", "1")
+            command = [*ROIBEAM, "finetune", str(folder), "--from", str(start), *files, *where]
+            logged([*command, *arm.arguments(steps=self.steps(arm))], folder.with_suffix(".log"))
+            (folder / "trained").touch()
+        return {"curve": evaluated(folder, tuple(_measures(arm))), "tallies": self._tallies(arm, seed)}
+
+    def _tallies(self, arm: TaskArm, seed: int) -> dict[str, Any]:
+        """Of all splits; seed 0 is asked with other pictures and with none, too."""
+        found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for split, measures in arm.rules.splits.items():
+            for ending, how in _ASKED.items():
+                if not ending or seed == 0:
+                    scored = self._scored(arm, seed, split, how)
+                    found |= {f"{kept}{ending}": scored[name] for name, kept in measures.items()}
+        return rounded_tallies(found)
+
+    def _scored(
+        self, arm: TaskArm, seed: int, split: str, how: tuple[str, ...]
+    ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """By measure of `roibeam score`: (pictures,) sums and counts, pictures in the order of their names."""
+        from roibeam.pipelines.finetuning.results.row_ids import STRICT
+        from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
+
+        folder, files = self.folder(arm, seed), self.world.files(arm.rules.name)
+        out = folder / f"said-{split}{''.join(how)}"
+        command = [*ROIBEAM, "predict", str(folder), "--store", str(self.world.store(arm.store)), "--data", str(files)]
+        command += ["--split", split, "--out", str(out), "--device", "cpu", "--threads", "1", *how]
+        if not out.exists():
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        measures = SCORED_TASKS[arm.rules.name].open(files, split, STRICT).measures(str(out))
+        kept = {measure.name: measure for measure in measures.values() if measure.name in arm.rules.splits[split]}
+        return {
+            name: measure.by_image({image: place for place, image in enumerate(sorted(set(measure.images)))})
+            for name, measure in kept.items()
+        }
+
+
+def _measures(arm: TaskArm) -> list[str]:
+    """What the run's own evaluations may have of its measures."""
+    return [name for measures in arm.rules.splits.values() for name in measures]

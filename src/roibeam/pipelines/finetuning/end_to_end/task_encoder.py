@@ -1,0 +1,25 @@
+"""The region encoder that a fine-tuning run begins with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.region_encoder import RegionEncoder, started_encoder
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
+from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER, EncoderOptions, choose_encoder
+
+
+def task_encoder(
+    asked: EncoderRequest, config: DetectorConfig, options: EncoderOptions, own: RegionEncoder | None
+) -> RegionEncoder:
+    """
+    Args:
+        own: of the run that this one starts from; None for what is asked.
+    Raises:
+        ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
+    """
+    if own is not None:
+        return started_encoder(config, own.conventions, own, **asdict(options))
+    chosen = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions)
+    return started_encoder(config, chosen.conventions, chosen.weights, **asdict(options))

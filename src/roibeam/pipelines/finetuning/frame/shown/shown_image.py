@@ -1,0 +1,79 @@
+"""An image of a group as it is shown, and what is hidden of it while a model learns something beside its task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.finetuning.rows import PartPieces, TaskGroup
+from roibeam.pipelines.finetuning.task import BesideTask
+
+
+@dataclass(frozen=True, eq=False)
+class ShownImage:
+    """An image of a group.
+
+    Attributes:
+        record: of the image.
+        regions: (R,) int64, numbers of the record's regions that are shown, in their order.
+        named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
+        num_boxes: that words may name.
+        boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored; before a
+            photo is read they are those of the photo as it is.
+        swapped: whether boxes that words name need not be there.
+        whole: (D,) float32, feature of the whole image where it is of more than the record.
+        hidden: (R,) bool, of `regions`, which the model must not see.
+        classes: (R, C) float32, 1 at the class of each region that is asked for it; None where nothing is asked.
+        asked: (R,) bool.
+        mirrored: whether the image is shown mirrored.
+    """
+
+    record: RegionRecord
+    regions: np.ndarray
+    named: Mapping[int, int]
+    num_boxes: int
+    boxes: np.ndarray
+    swapped: bool = False
+    whole: np.ndarray | None = None
+    hidden: np.ndarray | None = None
+    classes: torch.Tensor | None = None
+    asked: np.ndarray | None = None
+    mirrored: bool = False
+
+
+def joined_pieces(parts: Sequence[PartPieces]) -> PartPieces:
+    """Parts one after the other; words keep apart."""
+    words, before = [], 0
+    for part in parts:
+        words.append(np.where(part.words < 0, -1, part.words + before))
+        before += int(part.words.max(initial=-1)) + 1
+    return PartPieces(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate(words),
+        np.concatenate([part.tags for part in parts]),
+    )
+
+
+def asked_beside(shown: ShownImage, group: TaskGroup, beside: BesideTask, generator: np.random.Generator) -> ShownImage:
+    """The image with what is hidden of it, and the classes that are asked of its boxes."""
+    if beside.classes is None or not beside.class_names:
+        return shown
+    classes = torch.zeros(len(shown.regions), len(beside.class_names))
+    known = np.zeros(len(shown.regions), bool)
+    for number, kind in enumerate(beside.classes(group)):
+        if number in shown.named:
+            classes[shown.named[number], int(kind)], known[shown.named[number]] = 1.0, True
+    if not beside.hidden_regions:
+        return replace(shown, classes=classes, asked=known)
+    hidden = known & (generator.random(len(known)) < beside.hidden_regions)
+    return replace(shown, classes=classes, asked=hidden, hidden=hidden)
+
+
+def flags_of(given: Sequence[np.ndarray | None], nothing: np.ndarray) -> np.ndarray:
+    """(R,) bool of several images' regions."""
+    known = [each for each in given if each is not None]
+    return np.concatenate(known) if len(known) == len(given) else nothing

@@ -1,0 +1,204 @@
+"""VisualBERT's published fine-tuning runs: appendices B and C of its paper, and configs/ of uclanlp/visualbert.
+
+Tables are numbered as in "What Does BERT with Vision Look At?", whose long version is arXiv:1908.03557. Its variants
+differ in what they start from: the second phase of pre-training, see pipelines/pretraining/recipes/visualbert.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN
+from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options
+from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
+from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
+from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.training.release_settings import parted_settings
+
+_PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"
+_RELEASE, _ACCIDENTS = parted_settings("visualbert-ucla-tasks")
+_OPEN = (
+    "The release trains nothing named pooler, and of accumulated micro-batches the last one alone "
+    "(--set steps.rule=release).",
+    "The release ends when the best epoch is three old; here after all epochs, train.best_by keeps the best.",
+)
+_VARIANT_OPEN = "Batch, rate and epochs of the variant are not given: the full model's."
+_VARIANTS: Mapping[str, str] = {
+    "": "",
+    "-late-fusion": "without early fusion",
+    "-without-coco": "whose pre-training lacks COCO",
+}
+
+
+def _run(summary: str, source: str, **fields: Any) -> TaskRecipe:
+    published: dict[str, Any] = {
+        "system": "visualbert",
+        "layout": LayoutOptions(max_pieces=128),
+        "settings": _RELEASE,
+        "accidents": _ACCIDENTS,
+        "learning_rate": 2e-5,
+        "batch_size": 64,
+        "epochs": 10,
+        "warmup": 0.1,
+    }
+    open_too = (*fields.pop("left_open", ()), *_OPEN)
+    return TaskRecipe(summary=summary, source=source, **{**published, **fields}, left_open=open_too)
+
+
+_VQA = _run(
+    "VisualBERT, VQA v2: the state of [MASK] behind the question, divergence from the soft scores",
+    f"uclanlp/visualbert configs/vqa/fine-tune.json; {_PAPER}, appendix B.1",
+    task="vqa",
+    model="visualbert-task-vqa",
+    options=VqaOptions(train="train+val", loss="kl", question="pythia"),
+    head="release",
+    left_open=(
+        "The release cuts a question at 128 pieces with its [MASK]; here [MASK] stays "
+        "(--set layout.cut=before_sep is the release's way).",
+        "The release's validation questions lie inside its training; here nothing is left to be judged on.",
+        "The release may answer <unk>, which is never right (--set vqa.says_unknown=true).",
+        LABELS_OPEN,
+    ),
+)
+
+
+def _vcr(problem: str) -> TaskRecipe:
+    name, epochs = ("Q->A", 8) if problem == "answer" else ("QA->R", 12)
+    return _run(
+        f"VisualBERT, VCR {name}: one number for each choice from the pooled [CLS]",
+        f"uclanlp/visualbert configs/vcr/fine-tune.json; {_PAPER}, appendix B.2",
+        task="vcr",
+        model="visualbert-task-vcr",
+        options=VcrOptions(
+            problem=problem, boxes="named", names="restarted", truncation="choice-front", max_pieces=125
+        ),
+        batch_size=32,
+        epochs=epochs,
+        left_open=(
+            "Its regions are those of R2C's ResNet-50, trained along but for the row without COCO (footnote 3); here "
+            "features are the store's.",
+            "A person who is first named in a choice is counted from 0 again, and long choices lose their front: "
+            "both by the release.",
+            "The whole image is a region there, and a word of a box is aligned by its number in place of its piece's.",
+        ),
+    )
+
+
+_VCR_FIGURES: Mapping[str, Mapping[str, float]] = {
+    "": {
+        "Q->A, val": 70.8, "Q->A, test": 71.6, "QA->R, val": 73.2, "QA->R, test": 73.2, "Q->AR, val": 52.2,
+        "Q->AR, test": 52.4,
+    },
+    "-late-fusion": {"Q->A, val": 70.1, "QA->R, val": 71.9, "Q->AR, val": 50.6},
+    "-without-coco": {"Q->A, val": 67.9, "QA->R, val": 69.5, "Q->AR, val": 47.9},
+}  # fmt: skip
+_NLVR2 = _run(
+    "VisualBERT, NLVR2: both images in one row, two labels from the pooled [CLS]",
+    f"uclanlp/visualbert configs/nlvr2/fine-tune.json; {_PAPER}, appendix B.3",
+    task="nlvr2",
+    model="visualbert-task-nlvr2",
+    options=Nlvr2Options(max_regions=144, image_names="with-extension"),
+    left_open=(
+        "Table 1 has 67.3 under test-P, Table 5 under test-U and 67.0 under test-P: Table 5's.",
+        "Its regions are of Detectron's Mask R-CNN R-101-FPN, of width 1024, 150 to a file, the first 144 of them.",
+        "Images are called by the names of files, as in its feature files "
+        "(--set nlvr2.image_names=no-extension for stores of roibeam extract).",
+    ),
+)
+_NLVR2_FIGURES: Mapping[str, tuple[Figure, ...]] = {
+    "": (
+        Figure("NLVR2", "accuracy, dev", 67.4, "Table 5"),
+        Figure("NLVR2", "accuracy, test-P", 67.0, "Table 5"),
+        Figure("NLVR2", "accuracy, test-U", 67.3, "Table 5"),
+        Figure("NLVR2", "consistency, test-U", 26.9, "Table 5"),
+    ),
+    "-late-fusion": (Figure("NLVR2", "accuracy, dev", 64.6, "Table 5"),),
+    "-without-coco": (Figure("NLVR2", "accuracy, dev", 63.5, "Table 5"),),
+}
+_VQA_FIGURES: Mapping[str, tuple[Figure, ...]] = {
+    "": (
+        Figure("VQA", "accuracy, test-dev", 70.80, "Table 3"),
+        Figure("VQA", "accuracy, test-std", 71.00, "Table 3"),
+    ),
+    "-late-fusion": (Figure("VQA", "accuracy, test-dev", 68.18, "Table 3"),),
+    "-without-coco": (Figure("VQA", "accuracy, test-dev", 70.18, "Table 3"),),
+}
+# Rows of Table 7: pre-training recipe, what it lacks, accuracy on dev.
+_ABLATIONS: Mapping[str, tuple[str, str, float]] = MappingProxyType(
+    {
+        "ablation-full": ("visualbert-ablation-full", "nothing left out", 66.7),
+        "ablation-without-images": ("visualbert-without-images", "pre-trained on captions without images (C1)", 63.9),
+        "ablation-without-coco": ("visualbert-without-coco", "its pre-training lacks COCO (C1)", 62.9),
+        "ablation-late-fusion": ("visualbert-late-fusion", "without early fusion (C2)", 61.4),
+        "ablation-without-bert": ("visualbert-without-bert", "without BERT's weights to start from (C3)", 64.7),
+        "ablation-without-second-caption": (
+            "visualbert-without-second-caption", "without the second objective (C4)", 64.9,
+        ),
+    }
+)  # fmt: skip
+_FEWER: Mapping[int, float] = {9: 64.8, 18: 65.5, 72: 67.1}  # footnote 4; 36 is Table 7's, 144 the full model
+
+
+def _variant(recipe: TaskRecipe, end: str, figures: tuple[Figure, ...]) -> TaskRecipe:
+    if not end:
+        return replace(recipe, figures=figures)
+    return replace(
+        recipe,
+        summary=f"{recipe.summary}; {_VARIANTS[end]}",
+        model=f"{recipe.model}{end}",
+        figures=figures,
+        left_open=(_VARIANT_OPEN, *recipe.left_open),
+    )
+
+
+def _ablation(model: str, words: str, regions: int, figure: Figure, *left_open: str) -> TaskRecipe:
+    return replace(
+        _NLVR2,
+        summary=f"{_NLVR2.summary}; {regions} regions, {words}",
+        source=f"{_PAPER}, appendix C; uclanlp/visualbert configs/nlvr2/fine-tune.json",
+        model=model,
+        options=replace(_NLVR2.options, max_regions=regions),
+        figures=(figure,),
+        left_open=(
+            *left_open,
+            "Batch, rate and epochs of the ablations are not given: those of NLVR2's full model.",
+            *_NLVR2.left_open[1:],
+        ),
+    )
+
+
+def _runs() -> Iterator[tuple[str, TaskRecipe]]:
+    for end in _VARIANTS:
+        yield f"visualbert-vqa{end}", _variant(_VQA, end, _VQA_FIGURES[end])
+    for problem, own in (("answer", ("Q->A", "Q->AR")), ("rationale", ("QA->R",))):
+        for end in _VARIANTS:
+            figures = [Figure("VCR", name, value, "Table 4") for name, value in _VCR_FIGURES[end].items()]
+            figures = [each for each in figures if each.metric.split(",")[0] in own]
+            if problem == "answer" and not end:
+                figures.append(Figure("VCR", "Q->AR, val, features of a fixed ResNet-50", 51.4, "footnote 3"))
+            yield f"visualbert-vcr-{problem}{end}", _variant(_vcr(problem), end, tuple(figures))
+    for end in _VARIANTS:
+        yield f"visualbert-nlvr2{end}", _variant(_NLVR2, end, _NLVR2_FIGURES[end])
+    for name, (model, words, accuracy) in _ABLATIONS.items():
+        where = "Table 7 and footnote 4" if name == "ablation-full" else "Table 7"
+        yield f"visualbert-nlvr2-{name}", _ablation(model, words, 36, Figure("NLVR2", "accuracy, dev", accuracy, where))
+    for regions, accuracy in _FEWER.items():
+        yield (
+            f"visualbert-nlvr2-{regions}-regions",
+            _ablation(
+                "visualbert-ablation-full",
+                "nothing left out",
+                regions,
+                Figure("NLVR2", "accuracy, dev", accuracy, "footnote 4"),
+                "Footnote 4 does not say in which phases there are so many regions: pre-train with "
+                f"--set sampling.max_regions={regions} for all.",
+            ),
+        )
+
+
+VISUALBERT_TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(dict(_runs()))

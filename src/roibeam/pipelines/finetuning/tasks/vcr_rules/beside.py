@@ -1,0 +1,77 @@
+"""What VCR's rows teach beside the choice: classes of boxes and hidden words (VL-BERT)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.task import BesideTask
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import MASKED, NO_LOSS, OBJECT_CLASSES, object_classes
+
+WHOLE_IMAGE = "background"  # name of the class of the whole image, which is class 0
+
+
+class BesideOptions(Protocol):
+    """The fields of `VcrOptions` that say what is learned beside."""
+
+    @property
+    def object_loss(self) -> str: ...
+
+    @property
+    def object_loss_weight(self) -> float: ...
+
+    @property
+    def hidden_boxes(self) -> float: ...
+
+    @property
+    def object_names(self) -> str: ...
+
+    @property
+    def hidden_words(self) -> float: ...
+
+    @property
+    def word_loss_weight(self) -> float: ...
+
+
+def vcr_beside(options: BesideOptions) -> BesideTask | None:
+    """None where nothing is learned beside.
+
+    Raises:
+        ValueError: for a file of names that cannot be read.
+    """
+    if options.object_loss == NO_LOSS and not options.hidden_words:
+        return None
+    if options.object_loss == NO_LOSS:
+        return BesideTask(hidden_words=options.hidden_words, word_weight=options.word_loss_weight)
+    names = read_object_names(options.object_names) if options.object_names else OBJECT_CLASSES
+
+    def classes(group: TaskGroup) -> np.ndarray:
+        return object_classes(group.facts["objects"], group.id, names)
+
+    return BesideTask(
+        class_names=(WHOLE_IMAGE, *names),
+        classes=classes,
+        hidden_regions=options.hidden_boxes if options.object_loss == MASKED else 0.0,
+        region_weight=options.object_loss_weight,
+        hidden_words=options.hidden_words,
+        word_weight=options.word_loss_weight,
+    )
+
+
+def read_object_names(path: str) -> tuple[str, ...]:
+    """Names of classes, one a line.
+
+    Raises:
+        ValueError: for a file that cannot be read, without a name, or with one twice.
+    """
+    try:
+        lines = Path(path).expanduser().read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"object_names {path!r}: cannot be read: {error}") from None
+    names = tuple(line.strip() for line in lines if line.strip())
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"object_names {path!r}: expected different names of classes, one a line")
+    return names

@@ -1,0 +1,99 @@
+"""The region encoder of a model that trains end to end, as settings: which one it is, how it is trained, and what a
+joint checkpoint says of its own. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
+from roibeam.extraction.choice.detector_folder import dataclass_of
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.model.end_to_end_choices import EndToEndChoices
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.foundation.overrides import preset
+
+DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
+JOINT_FORMAT = 1
+_MAX_CONFIG_BYTES = 2**20
+_SECTIONS = ("end_to_end", "model", "region_encoder")
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """How the region encoder is trained.
+
+    Attributes:
+        frozen_stages: without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5. VL-BERT's release freezes 1 and 2.
+        recompute: computes the encoder's blocks again in the backward pass instead of keeping them: the same numbers
+            for less memory and more time.
+        region_chunk: regions that go through res5 at once; None means all of the batch. Bounds memory, changes the
+            last digits.
+    """
+
+    frozen_stages: tuple[int, ...] = (1, 2)
+    recompute: bool = False
+    region_chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class JointSettings:
+    """What the config.json of a joint checkpoint says.
+
+    Attributes:
+        content: all of it.
+        choices: what the run hid, and how.
+        config, conventions, frozen_stages: of the encoder.
+    """
+
+    content: Mapping[str, Any]
+    choices: EndToEndChoices
+    config: DetectorConfig
+    conventions: Conventions
+    frozen_stages: tuple[int, ...]
+
+
+def read_joint_settings(path: Path) -> JointSettings:
+    """
+    Args:
+        path: of the config.json.
+    Raises:
+        ValueError: naming the file, when it cannot be read or is of another kind.
+    """
+    hint = "a joint checkpoint's config.json is written by save_joint"
+    found = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES, hint=hint)
+    if not all(isinstance(found.get(section), dict) for section in _SECTIONS):
+        raise ValueError(f"{path}: no joint checkpoint's config.json, which has {', '.join(_SECTIONS)}")
+    if found.get("format") != JOINT_FORMAT:
+        raise ValueError(
+            f'{path}: "format" is {found.get("format")!r}, this roibeam reads {JOINT_FORMAT}; is it of a newer one?'
+        )
+    part = found["region_encoder"]
+    stages = part.get("frozen_stages")
+    if not isinstance(stages, list) or not all(isinstance(stage, int) for stage in stages):
+        raise ValueError(f"{path}: region_encoder.frozen_stages is {stages!r}; it must be a list of stage numbers")
+    return JointSettings(
+        found,
+        dataclass_of(found, "end_to_end", EndToEndChoices, path),
+        dataclass_of(part, "detector", DetectorConfig, path),
+        dataclass_of(part, "conventions", Conventions, path),
+        tuple(stages),
+    )
+
+
+def choose_encoder(detector: str, weights: str | None, conventions: str | None) -> ChosenDetector:
+    """The detector that the encoder is of, as `--detector`, `--weights` and `--conventions` say together.
+
+    A preset of sizes computes as VL-BERT's released encoder does, unless conventions are named; a detector's folder as
+    the detector.
+
+    Raises:
+        ValueError: as `choose_detector`.
+    """
+    chosen = choose_detector(detector, weights=weights)
+    own = chosen.conventions if chosen.is_folder else CONVENTIONS["vlbert-e2e"]
+    named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
+    return replace(chosen, conventions=named)

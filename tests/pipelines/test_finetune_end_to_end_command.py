@@ -1,0 +1,145 @@
+"""`roibeam finetune --end-to-end` and predictions of such a run by their commands, and what is refused in one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
+from tiny_commands import TINY_ENCODER, TINY_JOINT, command, one_line, tiny_run
+
+from roibeam.features.store import FeatureStore
+
+Roibeam = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
+    """With captions.tsv and a table beside the store. Nothing may be changed there."""
+    made = write_photo_store(tmp_path_factory.mktemp("made"), feature_dim=128)
+    rows = [f"{caption}\t{image_id(number)}" for number, caption in enumerate(CAPTIONS)]
+    captions_of(made).write_text("\n".join(rows) + "\n")
+    table_of(made).mkdir()
+    for split, numbers in (("train", range(6)), ("val", range(6, 8))):
+        with (table_of(made) / f"{split}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", "image", "text", "label"])
+            writer.writerows(
+                (f"row {number}", image_id(number), ("a red thing", "a blue thing")[number % 2], "rb"[number % 2])
+                for number in numbers
+            )
+    return made
+
+
+def captions_of(made: PhotoStore) -> Path:
+    return made.path.parent / "captions.tsv"
+
+
+def table_of(made: PhotoStore) -> Path:
+    return made.path.parent / "table"
+
+
+@pytest.fixture(scope="module")
+def runs(made: PhotoStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pre-training on stored features and end to end, a fine-tuning run from photos. Nothing may be changed there."""
+    folder = tmp_path_factory.mktemp("runs")
+    given = ("--system", "vlbert", "--store", made.path, "--captions", captions_of(made), "--device", "cpu")
+    command("pretrain", folder / "stored", *given, *tiny_run(1))
+    command("pretrain", folder / "pixels", *given, *TINY_ENCODER, *TINY_JOINT)
+    command(*words(folder / "tuned", folder / "pixels", made, "--end-to-end", "--steps", 10, "--learning-rate", 0.003))
+    return folder
+
+
+def words(out: Path, start: Path, made: PhotoStore, *more: object, task: str = "labels") -> tuple[object, ...]:
+    return (
+        "finetune", out, "--task", task, "--from", start, "--store", made.path, "--data", table_of(made),
+        "--device", "cpu", "--threads", 1, "--batch-size", 3, *more,
+    )  # fmt: skip
+
+
+def test_a_task_is_learned_from_photos_predicted_and_scored(
+    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path
+) -> None:
+    """What the evaluation measured is what the predictions score; the checkpoint has the encoder."""
+    out = tmp_path / "said.jsonl"
+    given = ("--store", made.path, "--data", table_of(made), "--device", "cpu", "--threads", 1, "--batch-size", 3)
+    done = roibeam("predict", runs / "tuned", *given, "--out", out)
+    assert done.code == 0, done.err
+    scored = roibeam("score", "labels", out, "--data", table_of(made), "--json")
+    (figure,) = json.loads(scored.out)["figures"]
+    lines = [json.loads(line) for line in (runs / "tuned" / "evaluation.jsonl").open()]
+    assert figure["value"] == lines[-1]["accuracy"] == 1.0
+    config = json.loads((sorted((runs / "tuned" / "checkpoints").iterdir())[-1] / "model" / "config.json").read_text())
+    assert config["end_to_end"]["whole_image"] == "box" and config["region_encoder"]["frozen_stages"] == [1, 2]
+    assert roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "blind", "--blind").code == 0
+    moved = tmp_path / "moved"
+    shutil.copytree(made.photos, moved)
+    done = roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "again", "--photos", moved)
+    assert done.code == 0 and (tmp_path / "again").read_text() == out.read_text()
+    (moved / "photo-7.png").unlink()
+    refused = one_line(roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "no", "--photos", moved))
+    assert "1 image of 2 without a photo, such as 'photo-7'" in refused and not (tmp_path / "no").exists()
+
+
+def test_an_encoder_beside_a_model_of_stored_features(
+    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path
+) -> None:
+    """The command again goes on where it was; another setting of the photos is another run."""
+    given = words(tmp_path / "run", runs / "stored", made, *TINY_ENCODER, "--steps", 2)
+    assert roibeam(*given).code == 0
+    done = roibeam(*given)
+    assert done.code == 0 and "all 2 steps are there already" in done.out
+    refused = one_line(roibeam(*given, "--set", "photos.flip=false"))
+    assert "belongs to another configuration" in refused and "photos" in refused
+
+
+@pytest.mark.parametrize(
+    ("start", "more", "says"),
+    [
+        ("stored", ("--photos", "."), "--photos is for --end-to-end"),
+        ("stored", ("--detector", "toy"), "--detector is for --end-to-end"),
+        ("stored", ("--end-to-end",), "weights are missing"),
+        ("stored", ("--end-to-end", "--detector", "toyy"), "did you mean toy"),
+        ("stored", ("--end-to-end", "--detector", "toy"), "features of width 128"),
+        ("stored", (*TINY_ENCODER, "--set", "photos.flp=true"), "photos has no field 'flp'; did you mean flip"),
+        ("stored", (*TINY_ENCODER, "--photos", "gone"), "no such file or folder: --photos 'gone'"),
+        ("pixels", (), "was trained end to end: its encoder goes on with it, --end-to-end"),
+        ("pixels", ("--end-to-end", "--detector", "toy"), "brings its region encoder; leave it out"),
+        ("tuned", ("--end-to-end",), "a model that was fine-tuned for a task"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told_in_one_line(
+    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path, start: str, more: tuple[object, ...], says: str
+) -> None:
+    done = roibeam(*words(tmp_path / "new", runs / start, made, *more))
+    assert done.code == 1 and says in one_line(done)
+    assert not (tmp_path / "new" / "checkpoints").exists()
+
+
+def test_photos_that_nobody_names_and_photos_of_others(
+    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path
+) -> None:
+    """A copied store tells no photos; others of another size are not those that its boxes are of."""
+    command("store", "copy", made.path, tmp_path / "copy")
+    with FeatureStore(tmp_path / "copy") as copied:
+        assert len(list(copied.ids())) == 8
+    lonely = PhotoStore(tmp_path / "copy", made.photos)
+    given = words(tmp_path / "new", runs / "pixels", made, "--end-to-end", "--steps", 1)
+    given = tuple(lonely.path if each == made.path else each for each in given)
+    refused = one_line(roibeam(*given))
+    assert "does not say where its photos lie; name their folder with --photos" in refused
+    others = tmp_path / "others"
+    others.mkdir()
+    for number in range(8):
+        shutil.copy(made.photo(image_id(number - 1 if number else 7)), others / f"{image_id(number)}.png")
+    refused = one_line(roibeam(*given, "--photos", others))
+    assert "its boxes would cut out other things" in refused
+    asked = ("predict", runs / "tuned", "--store", lonely.path, "--data", table_of(made), "--out", tmp_path / "said")
+    assert "does not say where its photos lie" in one_line(roibeam(*asked))
+    stored = ("predict", runs / "stored", *asked[2:], "--photos", others)
+    assert "is no run of roibeam finetune" in one_line(roibeam(*stored))
