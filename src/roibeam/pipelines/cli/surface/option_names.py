@@ -105,6 +105,7 @@ _INPUTS = {
         "Of the task's own boxes, beside the regions that --store detected (VCR).", "STORE", INPUT, is_advanced=True
     ),
     "captions": _text("Captions: .json of COCO, Karpathy or SBU, .tsv or .token.", "FILE", INPUT),
+    "entities": _text("Folder of Flickr30k Entities: Sentences, Annotations, lists of splits.", "FOLDER", INPUT),
     "boxes": _text("Describe these boxes instead of finding regions.", "FILE", INPUT),
     "min-match": _share(
         "Stop if fewer than this share of the captioned images is found.", INPUT, is_advanced=True
