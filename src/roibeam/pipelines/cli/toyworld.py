@@ -81,8 +81,11 @@ def toyworld_command(
         if made_tasks is not None:
             summary["tasks"] = {"tasks": tasks, "seconds": round(made_tasks.seconds, 3)} | made_tasks.manifest
         if made_entities is not None:
-            summary["entities"] = {"entities": entities, "seconds": round(made_entities.seconds, 3)}
-            summary["entities"] |= made_entities.manifest
+            summary["entities"] = {
+                "entities": entities,
+                "seconds": round(made_entities.seconds, 3),
+                **made_entities.manifest,
+            }
         if written is not None:
             summary["perfect_store"] = {
                 "store": perfect_store,
