@@ -213,6 +213,11 @@ def test_a_head_that_looks_at_the_right_region_finds_all_that_any_region_covers(
         plain = looks_of(build("visualbert"), world, asked)
     entity = head_figures(looks, ENTITY, seed=0)
     assert 0.5 < entity.ceiling < 0.9 and entity.best.value == entity.ceiling == entity.crossed
+    assert entity.recalls["R@1"] == entity.recalls["R@10"] == entity.recalls["upper bound"] == entity.ceiling
+    of_type = [
+        question.types for each in asked.captions for question in each.questions if question.population == ENTITY
+    ]
+    assert {f"R@5 {kind}" for types in of_type for kind in types} == {name for name in entity.recalls if "R@5 " in name}
     assert (entity.layer, entity.head) == (3, 2) and entity.verdict == ABOVE
     assert [(half.layer, half.head) for half in entity.halves] == [(3, 2), (3, 2)]
     others = np.delete(entity.accuracy.ravel(), 2 * 4 + 1)
@@ -220,6 +225,7 @@ def test_a_head_that_looks_at_the_right_region_finds_all_that_any_region_covers(
     # An untrained model beside it, on the same questions.
     untrained = head_figures(plain, ENTITY, seed=0)
     assert untrained.baseline == entity.baseline
+    assert untrained.recalls["R@1"] < untrained.recalls["R@5"] <= untrained.recalls["R@10"] <= untrained.ceiling
     assert untrained.verdict != ABOVE and untrained.crossed < untrained.baseline.value + 0.1
     # It likes some regions, whatever the word.
     assert untrained.word_difference.low <= 0 < entity.word_difference.low
@@ -265,8 +271,9 @@ def made_looks(hit: np.ndarray, strongest: np.ndarray, mass: float = 0.5) -> Loo
     """One question an image."""
     count = len(hit)
     return Looks(
-        images=tuple(map(str, range(count))), image=np.arange(count), population=np.array([ENTITY] * count), hit=hit,
-        blind_hit=np.zeros_like(hit), mass=np.full(hit.shape, mass, np.float32), strongest=strongest, anyone=strongest,
+        images=tuple(map(str, range(count))), image=np.arange(count), population=np.array([ENTITY] * count),
+        types=((),) * count, hits=np.stack([hit] * 3, axis=-1), blind_hit=np.zeros_like(hit),
+        mass=np.full(hit.shape, mass, np.float32), strongest=strongest, anyone=strongest,
         covered=np.ones(count, bool), uniform=np.full(count, 0.5),
     )  # fmt: skip
 

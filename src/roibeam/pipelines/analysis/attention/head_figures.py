@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from roibeam.pipelines.analysis.attention.looks import Looks
+from roibeam.pipelines.finetuning.metrics.grounding import RANKS, UPPER_BOUND
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
 
 ACTIVE = 0.2  # share of the attention that an active head gives to regions, on the mean (section 3.1)
@@ -60,6 +61,7 @@ class HeadFigures:
         accuracy, mass: (L, H), of every head; active: (L, H) bool.
         layer, head: of the best active head, counted from 1; of all heads where none is active.
         best: its accuracy, on the same images on which it was chosen.
+        recalls: of its 1, 5 and 10 regions, "R@1" and so on, and the ceiling, over all questions and by type of phrase.
         blind: what it reaches with one look for all words of a caption.
         halves: the same choice on one half, judged on the other, both ways.
         crossed: accuracy of the best heads of the halves on the other half each, over all images.
@@ -83,6 +85,7 @@ class HeadFigures:
     layer: int
     head: int
     best: Interval
+    recalls: dict[str, float]
     blind: float
     halves: tuple[HalfChoice, HalfChoice]
     crossed: float
@@ -106,6 +109,7 @@ class HeadFigures:
             "ceiling": _number(self.ceiling),
             "uniform_mass": _number(self.uniform),
             "best_head": {**best, "active": bool(self.active[self.layer - 1, self.head - 1]), **_json(self.best)},
+            "best_head_recalls": {name: _number(value) for name, value in self.recalls.items()},
             "best_head_whatever_the_word": _number(self.blind),
             "best_by_layer": [_number(each) for each in self.best_by_layer],
             "mean_by_layer": [_number(float(each)) for each in self.accuracy.mean(axis=1)],
@@ -186,6 +190,7 @@ def head_figures(looks: Looks, population: str, *, seed: int) -> HeadFigures:
         layer=layer + 1,
         head=head + 1,
         best=Interval(float(accuracy[layer, head]), *bootstrap.ratio(summed(hit[:, layer, head]), counts)),
+        recalls=_recalls(looks, asked, layer, head),
         blind=float(looks.blind_hit[asked][:, layer, head].mean()),
         halves=halves,
         crossed=float(chosen_hit.mean()),
@@ -193,6 +198,18 @@ def head_figures(looks: Looks, population: str, *, seed: int) -> HeadFigures:
         word_difference=word_difference,
         verdict=_verdict(difference, word_difference),
     )
+
+
+def _recalls(looks: Looks, asked: np.ndarray, layer: int, head: int) -> dict[str, float]:
+    """Named as `grounding_measures` names them."""
+    places = np.flatnonzero(asked)
+    columns = {f"R@{rank}": looks.hits[places, layer, head, column] for column, rank in enumerate(RANKS)}
+    found = {}
+    for name, values in {**columns, UPPER_BOUND: looks.covered[places]}.items():
+        found[name] = float(values.mean())
+        for kind in sorted({kind for place in places for kind in looks.types[place]}):
+            found[f"{name} {kind}"] = float(values[[kind in looks.types[place] for place in places]].mean())
+    return found
 
 
 def _verdict(difference: Interval, word_difference: Interval) -> str:

@@ -16,7 +16,7 @@ from roibeam.model.inputs import VLOutput
 from roibeam.pipelines.analysis.attention.questions import AskedCaption
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.probing.probe import maps_of_words
-from roibeam.pipelines.finetuning.metrics.grounding import GroundingRule, covering
+from roibeam.pipelines.finetuning.metrics.grounding import RANKS, GroundingRule, covering
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,9 @@ class Looks:
         images: names, in the order of their numbers.
         image: (N,) int, number of the question's image.
         population: (N,) of text.
-        hit: (N, L, H) bool, whether the region that the head looks at most covers the phrase.
+        types: of each question's phrase.
+        hits: (N, L, H, K) bool, whether one of the 1, 5, 10 regions (`RANKS`) that the head looks at most covers the
+            phrase.
         blind_hit: (N, L, H) bool, the same of the region that the head looks at most on the mean of all pieces: what a
             head would reach that likes some regions, whatever the word.
         mass: (N, L, H) float32, share of the attention that goes to regions, 0..1.
@@ -41,13 +43,19 @@ class Looks:
     images: tuple[str, ...]
     image: np.ndarray
     population: np.ndarray
-    hit: np.ndarray
+    types: tuple[tuple[str, ...], ...]
+    hits: np.ndarray
     blind_hit: np.ndarray
     mass: np.ndarray
     strongest: np.ndarray
     anyone: np.ndarray
     covered: np.ndarray
     uniform: np.ndarray
+
+    @property
+    def hit(self) -> np.ndarray:
+        """(N, L, H) bool, of the one region that the head looks at most."""
+        return np.asarray(self.hits[..., 0])
 
 
 @torch.no_grad()
@@ -88,12 +96,13 @@ def head_looks(
     names = tuple(dict.fromkeys(each.name for each in captions))
     number_of = {name: number for number, name in enumerate(names)}
     found = [np.concatenate(each) for each in zip(*kept, strict=True)]
-    hit, blind_hit, mass, strongest, anyone, covered, uniform = found
+    hits, blind_hit, mass, strongest, anyone, covered, uniform = found
     return Looks(
         images=names,
         image=np.array([number_of[each.name] for each in captions for _ in each.questions], np.int64),
         population=np.array([question.population for each in captions for question in each.questions]),
-        hit=hit, blind_hit=blind_hit, mass=mass, strongest=strongest, anyone=anyone, covered=covered, uniform=uniform,
+        types=tuple(question.types for each in captions for question in each.questions),
+        hits=hits, blind_hit=blind_hit, mass=mass, strongest=strongest, anyone=anyone, covered=covered, uniform=uniform,
     )  # fmt: skip
 
 
@@ -124,12 +133,13 @@ def _judged(
     looked = asks @ weights  # (L, H, Q, R)
     if not bool(torch.isfinite(looked).all()):
         raise ValueError(f"image {caption.name!r}, caption {caption.number}: attention that is no number (NaN)")
-    at, mass = looked.argmax(dim=-1).cpu().numpy(), looked.sum(dim=-1).cpu().numpy()
+    at = looked.topk(min(RANKS[-1], record.num_regions), dim=-1).indices.cpu().numpy()  # (L, H, Q, at most 10)
+    mass = looked.sum(dim=-1).cpu().numpy()
     covers = np.stack([covering(record.boxes, question.boxes, rule) for question in questions])  # (Q, R)
-    number = np.arange(len(questions))
-    hit = covers[number[None, None], at].transpose(2, 0, 1)
+    found_at = covers[np.arange(len(questions))[:, None], at].transpose(2, 0, 1, 3)
+    hits = np.stack([found_at[..., :rank].any(axis=-1) for rank in RANKS], axis=-1)
     blind = covers[:, weights.mean(dim=2).argmax(dim=-1).cpu().numpy()]
     strongest = covers[:, record.class_scores == record.class_scores.max()].mean(axis=1)
     of_all = np.full(len(questions), share)
-    found = [hit, blind, mass.transpose(2, 0, 1), strongest, covers.mean(axis=1), covers.any(axis=1), of_all]
+    found = [hits, blind, mass.transpose(2, 0, 1), strongest, covers.mean(axis=1), covers.any(axis=1), of_all]
     return [np.asarray(each) for each in found]

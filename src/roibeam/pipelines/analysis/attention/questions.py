@@ -29,13 +29,14 @@ CaptionKey = tuple[str, int]  # name of the image's files, number of the caption
 class Question:
     """Attributes:
     population: `ENTITY`, or the label of an arc.
-    phrase: its words.
+    phrase, types: its words, and what it is of, such as "people".
     pieces: places of the source among the pieces of the caption, whose looks are averaged; at least one.
     boxes: (G, 4) float64 of the phrase, x1 y1 x2 y2 pixels.
     """
 
     population: str
     phrase: str
+    types: tuple[str, ...]
     pieces: tuple[int, ...]
     boxes: np.ndarray
 
@@ -150,7 +151,7 @@ class Questioner:
             for population, words in self._sources(phrase, parse):
                 source = self._chosen([piece for word in words for piece in pieces[word]])
                 if source:
-                    yield Question(population, phrase.text, source, gold)
+                    yield Question(population, phrase.text, phrase.types, source, gold)
                 else:
                     where = f"{image.name} caption {number}, {sentence.words[words[-1]]!r}"
                     self.left_out.add("words without a piece that the model reads", where)

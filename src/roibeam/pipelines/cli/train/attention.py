@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from roibeam.pipelines.analysis.attention.attention_run import AttentionResult
     from roibeam.pipelines.analysis.attention.head_figures import HeadFigures, Interval
 
+_TOLD = ("R@1", "R@5", "R@10", "upper bound")
+
 
 def attention_command(
     checkpoint: Annotated[str, argument("CHECKPOINT", CHECKPOINT_HELP)],
@@ -88,8 +90,10 @@ def _print(result: AttentionResult, *, as_json: bool) -> None:
     )
     for each in (result.entity, *commonest(result.relations)):
         typer.echo(_row(each))
+    recalls = ", ".join(f"{name} {100 * value:.1f}" for name, value in result.entity.recalls.items() if name in _TOLD)
+    typer.echo(f"\nphrases, best head: {recalls}; by type in the results")
     by_layer = ", ".join(f"{100 * value:.1f}" for value in result.entity.best_by_layer)
-    typer.echo(f"\nphrases, best head of each layer: {by_layer}")
+    typer.echo(f"phrases, best head of each layer: {by_layer}")
     num_active, num_heads = int(result.entity.active.sum()), result.entity.active.size
     typer.echo(f"active heads: {num_active} of {num_heads}; attention that prefers nothing would give regions "
                f"{100 * result.entity.uniform:.0f} %")  # fmt: skip
