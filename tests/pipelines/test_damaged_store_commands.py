@@ -35,7 +35,9 @@ OUTCOMES: Counter[tuple[str, int]] = Counter()  # (command, exit code)
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
-    return write_original(tmp_path_factory.mktemp("damaged") / "store")
+    """Its records are of one kind, so that unhurt they would go into a file of every format."""
+    kinds = [{"distribution": "full", "attributes": True, "image_feature": True}]
+    return write_original(tmp_path_factory.mktemp("damaged") / "store", kinds)
 
 
 @pytest.fixture(scope="module")
