@@ -50,10 +50,10 @@ def commands(original: Original, tmp_path_factory: pytest.TempPathFactory) -> di
     }  # fmt: skip
 
 
-def run(*arguments: object) -> tuple[int, str]:
-    """Exit code and all that was said."""
+def run(*arguments: object, seconds: int = _SECONDS) -> tuple[int, str]:
+    """Exit code and all that was said; one that takes longer than `seconds` ends the process."""
     said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), limited_time(_SECONDS):
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), limited_time(seconds):
         code = run_roibeam(*arguments)
     OUTCOMES[" ".join(map(str, arguments[:2])) if arguments[0] == "store" else str(arguments[0]), code] += 1
     assert "Traceback" not in said.getvalue() and "fault of roibeam" not in said.getvalue() and code != 70, (
@@ -158,9 +158,10 @@ class Evaluation:
         seen = [record for record in store.wanted.values() if record.num_regions]
         lines = [f"a picture of {number} things\t{one.image_id}.jpg\n" for number, one in enumerate(seen)]
         (folder / "captions.tsv").write_text("".join(lines))
-        arguments = ("--captions", folder / "captions.tsv", "--tokenizer", folder / "vocab.txt", "--device", "cpu")
-        given = (folder / "model", *arguments, "--no-retrieval", "--threads", 1, "--json")
-        code, said = run("evaluate", *given, "--store", store.folder, "--out", folder / "unhurt")
+        files = ("--captions", folder / "captions.tsv", "--tokenizer", folder / "vocab.txt")
+        given = (folder / "model", *files, "--device", "cpu", "--no-retrieval", "--threads", 1, "--json")
+        arguments = ("evaluate", *given, "--store", store.folder, "--out", folder / "unhurt")
+        code, said = run(*arguments, seconds=600)  # it imports torch and all that hangs on it
         assert not code, said
         return cls(given, _figures(folder / "unhurt"))
 
@@ -201,7 +202,7 @@ def examine(store: Original, commands: dict[str, Callable[..., None]], place: Pa
 def test_commands_on_damaged_stores(
     original: Original, commands: dict[str, Callable[..., None]], tmp_path: Path, seeds: range
 ) -> None:
-    run("store", "verify", original.folder, "--deep")  # imports, once for all seeds
+    run("store", "verify", original.folder, "--deep", seconds=600)  # imports, once for all seeds
 
     def all_seeds(tell: Callable[[str], None]) -> None:
         for seed in seeds:
