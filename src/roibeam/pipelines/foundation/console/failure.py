@@ -151,11 +151,13 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
     limit = address_space_limit()
     cure = _MEMORY if limit is None else f"raise the limit of {limit / 1e9:.1f} GB on it (ulimit -v), or {_MEMORY}"
     if asked := re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", line):
-        return f"not enough memory: {int(asked[1]):,} bytes more were asked for; {cure}"
+        count = int(asked[1])
+        size = f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{count:,} bytes"
+        return f"not enough memory: {size} more were asked for; {cure}"
     if "failed to map segment" in line or "annot allocate memory" in line:  # where libraries are loaded
         return f"not enough memory: {line}; raise the limit on it (ulimit -v), or use a machine with more"
     if (kind is not None and issubclass(kind, MemoryError)) or "std::bad_alloc" in line:
-        return f"not enough memory: {line or 'a part of Python got less than it asked for'}; {cure}"
+        return f"not enough memory{f': {line}' if line else ''}; {cure}"
     if limit is not None and "can't start new thread" in line:
         return f"not enough memory: no further thread could be started; {cure}"
     return None
