@@ -20,6 +20,7 @@ from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_o
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
+from roibeam.pipelines.inputs.captioned.corpus import reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
@@ -78,12 +79,12 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._store, self._loss, self._blind, self._regions = store, loss, blind, regions
+        self._record_of, self._loss, self._blind, self._regions = reader(store), loss, blind, regions
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
 
     def check(self, group: TaskGroup) -> None:
         """Raises ValueError when the record of the group's first image does not fit the model."""
-        record = self._store[group.images[0]]
+        record = self._record_of(group.images[0])
         check_width(self._config, record)
         self._global_feature(record)
 
@@ -111,7 +112,7 @@ class GroupBatches:
 
     def _shown(self, group: TaskGroup, number: int) -> ShownImage:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
-        record = self._store[group.images[number]]
+        record = self._record_of(group.images[number])
         given = group.boxes[number] if len(group.boxes) else None
         if given is not None:
             regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
