@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import typer
-from PIL import Image
 from safetensors import safe_open
 
 from roibeam.features.store import FeatureStore

@@ -18,8 +18,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-# Most that `roibeam extract` of a photo by the toy detector had, with torch 2.15 of CUDA 13 on two cores, was 4.2 GB, of
-# which 2.4 GB are CUDA's libraries. Threads of other cores and models take more; that is told when it is missing.
+# Most that `roibeam extract` of a photo by the toy detector had, with torch 2.15 of CUDA 13 on two cores, was 4.2 GB,
+# of which 2.4 GB are CUDA's libraries. Threads and models take more; that is told where it is missing.
 _NEEDED_BYTES = 4_500_000_000
 _OF_CUDA_BYTES = 2_400_000_000
 _CURE = "raise the limit (such as ulimit -v 9000000), or take it away (ulimit -v unlimited)"
@@ -41,8 +41,8 @@ def refuse_torch_under_a_small_limit() -> None:
     needed = _NEEDED_BYTES - (0 if has_cuda else _OF_CUDA_BYTES)
     if limit < needed:
         said = (
-            f"the address space is limited to {limit / 1e9:.1f} GB, and this command needs {needed / 1e9:.1f} GB for the "
-            f"libraries alone; {_CURE}"
+            f"the address space is limited to {limit / 1e9:.1f} GB, and this command needs {needed / 1e9:.1f} GB for "
+            f"the libraries alone; {_CURE}"
         )
         sys.meta_path.insert(0, _NoTorch(said))
 
