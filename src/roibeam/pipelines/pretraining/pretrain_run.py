@@ -86,16 +86,13 @@ def pretrain(
     data, sampling = run.settings.data, run.settings.sampling
     # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
     of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
+    sections = {"model": made.model.config, "data": data, "sampling": sampling}
     described = run.described(tasks.trained, made, data=of_data, sampling=asdict(sampling))
     training = run.train(
         tasks.trained,
         config,
         description=described | read.described(),
-        defaults={
-            "model": defaults_of(made.model.config),
-            "data": defaults_of(data),
-            "sampling": defaults_of(sampling),
-        },
+        defaults={name: defaults_of(each) for name, each in sections.items()},
         recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
     )
     with waiting("evaluating"):
