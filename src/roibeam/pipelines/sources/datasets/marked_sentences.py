@@ -110,7 +110,8 @@ def _by_words(tokens: Sequence[str]) -> tuple[list[str], list[_Marked]]:
     """A word that begins with "[" opens a phrase, one that ends with "]" closes it."""
     words: list[str] = []
     marked: list[_Marked] = []
-    chain, types, first = "", (), -1
+    chain, first = "", -1
+    types: tuple[str, ...] = ()
     for token in tokens:
         if first >= 0:
             if token.endswith("]"):
