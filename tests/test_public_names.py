@@ -39,11 +39,11 @@ NAMES = {
         vlbert_config vlbert_small vlbert_task_config
     """,
     "roibeam.pipelines": """
-        EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest OwnTask PredictRequest PretrainRequest
-        ProbeRequest RequestedData RequestedDetector RequestedEncoder RequestedImages RequestedModel RequestedRecords
-        RequestedStage RequestedTraining RunOptions TableRow evaluate label_task load_joint load_model photo_inputs
-        read_bert run_extract run_finetuning run_prediction run_pretraining run_stages save_joint start_from_bert
-        write_probe write_world
+        AttentionRequest EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest OwnTask PredictRequest
+        PretrainRequest ProbeRequest RequestedData RequestedDetector RequestedEncoder RequestedImages RequestedModel
+        RequestedRecords RequestedStage RequestedTraining RunOptions TableRow analyse_attention evaluate label_task
+        load_joint load_model photo_inputs read_bert run_extract run_finetuning run_prediction run_pretraining
+        run_stages save_joint start_from_bert write_probe write_world
     """,
 }
 

@@ -112,8 +112,8 @@ def build(name: str, seed: int = 0) -> Any:
 
 
 PARSE = (
-    "1\tA\t2\tdet\n2\tman\t0\troot\n3\twearing\t2\tpartmod\n4\ta\t6\tdet\n5\tred\t6\tamod\n6\that\t3\tdobj\n"
-    "7\tnear\t6\tprep\n8\ta\t9\tdet\n9\tdog\t7\tpobj\n10\t.\t2\tpunct\n"
+    "1\tA\t2\tdet\n2\tman\t0\troot\n3\twearing\t2\tpartmod\n4\ta\t5\tdet\n5\tboy\t7\tposs\n"
+    "6\t's\t5\tpossessive\n7\that\t3\tdobj\n8\tnear\t7\tprep\n9\ta\t10\tdet\n10\tdog\t8\tpobj\n11\t.\t2\tpunct\n"
 )
 
 
@@ -121,7 +121,7 @@ def questions_by_hand(
     tmp_path: Path, word: str, parse: str = PARSE
 ) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[str]]:
     (tmp_path / "p.conll").write_text(parse)
-    line = "[/EN#1/people A man] wearing [/EN#2/clothing a red hat] near [/EN#3/animals a dog] ."
+    line = "[/EN#1/people A man] wearing [/EN#2/clothing a boy 's hat] near [/EN#3/animals a dog] ."
     boxes = EntityBoxes({"1": ((1, 1, 9, 9),), "2": ((2, 2, 5, 5),)}, (), (), None, None, None)
     image = EntityImage("7", {0: parse_marked_sentence(line)}, boxes)
     left_out = LeftOut()
@@ -137,20 +137,23 @@ def questions_by_hand(
 
 
 def test_who_must_look_at_what(tmp_path: Path) -> None:
-    """The noun of a phrase is no source of det: the other end of each of its arcs is, whichever end that is."""
+    """The noun of a phrase is no source of det: the other end of each of its arcs is, whichever end that is. Arcs of
+    the boy say nothing of the hat."""
     asked, left_out = questions_by_hand(tmp_path, "last")
-    man, hat = "A man", "a red hat"
+    man, hat = "A man", "a boy 's hat"
     assert asked == [
-        (ENTITY, man, (4,)), ("det", man, (2,)), ("partmod", man, (6,)), ("punct", man, (20,)),
-        (ENTITY, hat, (12,)), ("det", hat, (8,)), ("amod", hat, (10,)), ("dobj", hat, (6,)), ("prep", hat, (14,)),
+        (ENTITY, man, (4,)), ("det", man, (2,)), ("partmod", man, (6,)), ("punct", man, (22,)),
+        (ENTITY, hat, (14,)), ("poss", hat, (10,)), ("dobj", hat, (6,)), ("prep", hat, (16,)),
     ]  # fmt: skip
     assert left_out == []
 
 
-@pytest.mark.parametrize(("word", "pieces"), [("first", (7,)), ("mean", (7, 8, 9, 10, 11, 12)), ("head", (12,))])
+@pytest.mark.parametrize(
+    ("word", "pieces"), [("first", (7,)), ("mean", (7, 8, 9, 10, 11, 12, 13, 14)), ("head", (14,))]
+)
 def test_which_piece_looks(tmp_path: Path, word: str, pieces: tuple[int, ...]) -> None:
     asked, _ = questions_by_hand(tmp_path, word)
-    assert [each[2] for each in asked if each[:2] == (ENTITY, "a red hat")] == [pieces]
+    assert [each[2] for each in asked if each[:2] == (ENTITY, "a boy 's hat")] == [pieces]
 
 
 def test_a_caption_whose_parse_has_other_words_is_asked_about_phrases_alone(tmp_path: Path) -> None:

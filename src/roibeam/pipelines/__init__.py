@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from roibeam.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from roibeam.pipelines.analysis.attention.attention_request import analyse_attention as analyse_attention
+    from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest as AttentionRequest
     from roibeam.pipelines.analysis.evaluation.evaluate_request import EvaluateRequest as EvaluateRequest
     from roibeam.pipelines.analysis.evaluation.evaluate_request import evaluate as evaluate
     from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig as EvaluationConfig
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from roibeam.pipelines.toyworld.write import write_world as write_world
 
 _FILES = {
+    "AttentionRequest": "roibeam.pipelines.analysis.attention.attention_settings",
+    "analyse_attention": "roibeam.pipelines.analysis.attention.attention_request",
     "EvaluateRequest": "roibeam.pipelines.analysis.evaluation.evaluate_request",
     "evaluate": "roibeam.pipelines.analysis.evaluation.evaluate_request",
     "EvaluationConfig": "roibeam.pipelines.analysis.evaluation.evaluation_run",
