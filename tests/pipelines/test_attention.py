@@ -159,7 +159,7 @@ def test_which_piece_looks(tmp_path: Path, word: str, pieces: tuple[int, ...]) -
 def test_a_caption_whose_parse_has_other_words_is_asked_about_phrases_alone(tmp_path: Path) -> None:
     asked, left_out = questions_by_hand(tmp_path, "last", PARSE.replace("\tman\t", "\tMan\t"))
     assert {each[0] for each in asked} == {ENTITY}
-    assert left_out[0].startswith("1 captions that do not fit their parse: 7 caption 0: 'A Man wearing")
+    assert left_out[0].startswith('1 captions that do not fit their parse: 7 caption 0: "A Man wearing')
 
 
 @pytest.mark.parametrize(
