@@ -340,10 +340,22 @@ def test_the_command_writes_numbers_and_pictures(
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
     for name in ("heads", "relations", "picture-1"):
         assert sizes[f"{name}.svg"] > 1000 and sizes[f"{name}.png"] > 1000
-    alone = roibeam(*words, "--out", tmp_path / "alone", "--json", "--rules", "merged")
-    told = json.loads(alone.out.splitlines()[-1])
-    assert [each["name"] for each in told["populations"]] == ["entity"]
-    assert not (tmp_path / "alone" / "relations.svg").exists()
+
+
+@pytest.mark.slow
+def test_the_command_tells_it_as_json_and_needs_no_parses(
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+) -> None:
+    done = roibeam(
+        "attention", model_folder, "--store", world.store, "--entities", world.entities, "--tokenizer",
+        model_folder.parent / "tokenizer", "--out", tmp_path / "alone", "--json", "--rules", "merged",
+    )  # fmt: skip
+    told = json.loads(done.out.splitlines()[-1])
+    (entity,) = told["populations"]
+    assert entity["name"] == "entity" and entity["best_head_recalls"]["R@1"] == entity["best_head"]["value"]
+    assert {Path(name).name for name in told["pictures"]} == {
+        f"{name}.{kind}" for name in ("heads", "picture-1", "picture-2", "picture-3") for kind in ("svg", "png")
+    }
 
 
 @pytest.mark.parametrize(
