@@ -123,6 +123,7 @@ class DownstreamTask:
             alone; None asks about all.
         tells: what a result file of this model tells; a second model may tell the rest. () for all there is.
         beside: what is learned beside the task; None for nothing.
+        reported_by: rule of `HeldOut` that reads its validation and test files; "" for that of the task's name.
     """
 
     name: str
@@ -155,6 +156,7 @@ class DownstreamTask:
     judged: Callable[[TaskGroup], TaskGroup] | None = None
     tells: tuple[str, ...] = ()
     beside: BesideTask | None = None
+    reported_by: str = ""
 
     def __post_init__(self) -> None:
         if self.form == LABEL and len(self.labels) < 2:

@@ -49,7 +49,7 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.splits import (
     judged_split,
     overlap_note,
 )
-from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import IMDB, QUESTION_FORMS, mirrored, worded
+from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import IMDB, QUESTION_FORMS, mirrored, mirrored_rows, worded
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.answer_labels import read_stored_targets
 from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
@@ -229,10 +229,7 @@ def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions)
     Raises:
         ValueError: when it has a target and nobody's answers, as with stored targets alone.
     """
-    rows = tuple(
-        replace(row, parts=tuple(replace(part, words=tuple(map(mirrored, part.words))) for part in row.parts))
-        for row in group.rows
-    )
+    rows = mirrored_rows(group.rows)
     if group.target is None:
         return replace(group, rows=rows, mirrored=True)
     if GENOME_ANSWER in group.facts:
