@@ -348,7 +348,8 @@ def test_classes_of_regions_are_learned_beside(made: PhotoStore, tmp_path: Path,
     beside = BesideTask(("none", "cup", "dog"), lambda group: np.array([1, 2, 1]), hidden_regions=hidden)
     with FeatureStore(made.path) as opened:
         task = PhotoFinetuning(made.path, tmp_path, settings(steps=4), 4, beside=beside).task(opened)
-        batch = next(task.batches(0, rank=0, num_ranks=1))
+        batch, worst = next(task.batches(0, rank=0, num_ranks=1)), task.worst_batch().batch
+    assert set(task.losses(task.model, worst).losses) == {"task", "region_classes"}  # tried before the first step
     output = task.losses(task.model, batch)
     assert {name: int(term.count) for name, term in output.losses.items()} == dict(task.counts(batch))
     sum(term.mean for term in output.losses.values()).backward()
