@@ -32,7 +32,7 @@ SIZES |= {"vocab_size": VOCAB_SIZE, "max_position_embeddings": POSITIONS, "regio
 
 
 def _vlbert(preset="release", **overrides):
-    sizes = SIZES | {"coordinate_embedding_size": 16, "num_region_labels": LABELS}
+    sizes = SIZES | {"coordinate_embedding_size": 16, "num_region_labels": LABELS, "num_segments": 4}
     return VLBertForPreTraining(vlbert_config(preset, **(sizes | overrides)))
 
 

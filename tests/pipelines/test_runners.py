@@ -76,11 +76,13 @@ def test_beam_counts_what_the_manifests_say(
 def test_threads_of_a_process_share_one_model(
     roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roibeam.pipelines.extract.shard import job
+    from roibeam.pipelines.extract.shard import built_detector, job
 
     built = []
-    build = job.build_detector
-    monkeypatch.setattr(job, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named))
+    build = built_detector.build_detector
+    monkeypatch.setattr(
+        built_detector, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named)
+    )
     monkeypatch.setattr(job, "_detectors", {})
     threads = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=3")
     done = roibeam("extract", photos, tmp_path / "store", *options, "--precision", "bf16", *threads)

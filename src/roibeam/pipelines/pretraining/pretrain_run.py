@@ -91,7 +91,11 @@ def pretrain(
         tasks.trained,
         config,
         description=described | read.described(),
-        defaults={"data": defaults_of(data), "sampling": defaults_of(sampling)},
+        defaults={
+            "model": defaults_of(made.model.config),
+            "data": defaults_of(data),
+            "sampling": defaults_of(sampling),
+        },
         recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
     )
     with waiting("evaluating"):
