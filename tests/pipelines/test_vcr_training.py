@@ -25,6 +25,7 @@ from roibeam.pipelines.finetuning.frame.group_task import GroupTask, TurnsTask
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network, started_network
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair, check_annotated
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import CHOICE
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
@@ -296,8 +297,19 @@ def test_texts_are_cut_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="set 61 or fewer"):
         batches_of("vilbert", task, made_store(), tokenizer, network)
     task = open_vcr(questions(tmp_path), VcrOptions(max_pieces=20), None)
-    with pytest.raises(ValueError, match="leave one of them at 0"):
+    with pytest.raises(ValueError, match="cuts the texts itself; leave that at 0, or at 23 and more"):
         batches_of("vilbert", task, made_store(), tokenizer, network, LayoutOptions(max_pieces=20))
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in TASK_RECIPES.items() if recipe.task == "vcr"])
+def test_the_texts_of_every_recipe_can_be_laid_out(name: str, tmp_path: Path) -> None:
+    """Rows are cut by the task alone: the layout's length is that of the longest of them."""
+    recipe, tokenizer = TASK_RECIPES[name], words()
+    task = open_vcr(questions(tmp_path), recipe.options, None)
+    stores = made_store() if task.joined is None else StorePair(made_store(), made_store())
+    network = network_for(recipe.system, tokenizer, 48, positions=128)
+    made = batches_of(recipe.system, task, stores, tokenizer, network, recipe.layout)
+    assert made.batch(task.read("train").groups).inputs.text_ids.shape[1] <= recipe.layout.max_pieces
 
 
 # --- losses beside ---

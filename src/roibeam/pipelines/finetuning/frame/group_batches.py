@@ -352,9 +352,11 @@ def _boxes_beside(first: ShownImage, shown: ShownImage) -> np.ndarray:
 
 def _check_cut(task: DownstreamTask, options: LayoutOptions, positions: int) -> None:
     """Raises ValueError where texts that the task cuts would be cut once more."""
-    if options.max_pieces:
+    most = task.max_pieces + _SPECIAL
+    if options.max_pieces and (options.max_pieces < most or not task.max_pieces):
         raise ValueError(
-            f"layout.max_pieces {options.max_pieces}: {task.name}.max_pieces cuts the texts; leave one of them at 0"
+            f"layout.max_pieces {options.max_pieces}: {task.name} cuts the texts itself; leave that at 0"
+            f"{f', or at {most} and more' if task.max_pieces else ''}"
         )
     if task.max_pieces + _SPECIAL > positions:
         raise ValueError(

@@ -69,7 +69,7 @@ def _vcr(problem: str) -> TaskRecipe:
         options=VcrOptions(
             problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running", max_pieces=pieces - 3
         ),
-        layout=LayoutOptions(max_pieces=pieces),
+        layout=LayoutOptions(max_pieces=pieces, whole_image="all"),
         settings=_ADAMW,
         learning_rate=2e-5,
         batch_size=32,

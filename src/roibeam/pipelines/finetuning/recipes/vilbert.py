@@ -68,7 +68,7 @@ def _vcr(problem: str) -> TaskRecipe:
         options=VcrOptions(
             problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running", max_pieces=pieces - 3
         ),
-        layout=LayoutOptions(max_pieces=pieces),
+        layout=LayoutOptions(max_pieces=pieces, whole_image="all"),
         settings=_RELEASE,
         accidents=_ACCIDENTS,
         learning_rate=2e-5,
@@ -103,7 +103,7 @@ _REFERRING = TaskRecipe(
         loss="rows",
         box_rule="vilbert",
     ),
-    layout=LayoutOptions(max_pieces=20),
+    layout=LayoutOptions(max_pieces=20, whole_image="all"),
     settings=_RELEASE,
     accidents=_ACCIDENTS,
     learning_rate=4e-5,

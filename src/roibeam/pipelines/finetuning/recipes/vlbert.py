@@ -191,8 +191,7 @@ _TRACKS = (
     _Track("detected", "among MAttNet's boxes", "detected_regions"),
 )
 _REFERRING_OPEN = (
-    "Overlaps are measured in the resized and clamped photo by the release (--set 'refcoco+.overlap_in=input'); here "
-    "in the photo.",
+    "Overlaps are measured in the resized and clamped photo by the release; here in the photo as it is.",
     "Before its one number a region goes through the transform of masked regions there; here one layer. Half of the "
     "photos are mirrored there, with left and right changed in the text.",
     _STORED_OPEN,
