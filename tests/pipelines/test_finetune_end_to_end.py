@@ -155,9 +155,11 @@ def test_a_frozen_encoder_is_a_store_of_its_features(store: FeatureStore, kind: 
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_masks_change_the_loss_when_they_change_places(store: FeatureStore) -> None:
-    """VCR's outlines cut regions out: other boxes' masks are another input, and so are whole boxes."""
-    _, trained = network("vlbert", CHOICE, whole_image="box")
+@pytest.mark.parametrize("channels", [0, 8])
+def test_masks_change_the_loss_when_they_change_places(store: FeatureStore, channels: int) -> None:
+    """VCR's outlines cut regions out, or are told in channels (R2C): other boxes' masks are another input, and so are
+    whole boxes."""
+    _, trained = network("vlbert", CHOICE, whole_image="box", mask_channels=channels)
 
     def turned(photo: str, record: RegionRecord, side: int) -> np.ndarray:
         return np.roll(region_masks(photo, record, side), 1, axis=0)
@@ -279,8 +281,11 @@ def test_two_processes_train_as_one(made: PhotoStore, tmp_path: Path) -> None:
     assert largest_difference(*logs) < BOUNDS["float64"]
 
 
-def test_a_network_with_its_encoder_is_read_as_it_was_written(store: FeatureStore, tmp_path: Path) -> None:
-    _, trained = network("vlbert", CHOICE, whole_image="box")
+@pytest.mark.parametrize("channels", [0, 8])
+def test_a_network_with_its_encoder_is_read_as_it_was_written(
+    store: FeatureStore, tmp_path: Path, channels: int
+) -> None:
+    _, trained = network("vlbert", CHOICE, whole_image="box", mask_channels=channels)
     save_model(trained.module, str(tmp_path / "model.safetensors"), metadata={"format": "pt"})
     write_json(tmp_path / "config.json", trained.described)
     found = read_network(tmp_path, SYSTEMS["vlbert"], ASKED[CHOICE])

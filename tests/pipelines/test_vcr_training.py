@@ -81,12 +81,15 @@ def network_for(
     positions: int = 64,
     beside: BesideTask | None = None,
     head: str = "ours",
+    told: int = 0,
 ) -> TaskNetwork:
     torch.manual_seed(0)
     named: Any = SYSTEMS[system]
     fields = {**TINY, **SIZES.get(system, {}), "max_position_embeddings": positions}
     config = named.sizes["small"](vocab_size=tokenizer.vocab_size, region_feature_size=width, **fields)
-    network = started_network(named, named.model_class(config), ASKED[CHOICE], head, source="a test", beside=beside)
+    network = started_network(
+        named, named.model_class(config), ASKED[CHOICE], head, source="a test", beside=beside, num_told_classes=told
+    )
     network.module.eval()
     return network
 

@@ -80,6 +80,18 @@ class BesideTask:
     word_weight: float = 1.0
 
 
+class BoxClasses(NamedTuple):
+    """What the boxes of a task are, as a model may be told.
+
+    Attributes:
+        count: classes, that of the whole image and of what has none among them: it is 0.
+        of: group -> (boxes,) int64, the class of each box, by the number that words name it by.
+    """
+
+    count: int
+    of: Callable[[TaskGroup], np.ndarray]
+
+
 @dataclass(frozen=True)
 class DownstreamTask:
     """A task with its folder of files opened.
@@ -123,6 +135,7 @@ class DownstreamTask:
             alone; None asks about all.
         tells: what a result file of this model tells; a second model may tell the rest. () for all there is.
         beside: what is learned beside the task; None for nothing.
+        told_classes: what the model is told of its regions beside their features; None for nothing.
         reported_by: rule of `HeldOut` that reads its validation and test files; "" for that of the task's name.
     """
 
@@ -156,6 +169,7 @@ class DownstreamTask:
     judged: Callable[[TaskGroup], TaskGroup] | None = None
     tells: tuple[str, ...] = ()
     beside: BesideTask | None = None
+    told_classes: BoxClasses | None = None
     reported_by: str = ""
 
     def __post_init__(self) -> None:

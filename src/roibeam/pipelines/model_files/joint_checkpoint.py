@@ -68,7 +68,7 @@ def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None)
         own = cast(PreTrainedModel, joint.model)
         model = {**own.config.to_diff_dict(), "architectures": [type(own).__name__]}
     with torch.device("meta"):
-        described = RegionEncoder(encoder.config, encoder.conventions)
+        described = RegionEncoder(encoder.config, encoder.conventions, mask_channels=encoder.mask_channels)
     try:
         check_parameters(encoder.state_dict(), described.state_dict())
     except ValueError as error:
@@ -86,6 +86,7 @@ def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None)
             "detector": asdict(encoder.config),
             "conventions": asdict(encoder.conventions),
             "frozen_stages": list(encoder.frozen_stages),
+            **({"mask_channels": encoder.mask_channels} if encoder.mask_channels else {}),
         },
         **detection,
     }
@@ -186,7 +187,9 @@ def load_joint(
     maker = make_model or _maker_of(content["model"], path)
 
     def make() -> EndToEndModel:
-        encoder = RegionEncoder(config, conventions, frozen_stages=found.frozen_stages)
+        encoder = RegionEncoder(
+            config, conventions, frozen_stages=found.frozen_stages, mask_channels=found.mask_channels
+        )
         return EndToEndModel(maker(content["model"]), encoder, found.choices)
 
     tensors = _tensors(weights)

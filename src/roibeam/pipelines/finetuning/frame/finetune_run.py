@@ -158,7 +158,13 @@ def _trained(
         width = sections["detector"].feature_dim if request.end_to_end else first.feature_dim
         model = start.model(vocab_size=tokenizer.vocab_size, width=width)
         network = started_network(
-            start.system, model, asked, sections["head"].kind, source=start.source, beside=task.beside
+            start.system,
+            model,
+            asked,
+            sections["head"].kind,
+            source=start.source,
+            beside=task.beside,
+            num_told_classes=0 if task.told_classes is None else task.told_classes.count,
         )
         if sections["head"].start == WORDS:
             start_from_words(network, task.labels, tokenizer)
@@ -177,7 +183,11 @@ def _trained(
         config,
         request.out,
         description={"model": network.described, **described},
-        defaults={name: defaults_of(sections[name]) for name in ("data", "layout", "head")},
+        defaults={
+            **{name: defaults_of(sections[name]) for name in ("data", "layout", "head")},
+            "task_options": defaults_of(sections[task_name(request.task)]),
+            "model": _model_defaults(network.encoder_config),
+        },
         recorded={**_recorded(request, task, store, data, notes), "start_tells_images": start.tells_images},
         resume=resume,
     )
@@ -206,6 +216,12 @@ def _from_photos(
     with waiting("looking for the photos"):
         photos = GroupPhotos(store, images, request.encoder.photos, encoder, choices, options, outlines=task.outlines)
     return with_encoder(network, encoder, choices), photos
+
+
+def _model_defaults(config: Any) -> dict[str, Any]:
+    """Wherever the model's configuration stands in what describes a network: alone, beside a head, or an encoder."""
+    own = defaults_of(config)
+    return {**own, "model": {**own, "model": own}}
 
 
 def _what_is_learned(

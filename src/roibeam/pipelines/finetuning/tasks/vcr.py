@@ -67,6 +67,8 @@ class VcrOptions:
             VL-BERT says; of all "shown", as its release does.
         object_loss_weight: of that loss beside the choice's.
         hidden_boxes: share of the boxes that the loss of "masked" ones hides.
+        told_classes: whether the model is told the class of each box: VL-BERT by a token for each class (its release's
+            `object_word_embed_mode` 1), VisualBERT by an embedding beside the feature (R2C).
         object_names: a file with the names of object classes, one a line; "" for COCO's 80.
         hidden_words: share of the words that are hidden and told beside the choice; 0 = none. The paper of VL-BERT says
             that this harms.
@@ -89,6 +91,7 @@ class VcrOptions:
     object_loss: str = "none"
     object_loss_weight: float = 1.0
     hidden_boxes: float = 0.15
+    told_classes: bool = False
     object_names: str = ""
     hidden_words: float = 0.0
     word_loss_weight: float = 1.0

@@ -21,7 +21,7 @@ from roibeam.pipelines.finetuning.tasks.vcr import (
     read_vcr_groups,
     vcr_scores,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_beside
+from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_beside, vcr_told_classes
 from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import EACH_ROW
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import DETECTED, joined_image, shown_boxes
@@ -38,15 +38,16 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     judged for the right one.
     """
     check_vcr(options)
-    beside = vcr_beside(options)
+    beside, told = vcr_beside(options), vcr_told_classes(options)
+    asked_of_boxes = [each for each in (beside and beside.classes, told and told.of) if each is not None]
 
     def read(split: str) -> TaskSplit:
         path = find_file(folder, f"{split}.jsonl")
         by_problem = [_groups(path, replace(options, problem=problem), split) for problem in options.problems]
         groups = [group for question in zip(*by_problem, strict=True) for group in question]
-        if beside is not None and beside.classes is not None:
+        for classes in asked_of_boxes:
             for group in groups:
-                beside.classes(group)  # an object of an unknown class is told before anything is trained
+                classes(group)  # an object of an unknown class is told before anything is trained
         return TaskSplit(groups, (path,))
 
     def judged_rows(group: TaskGroup) -> tuple[slice, int | None]:
@@ -86,6 +87,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         judged=rows_of_right_answer,
         tells=options.problems,
         beside=beside,
+        told_classes=told,
         mirrored=lambda group: replace(group, mirrored=True),
         outlines=region_masks,
     )

@@ -125,7 +125,9 @@ def _told_rows(path: Path) -> Iterator[AnswerRow]:
     """Of the training table; ValueError for a row without an answer."""
     for row in read_answer_table(path):
         if not row.answers:
-            raise ValueError(f"{row.where}: no answers, and this is trained on")
+            raise ValueError(
+                f"{row.where}: no answers, and this is trained on; vqa needs the columns image, text and answers"
+            )
         yield row
 
 
