@@ -88,7 +88,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         f"  task       {recipe.task}; system {recipe.system}, head {recipe.head}",
         f"  model      that of {recipe.model}, {starts[recipe.start]}; {recipe.parameters:,} parameters are trained",
         *([f"  in turn    with {recipe.in_turn_with}, by one model"] if recipe.in_turn_with else []),
-        *(["  end to end through the detector's head"] if recipe.end_to_end else []),
+        *(_wrapped("  end to end", _photos(recipe)) if recipe.end_to_end else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} questions, rate {recipe.learning_rate:g}, "
         f"warm-up {warmup}{falls}",
         f"  GPU hours  {hours}",
@@ -104,18 +104,25 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
     ]
 
 
+def _photos(recipe: TaskRecipe) -> str:
+    edges = [f"edges {' x '.join(map(str, recipe.edges))}"] if recipe.edges else []
+    return ", ".join(["through the detector's network", *edges, *([_settings(recipe.photos)] if recipe.photos else [])])
+
+
 def _wrapped(head: str, text: str) -> list[str]:
     return textwrap.wrap(text, 110, initial_indent=f"{head:<12} ", subsequent_indent=" " * 13)
 
 
 def _settings(settings: Any) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
+    return ", ".join(f"{name} {'none' if value == '' else value}" for name, value in settings.items())
 
 
 def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
     if isinstance(recipe, TaskRecipe):
-        bare = dataclasses.replace(recipe, settings={}, accidents={}, model_fields={})
-        plain = {name: dict(getattr(recipe, name)) for name in ("settings", "accidents", "model_fields")}
+        names = ("settings", "accidents", "model_fields", "photos")
+        bare, plain = dataclasses.replace(recipe, **{name: {} for name in names}), {}
+        for name in names:
+            plain[name] = dict(getattr(recipe, name))
         return {**dataclasses.asdict(bare), **plain, "parameters": recipe.parameters}
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):

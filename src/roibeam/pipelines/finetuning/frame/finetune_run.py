@@ -111,7 +111,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     start = start_of(request, recipe)
     with waiting("reading the task"):
         task = named.open(request.data, sections[task_name(request.task)], None)
-    check_annotated(task, request.annotated_store)
+    check_annotated(task, request.annotated_store, from_photos=request.end_to_end)
     with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [store] if annotated is None else [store, annotated]
         read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
@@ -130,7 +130,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
 def _start_notes(recipe: TaskRecipe | None, request: FinetuneRequest, start: TaskStart) -> tuple[str, ...]:
     if recipe is None:
         return ()
-    return recipe.start_notes(pretrained=start.found is not None, from_bert=request.from_bert is not None)
+    has_bert = request.from_bert is not None
+    return recipe.start_notes(pretrained=start.found is not None, from_bert=has_bert, end_to_end=request.end_to_end)
 
 
 def _trained(

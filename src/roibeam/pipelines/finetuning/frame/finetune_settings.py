@@ -112,6 +112,10 @@ def sections_of(
     }
     if request.end_to_end:
         sections |= encoder_sections(request.encoder, request.start, whole_image)
+        if recipe is not None:
+            sections["photos"] = replace(sections["photos"], **recipe.photos)
+            edges = dict(zip(("short_edge", "long_edge"), recipe.edges, strict=False))
+            sections["detector"] = replace(sections["detector"], **edges)
     train = [each for each in request.settings if each.startswith("train.")]
     changed = apply_overrides(sections, [each for each in request.settings if each not in train])
     as_released = changed["steps"].rule == RELEASE

@@ -238,7 +238,7 @@ class GroupBatches:
         )
 
     def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
-        if self._task is None or self._task.joined is None:
+        if self._task is None or self._task.joined is None or self._photos is not None:
             return None
         assert isinstance(self._store, StorePair)
         return self._task.joined(group, number, record, self._store.annotated(group.images[number], record))
