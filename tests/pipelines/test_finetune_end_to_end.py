@@ -41,8 +41,8 @@ from roibeam.pipelines.finetuning.frame.group_batches import PhotoSide
 from roibeam.pipelines.finetuning.frame.group_task import predicted, scores_of
 from roibeam.pipelines.finetuning.frame.losses import loss_named, real_scores
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
-from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.frame.shown.store_pair import check_annotated
+from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, TaskSplit
