@@ -84,28 +84,6 @@ def test_what_asks_and_measures_a_model_imports_nothing_that_pre_trains_one(hous
         assert not [other for module in inside for other in module.imports if other.startswith(f"{pipelines}.pretr")]
 
 
-@pytest.mark.parametrize(
-    ("room", "others"),
-    [
-        ("tasks", ("systems", "frame", "recipes", "end_to_end", "cards")),
-        ("metrics", ("tasks", "systems", "frame", "recipes", "end_to_end", "cards")),
-        ("results", ("tasks", "systems", "frame", "recipes", "end_to_end", "cards")),
-        ("systems", ("tasks", "metrics", "results", "frame", "recipes", "end_to_end", "cards")),
-    ],
-)
-def test_a_task_knows_no_system_and_a_system_no_task(
-    room: str, others: tuple[str, ...], house: dict[str, Module]
-) -> None:
-    """The frame multiplies them: any system can learn any task."""
-    finetuning, systems = "roibeam.pipelines.finetuning", ("vlbert", "vilbert", "visualbert", "imagebert", "interbert")
-    inside = {name: module for name, module in house.items() if name.startswith(f"{finetuning}.{room}.")}
-    assert inside
-    forbidden = [f"{finetuning}.{other}." for other in others]
-    forbidden += [f"roibeam.model.{system}." for system in systems] if room != "systems" else []
-    known = [(name, other) for name, each in inside.items() for other in each.imports]
-    assert not [pair for pair in known if pair[1].startswith(tuple(forbidden))]
-
-
 def test_rooms_are_not_crowded() -> None:
     crowded = {room: len(names) for room, names in entries().items() if len(names) > MOST_ENTRIES}
     assert set(crowded) <= LONG_ROOMS, crowded

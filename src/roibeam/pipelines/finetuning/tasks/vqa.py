@@ -30,6 +30,7 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     STORED,
     TARGETS,
     check_same_labels,
+    enough_labels,
     labels_of_file,
     said_labels,
     scores_of,
@@ -272,13 +273,7 @@ def _labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
     majority = (
         (each.question_id, each.multiple_choice_answer) for path in files for each in read_vqa_labels(str(path))
     )
-    found = tuple(answer_labels(majority, options.min_occurrence))
-    if len(found) < 2:
-        raise ValueError(
-            f"{str(files[0])!r}: {counted(len(found), 'majority answer')} of at least "
-            f"{counted(options.min_occurrence, 'question')}; set vqa.min_occurrence lower"
-        )
-    return found
+    return enough_labels(list(answer_labels(majority, options.min_occurrence)), files[0], options.min_occurrence)
 
 
 def _files(folder: Path, part: str, options: VqaOptions) -> VqaFiles:

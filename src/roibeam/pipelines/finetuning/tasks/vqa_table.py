@@ -25,6 +25,7 @@ from roibeam.pipelines.finetuning.tasks.vqa import MAJORITY, VqaOptions, open_vq
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     NORMALISED,
     check_same_labels,
+    enough_labels,
     labels_of_file,
     places_of,
     said_labels,
@@ -110,15 +111,10 @@ def _labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
     path = table_of(folder, "train")
     majority = (max(Counter(row.answers).items(), key=lambda each: each[1])[0] for row in _told_rows(path))
     if options.targets == NORMALISED:
-        found = tuple(answer_labels(enumerate(majority), options.min_occurrence))
+        found = list(answer_labels(enumerate(majority), options.min_occurrence))
     else:
-        found = tuple(label for label, times in Counter(majority).items() if times >= options.min_occurrence)
-    if len(found) < 2:
-        raise ValueError(
-            f"{str(path)!r}: {counted(len(found), 'majority answer')} of at least "
-            f"{counted(options.min_occurrence, 'question')}; set vqa.min_occurrence lower"
-        )
-    return found
+        found = [label for label, times in Counter(majority).items() if times >= options.min_occurrence]
+    return enough_labels(found, path, options.min_occurrence)
 
 
 def _told_rows(path: Path) -> Iterator[AnswerRow]:
