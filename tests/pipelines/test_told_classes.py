@@ -24,7 +24,7 @@ def test_a_model_is_told_the_class_of_each_box(system: str, head: str, tmp_path:
     options = VcrOptions(told_classes=True, object_names=str(tmp_path / "names.txt"))
     task, tokenizer = open_vcr(questions(tmp_path), options, None), words()
     assert task.told_classes is not None
-    network = network_for(system, tokenizer, 48, head=head, told=task.told_classes.count)
+    network = network_for(system, tokenizer, 48, head=head, told=task.told_classes.num_classes)
     made, groups = batches_of(system, task, made_store(), tokenizer, network), task.read("train").groups
     batch = made.batch(groups)
     assert batch.inputs.region_classes is not None and batch.inputs.region_classes[0].tolist() == [1, 2, 1, 3]

@@ -89,9 +89,10 @@ OWN_SPLITS = ("val", "train", "test")  # of tables of one's own
 
 def has_own_tables(folder: Path) -> bool:
     """Whether a folder has tables of one's own questions, and none of VQA's files."""
-    official = (f"*{year}_questions.json" for year in VQA_YEARS.values())
-    others = [path for name in (*official, "imdb_*.npy") for path in (*folder.glob(name), *folder.glob(f"*/{name}"))]
-    return bool(tables_in(folder)) and not others
+    if not tables_in(folder):
+        return False
+    official = (*(f"*{year}_questions.json" for year in VQA_YEARS.values()), "imdb_*.npy")
+    return not any(path for name in official for path in (*folder.glob(name), *folder.glob(f"*/{name}")))
 
 
 def _open_vqa_table(folder: Path, split: str, rules: str) -> OpenTask:

@@ -84,11 +84,11 @@ class BoxClasses(NamedTuple):
     """What the boxes of a task are, as a model may be told.
 
     Attributes:
-        count: classes, that of the whole image and of what has none among them: it is 0.
+        num_classes: with that of the whole image and of what has none among them: it is 0.
         of: group -> (boxes,) int64, the class of each box, by the number that words name it by.
     """
 
-    count: int
+    num_classes: int
     of: Callable[[TaskGroup], np.ndarray]
 
 

@@ -119,10 +119,8 @@ def _settings(settings: Any) -> str:
 
 def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
     if isinstance(recipe, TaskRecipe):
-        names = ("settings", "accidents", "model_fields", "photos")
-        bare, plain = dataclasses.replace(recipe, **{name: {} for name in names}), {}
-        for name in names:
-            plain[name] = dict(getattr(recipe, name))
+        bare = dataclasses.replace(recipe, settings={}, accidents={}, model_fields={}, photos={})
+        plain = {name: dict(getattr(recipe, name)) for name in ("settings", "accidents", "model_fields", "photos")}
         return {**dataclasses.asdict(bare), **plain, "parameters": recipe.parameters}
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):

@@ -163,7 +163,7 @@ def _trained(
             sections["head"].kind,
             source=start.source,
             beside=task.beside,
-            num_told_classes=0 if task.told_classes is None else task.told_classes.count,
+            num_told_classes=0 if task.told_classes is None else task.told_classes.num_classes,
         )
         if sections["head"].start == WORDS:
             start_from_words(network, task.labels, tokenizer)

@@ -39,13 +39,13 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     """
     check_vcr(options)
     beside, told = vcr_beside(options), vcr_told_classes(options)
-    asked_of_boxes = [each for each in (beside and beside.classes, told and told.of) if each is not None]
+    of_boxes = (None if beside is None else beside.classes, None if told is None else told.of)
 
     def read(split: str) -> TaskSplit:
         path = find_file(folder, f"{split}.jsonl")
         by_problem = [_groups(path, replace(options, problem=problem), split) for problem in options.problems]
         groups = [group for question in zip(*by_problem, strict=True) for group in question]
-        for classes in asked_of_boxes:
+        for classes in filter(None, of_boxes):
             for group in groups:
                 classes(group)  # an object of an unknown class is told before anything is trained
         return TaskSplit(groups, (path,))

@@ -184,7 +184,7 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         validation=judged_split(options.train),
         judge=judge,
         answers=answers,
-        write=_write,
+        write=write_answers,
         labels=chosen,
         mirrored=lambda group: mirrored_group(group, chosen, options),
         mirrors=options.mirror,
@@ -248,7 +248,7 @@ def _people(group: TaskGroup) -> str:
     return ", ".join(f"{answer} ({times})" for answer, times in counts.most_common())
 
 
-def _write(path: Path, entries: Sequence[Any]) -> None:
+def write_answers(path: Path, entries: Sequence[Any]) -> None:
     path.write_text(json.dumps(list(entries)), "utf-8")
 
 

@@ -6,7 +6,6 @@ than three each is left out in turn, as VQA does; of fewer an answer is as right
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels, few_
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import has_own_tables
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
-from roibeam.pipelines.finetuning.tasks.vqa import MAJORITY, VqaOptions, open_vqa
+from roibeam.pipelines.finetuning.tasks.vqa import MAJORITY, VqaOptions, open_vqa, write_answers
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     NORMALISED,
     check_same_labels,
@@ -74,7 +73,7 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
         validation="val",
         judge=judge,
         answers=answers,
-        write=lambda path, entries: path.write_text(json.dumps(list(entries)), "utf-8"),
+        write=write_answers,
         labels=chosen,
         mirrored=lambda group: _mirrored(group, chosen, options),
         mirrors=options.mirror,
