@@ -246,8 +246,10 @@ def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[s
     Args:
         kind: of the model, as `state_to_official` takes it, such as "vcr-1fc".
     Raises:
-        ValueError: for a model that is not a VL-BERT of this kind.
+        ValueError: for a model that is not a VL-BERT of this kind, or an encoder that is told outlines in channels.
     """
+    if region_encoder_of(joint).mask_channels:
+        raise ValueError("VL-BERT's files have no place for encoder.mask_channels, which is R2C's; leave it at 0")
     state, model_prefix, encoder_prefix = joint.state_dict(), "model.", "region_encoder."
     ours = {name.removeprefix(model_prefix): t for name, t in state.items() if name.startswith(model_prefix)}
     official = state_to_official(ours, kind)
