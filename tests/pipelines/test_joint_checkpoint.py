@@ -226,5 +226,5 @@ class TestOfficialVLBert:
             save_official_joint(joint_model(name), tmp_path / "other.model")
 
     def test_outlines_in_channels_have_no_official_names(self, tmp_path):
-        with pytest.raises(ValueError, match="no place for encoder.mask_channels"):
+        with pytest.raises(ValueError, match=r"no place for encoder\.mask_channels"):
             save_official_joint(joint_model("vlbert", mask_channels=8), tmp_path / "other.model")

@@ -324,7 +324,7 @@ def test_new_weights_have_the_published_size() -> None:
 
 
 def test_a_run_that_starts_otherwise_is_told() -> None:
-    stored = {"end_to_end": False}
+    stored = {"end_to_end": False, "alone": True}
     full, none = TASK_RECIPES["vilbert-vcr-answer"], TASK_RECIPES["vilbert-vcr-answer-without-pretraining"]
     in_turn = "in turn with vilbert-vcr-rationale; this run learns it alone"
     assert [note.endswith(in_turn) for note in full.start_notes(**stored, pretrained=True, from_bert=False)] == [True]
@@ -334,7 +334,8 @@ def test_a_run_that_starts_otherwise_is_told() -> None:
     photos = TASK_RECIPES["vlbert-vcr-answer"]
     (through,) = photos.start_notes(**stored, pretrained=True, from_bert=False)
     assert through.startswith("the published run trains the detector along, this one is on stored features")
-    assert photos.start_notes(pretrained=True, from_bert=False, end_to_end=True) == ()
+    assert photos.start_notes(pretrained=True, from_bert=False, end_to_end=True, alone=True) == ()
+    assert full.start_notes(pretrained=True, from_bert=False, end_to_end=False, alone=False) == ()
     assert (full.start, none.start) == (PRETRAINED, BERT)
 
 

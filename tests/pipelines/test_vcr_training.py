@@ -29,6 +29,7 @@ from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import CHOICE
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.row_text import Pieces
 from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask
 from roibeam.pipelines.finetuning.tasks import vcr
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
@@ -315,7 +316,21 @@ def test_the_texts_of_every_recipe_can_be_laid_out(name: str, tmp_path: Path) ->
     stores = made_store() if task.joined is None else StorePair(made_store(), made_store())
     network = network_for(recipe.system, tokenizer, 48, positions=128)
     made = batches_of(recipe.system, task, stores, tokenizer, network, recipe.layout)
-    assert made.batch(task.read("train").groups).inputs.text_ids.shape[1] <= recipe.layout.max_pieces
+    assert made.batch(task.read("train").groups).inputs.text_ids.shape[1] <= task.max_pieces + 3
+
+
+def test_answers_and_rationales_have_lengths_of_their_own(tmp_path: Path) -> None:
+    """As one model learns both in the releases of ViLBERT: 60 pieces and 80."""
+    options = VcrOptions(problem="both", max_pieces=5, rationale_pieces=8, truncation="running")
+    task, coder = open_vcr(questions(tmp_path), options, None), Pieces(words()).coder
+    assert task.pieces is not None and task.max_pieces == 8
+    longest = {}
+    for group in task.read("train").groups:
+        rows = task.pieces(group, coder, None)
+        longest[group.facts["problem"]] = max(sum(len(part.ids) for part in row) for row in rows)
+    assert longest == {"answer": 5, "rationale": 8}
+    with pytest.raises(ValueError, match="rationale_pieces is of rationales beside answers"):
+        open_vcr(tmp_path, replace(options, problem="answer"), None)
 
 
 # --- losses beside ---

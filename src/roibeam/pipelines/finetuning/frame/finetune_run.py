@@ -119,19 +119,32 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         shown = store if annotated is None else StorePair(store, annotated)
         data = joined_data(task, store, shown, request.min_match)
         data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
-        notes = [*choices, *_start_notes(recipe, request, start), *data.notes, *told]
+        notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
-        steps = steps_for(recipe, request, len(data.train.groups))
+        steps = steps_for(recipe, request, _groups_of_steps(task, data.train.groups))
         sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.photo_whole_image)
         return _trained(request, resume, sections, start, task, shown, data, notes)
 
 
-def _start_notes(recipe: TaskRecipe | None, request: FinetuneRequest, start: TaskStart) -> tuple[str, ...]:
+def _groups_of_steps(task: DownstreamTask, groups: Sequence[TaskGroup]) -> int:
+    """Groups of an epoch: of problems that make one update together a step has its batch of each."""
+    if task.turns is None or task.updates != "step":
+        return len(groups)
+    return len(groups) // len(set(map(task.turns, groups)))
+
+
+def _start_notes(
+    recipe: TaskRecipe | None, request: FinetuneRequest, start: TaskStart, task: DownstreamTask
+) -> tuple[str, ...]:
     if recipe is None:
         return ()
-    has_bert = request.from_bert is not None
-    return recipe.start_notes(pretrained=start.found is not None, from_bert=has_bert, end_to_end=request.end_to_end)
+    return recipe.start_notes(
+        pretrained=start.found is not None,
+        from_bert=request.from_bert is not None,
+        end_to_end=request.end_to_end,
+        alone=task.turns is None,
+    )
 
 
 def _trained(

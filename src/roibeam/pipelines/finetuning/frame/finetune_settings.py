@@ -126,7 +126,11 @@ def sections_of(
 
 
 def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int) -> int | None:
-    """Of a recipe on so many groups; None where the request, or no recipe, says them."""
+    """Of a recipe on so many groups; None where the request, or no recipe, says them.
+
+    Args:
+        num_groups: where several problems make one update together, those of one of them.
+    """
     if recipe is None or request.steps is not None:
         return None
     return max(1, round(recipe.epochs * num_groups / recipe.batch_size))

@@ -94,13 +94,14 @@ class TaskRecipe:
             )
         return self.batch_size // (batch_size * processes)
 
-    def start_notes(self, *, pretrained: bool, from_bert: bool, end_to_end: bool) -> tuple[str, ...]:
+    def start_notes(self, *, pretrained: bool, from_bert: bool, end_to_end: bool, alone: bool) -> tuple[str, ...]:
         """What a run that begins otherwise than the published one must be told.
 
         Args:
             pretrained: whether it starts from a model that was pre-trained.
             from_bert: whether new weights start from those of a BERT.
             end_to_end: whether the detector is trained along.
+            alone: whether one problem is learned, where the task has several.
         """
         notes = []
         given = PRETRAINED if pretrained else BERT if from_bert else NOTHING
@@ -110,6 +111,6 @@ class TaskRecipe:
         if end_to_end != self.end_to_end:
             words = {True: "trains the detector along", False: "is on stored features"}
             notes.append(f"the published run {words[self.end_to_end]}, this one {words[end_to_end]} (--end-to-end)")
-        if self.in_turn_with:
+        if self.in_turn_with and alone:
             notes.append(f"the published model learned this in turn with {self.in_turn_with}; this run learns it alone")
         return tuple(notes)

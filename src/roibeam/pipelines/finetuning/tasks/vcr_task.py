@@ -63,7 +63,8 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     def pieces(group: TaskGroup, coder: PieceCoder, separator: int | None) -> list[list[PartPieces]]:
         return group_pieces(group, coder, options, separator=separator)
 
-    is_cut = bool(options.max_pieces or options.pieces_twice)
+    most = max(map(options.pieces_of, options.problems))
+    is_cut = bool(most or options.pieces_twice)
     has_two_stores = options.boxes == DETECTED
     return DownstreamTask(
         name="vcr",
@@ -81,7 +82,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         joined=joined_image(options.max_boxes) if has_two_stores else None,
         num_boxes=lambda group: len(group.facts["objects"]),
         pieces=pieces if is_cut else None,
-        max_pieces=options.max_pieces,
+        max_pieces=most,
         turns=(lambda group: str(group.facts["problem"])) if options.problem == BOTH else None,
         updates=options.updates,
         judged=rows_of_right_answer,
@@ -160,6 +161,8 @@ def _groups(path: Path, options: VcrOptions, split: str) -> list[TaskGroup]:
 
 def check_vcr(options: VcrOptions) -> None:
     """Raises ValueError for a setting that would change nothing."""
+    if options.rationale_pieces and (options.problem == ANSWER or not options.max_pieces):
+        raise ValueError("rationale_pieces is of rationales beside answers of max_pieces; set vcr.max_pieces alone")
     if not options.max_pieces and (options.truncation != EACH_ROW or not options.cut_untold):
         raise ValueError("truncation and cut_untold say how vcr.max_pieces is kept; set that too, such as 61 of 64")
     if options.updates != "step" and options.problem != BOTH:
