@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -73,7 +74,7 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         lines += [f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures]
     if recipe.left_open:
         lines.append("  left open")
-        lines += [f"    {each}" for each in recipe.left_open]
+        lines += _points(recipe.left_open)
     return lines
 
 
@@ -100,8 +101,14 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         *(f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures),
         *([] if recipe.figures else ["    nothing that is known here"]),
         "  left open",
-        *(f"    {each}" for each in recipe.left_open),
+        *_points(recipe.left_open),
     ]
+
+
+def _points(sentences: Iterable[str]) -> list[str]:
+    """Each from a line of its own on."""
+    indents = {"initial_indent": "    ", "subsequent_indent": "      "}
+    return [line for each in sentences for line in textwrap.wrap(each, 110, **indents, break_on_hyphens=False)]
 
 
 def _photos(recipe: TaskRecipe) -> str:

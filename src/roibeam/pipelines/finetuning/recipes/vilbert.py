@@ -82,8 +82,8 @@ def _vcr(problem: str) -> TaskRecipe:
             "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
             "annotated ones, at most 100 with the whole image, names from a table, 60 and 80 pieces, as released.",
             "One model for both problems: the recipe of answers with --set vcr.problem=both and "
-            "--set vcr.rationale_pieces=77. In the release each has its own update (--set vcr.updates=task), and the rise "
-            "ends after half of what is meant.",
+            "--set vcr.rationale_pieces=77. In the release each has its own update (--set vcr.updates=task), and "
+            "the rise ends after half of what is meant.",
         ),
     )
 
