@@ -5,7 +5,8 @@ The harness that is handed in writes the same synthetic records in every format,
 peer's own code, and says what a read has to touch. Warm page cache. Random reads, a whole iteration and boxes alone are
 timed in one process in which the formats take turns (bench/store_rounds.py); the DataLoader column is the harness's own
 phase, 2 workers, one process per format and round, in turn too. Each format passes the harness's gate first: 24 records
-equal the source. A format whose package is missing is named and left out.
+equal the source. A format whose package is missing is named and left out. Our store stands there twice: as `get` reads
+by default, and with each record's checksums and rules compared, as training reads it.
 
 `make` is the factory for the harness itself (its working directory goes onto the import path, so run it in bench/):
 `python ../../shared/bench/bench_store.py run --ours roibeam=store_formats:make`.
@@ -36,7 +37,7 @@ from roibeam.features.shard.publish import publish_shard, publish_store
 from roibeam.features.shard.writer import ShardWriter
 from roibeam.features.store import FeatureStore
 
-OURS = "roibeam"
+OURS, CHECKED = "roibeam", "roibeam-checked"
 LIMIT = "ideal_memmap"
 PEERS = ("uniter_lmdb_msgpack", "mmf_lmdb_pickle", "h5_big_contiguous", "safetensors_shards", "arrow_ipc_mmap")
 FINGERPRINT = Fingerprint("imported:benchmark")
@@ -47,6 +48,7 @@ class StoreFormat:
 
     dtype = "fp16"
     name, peer, note, random = OURS, "ours", "", True
+    check = False
 
     def write(self, records: Iterable[dict[str, Any]], path: str) -> None:
         """One shard and its manifests, published as a run would."""
@@ -61,23 +63,29 @@ class StoreFormat:
         publish_store(path, [0], fingerprint=FINGERPRINT, config={})
 
     def open(self, path: str) -> StoreReader:
-        return StoreReader(path)
+        return StoreReader(path, check=self.check)
+
+
+class CheckedStoreFormat(StoreFormat):
+    """The same store, each record compared with its checksums as it is read."""
+
+    name, check = CHECKED, True
 
 
 class StoreReader:
     """Records as the harness's dicts, their large arrays views into the file."""
 
-    def __init__(self, path: str) -> None:
-        self.store = FeatureStore(path)
+    def __init__(self, path: str, *, check: bool = False) -> None:
+        self.store, self._check = FeatureStore(path), check
 
     def __len__(self) -> int:
         return len(self.store)
 
     def __getitem__(self, key: str) -> dict[str, Any]:
-        return harness_record(self.store.get(key, copy=False))
+        return harness_record(self.store.get(key, copy=False, check=self._check))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(harness_record, self.store.scan(copy=False))
+        return map(harness_record, self.store.scan(copy=False, check=self._check))
 
     def get_boxes(self, key: str) -> np.ndarray:
         return self.store.meta(key).boxes
@@ -92,6 +100,13 @@ class StoreReader:
 def make() -> StoreFormat:
     """The factory that `--ours` names."""
     return StoreFormat()
+
+
+def make_checked() -> StoreFormat:
+    return CheckedStoreFormat()
+
+
+FACTORIES = {OURS: make, CHECKED: make_checked}
 
 
 def region_record(record: dict[str, Any]) -> RegionRecord:
@@ -214,7 +229,8 @@ def loader_column(harness_path: Path, formats: dict[str, Any], work: Path, schem
 
     def arm(name: str) -> Callable[[], float]:
         command = [sys.executable, str(harness_path.resolve()), "phase", "--phase", "dl", "--tag", name]
-        command += ["--fmt", f"{OURS}=store_formats:make" if name == OURS else name]
+        ours = FACTORIES.get(name)
+        command += ["--fmt", f"{name}=store_formats:{ours.__name__}" if ours else name]
         command += ["--work", str(work), "--schema", schema, "--cap", "4"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
@@ -240,7 +256,7 @@ def bars(figures: dict[str, Any], bytes_ratio: float) -> list[tuple[str, ...]]:
         if column in figures and LIMIT in figures[column]:
             ratio = Ratio(figures[column][OURS], figures[column][LIMIT])
             rows.append((f"{column} over the flat limit", ">= 0.95", str(ratio), ratio.at_least(0.95)))
-    peers = [name for name in figures["random"] if name not in (OURS, LIMIT)]
+    peers = [name for name in figures["random"] if name not in (OURS, CHECKED, LIMIT)]
     if peers:
         best = max(peers, key=lambda name: float(np.median(figures["random"][name])))
         ratio = Ratio(figures["random"][OURS], figures["random"][best])
@@ -262,6 +278,8 @@ def main() -> None:
     harness = load_harness(arguments.harness)
     chosen = (arguments.records, arguments.schema, arguments.peers, arguments.work)
     with written_formats(harness, *chosen) as (master, formats, work):
+        formats = {OURS: formats[OURS], CHECKED: make_checked(), **formats}
+        (work / CHECKED).symlink_to(work / OURS)
         allocated = {name: harness.du(str(work / name))[0] / master.n / master.payload for name in formats}
         figures = read_columns(harness, master, formats, work, arguments.rounds)
         if arguments.loader_rounds:

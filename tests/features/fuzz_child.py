@@ -70,8 +70,10 @@ def _tell(writing: int, mark: str) -> None:
 def limited_time(seconds: int = SECONDS_PER_MUTATION) -> Any:
     """The process is killed by SIGALRM when one mutation takes so long."""
     signal.alarm(seconds)
-    yield
-    signal.alarm(0)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def watch(folder: Path) -> list[str]:

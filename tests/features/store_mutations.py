@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import json
 import random
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 Place = tuple[int, int]  # first byte and end
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Original:
     """An unhurt store in `folder`; mutations hurt its first shard, or a manifest.
 
@@ -76,13 +76,23 @@ class Original:
         return place is None or data[place] == self.files[self.data_name][place]
 
 
-def write_original(folder: Path) -> Original:
-    """Two shards whose records have every kind of block; values inside leaf pages and outside of them."""
-    kinds: list[dict[str, Any]] = [
-        {}, {"attributes": True}, {"distribution": "top-k"}, {"distribution": "full"}, {"image_feature": True}
-    ]  # fmt: skip
-    first = [make_record(f"s0i{i:02}", 28 if i % 6 == 5 else i % 7, 64, seed=i, **kinds[i % 5]) for i in range(19)]
-    second = [make_record(f"s1i{i:02}", 4, 64, seed=100 + i) for i in range(2)]
+KINDS: tuple[dict[str, Any], ...] = (
+    {}, {"attributes": True}, {"distribution": "top-k"}, {"distribution": "full"}, {"image_feature": True}
+)  # fmt: skip
+
+
+def write_original(folder: Path, kinds: Sequence[dict[str, Any]] = KINDS) -> Original:
+    """Two shards; values inside leaf pages and outside of them.
+
+    Args:
+        kinds: of the records' blocks, in turn. With one kind alone each format can be given the store.
+    """
+    last = kinds[0]
+    first = [
+        _with_shares(make_record(f"s0i{i:02}", 28 if i % 6 == 5 else i % 7, 64, seed=i, **kinds[i % len(kinds)]))
+        for i in range(19)
+    ]
+    second = [_with_shares(make_record(f"s1i{i:02}", 4, 64, seed=100 + i, **last)) for i in range(2)]
     write_store(folder, [first, second])
     manifest = ShardManifest.read(folder / "part-00000.json")
     data_name = str(manifest.data_file)
@@ -105,6 +115,16 @@ def write_original(folder: Path) -> Original:
         rows,
         (manifest.index_offset, manifest.index_offset + manifest.index_bytes),
     )
+
+
+def _with_shares(record: RegionRecord) -> RegionRecord:
+    """With a full distribution whose rows sum up to 1, of classes that it has: most formats take no other record."""
+    full = record.class_distribution
+    if not isinstance(full, np.ndarray):
+        return record
+    shares = full.astype(np.float64) / full.astype(np.float64).sum(1, keepdims=True)
+    class_ids = record.class_ids % np.uint16(full.shape[1] - 1)
+    return dataclasses.replace(record, class_distribution=shares.astype(np.float16), class_ids=class_ids)
 
 
 def _edited(data: bytes, places: Sequence[Place], choose: random.Random) -> bytearray:

@@ -37,6 +37,7 @@ def test_opening_a_large_store_is_measured_in_processes_of_their_own(tmp_path: P
     "script, options, expected",
     [
         ("store_formats.py", ["--loader-rounds", "0"], "| random over the flat limit | >= 0.95 |"),
+        ("store_formats.py", ["--loader-rounds", "0"], "| roibeam-checked | fp16 |"),
         ("store_assembly.py", ["--batch", "4"], "| ragged, best peer given buffers that live on (mmf_npy_per_image"),
     ],
 )

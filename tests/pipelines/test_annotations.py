@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -289,6 +291,34 @@ def test_verify_knows_the_table_as_part_of_the_store(store: tuple[Path, Any]) ->
     assert verify_store(store[0]) == []
     (store[0] / ".annotations.parquet.1.tmp").touch()
     assert [problem.leftover for problem in verify_store(store[0])] == [True]
+
+
+@pytest.mark.parametrize("what", ["pipe", "device"])
+def test_what_is_no_file_in_the_tables_place_hangs_no_command(
+    roibeam: Cli, store: tuple[Path, Any], tmp_path: Path, what: str
+) -> None:
+    """A pipe without a writer was waited for, for ever."""
+    path = store[0] / ANNOTATIONS_NAME
+    path.unlink()
+    if what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+
+    def hung(number: int, frame: object) -> None:
+        raise TimeoutError("this command hangs")
+
+    before = signal.signal(signal.SIGALRM, hung)
+    try:
+        signal.alarm(60)
+        for command in (("verify",), ("verify", "--deep"), ("copy", tmp_path / "copy"), ("repair",)):
+            done = roibeam("store", command[0], store[0], *command[1:])
+            assert done.code == 1 and f"{ANNOTATIONS_NAME}: " in done.out + done.err, (command, done)
+        assert roibeam("store", "repair", store[0], "--photos", store[1][1]).code == 0
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert verify_store(store[0]) == [] and path.is_file() and not path.is_symlink()
 
 
 def test_a_store_at_a_url_has_its_table_there(

@@ -80,6 +80,7 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*small, "--min-match", 7), "--min-match '7': expected a number from 0 to 1", 2),
         WrongCall((*small, "--device", "gpu"), "--device 'gpu': expected auto, cpu, cuda or cuda:<n>"),
         WrongCall((*small, "--set", "detector.depth"), "expected section.field=value, such as detector."),
+        WrongCall((*pretrain, "--checksums", "none"), "--checksums 'none': expected all or sample (one record in 16)"),
         WrongCall((*pretrain, "--system", "vl-bert"), "--system 'vl-bert': did you mean vlbert?"),
         WrongCall((*pretrain, "--system", "vlbert", "--model", "bse"), "--model 'bse': did you mean base?"),
         WrongCall((*pretrain, "--recipe", "vlbert-papr"), "did you mean vlbert-paper"),

@@ -46,6 +46,9 @@ class FeatureStore:
         path: folder with `manifest.json`.
         max_open_shards: shards open at once, each one file descriptor; the least recently used is let go beyond that.
             Never more than a quarter of the files that the process may have open (`ulimit -n`).
+    Attributes:
+        checked_one_in: of so many records that are read to train on or to judge, one is compared with its checksums.
+            Whoever calls `get` says it there.
     Raises:
         FileNotFoundError: when there is no manifest, saying whether a run is unfinished.
         ValueError: when the manifest is damaged or of another version.
@@ -56,6 +59,7 @@ class FeatureStore:
             raise ValueError(f"max_open_shards must be at least 1, got {max_open_shards}")
         self.path = Path(path)
         self._max_open_shards = max_open_shards
+        self.checked_one_in = 1
         self.manifest = _read_manifest(self.path)
         # By first id: the shards that can hold an id are among those starting at or before it, and walking back from
         # there ends where no earlier shard reaches as far. Ranges overlap when a store has grown.

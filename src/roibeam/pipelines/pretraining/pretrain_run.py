@@ -84,15 +84,15 @@ def pretrain(
     if change is not None:
         change.before()
     data, sampling = run.settings.data, run.settings.sampling
-    settings_of_run = {"model": made.model.config, "data": data, "sampling": sampling}
     # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
     of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
+    sections = {"model": made.model.config, "data": data, "sampling": sampling}
     described = run.described(tasks.trained, made, data=of_data, sampling=asdict(sampling))
     training = run.train(
         tasks.trained,
         config,
         description=described | read.described(),
-        defaults={name: defaults_of(own) for name, own in settings_of_run.items()},
+        defaults={name: defaults_of(each) for name, each in sections.items()},
         recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
     )
     with waiting("evaluating"):

@@ -18,6 +18,7 @@ from roibeam.pipelines.extract.annotations import stored_captions
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
 from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
 from roibeam.pipelines.model_files.start_files import check_tokenizer_file
@@ -47,6 +48,7 @@ class EvaluateRequest:
         options: official JSON configuration beside an official checkpoint.
         config: how it is evaluated.
         threads: of the CPU; None leaves torch's choice.
+        checksums: how many records are compared with theirs, see `checked_one_in`.
     """
 
     checkpoint: str
@@ -61,6 +63,7 @@ class EvaluateRequest:
     options: Path | None = None
     config: EvaluationConfig = field(default_factory=EvaluationConfig)
     threads: int | None = None
+    checksums: str = ALL
 
 
 def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda remark: None) -> EvaluationResult:
@@ -89,6 +92,7 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
     spec = tokenizer_spec(found, request.tokenizer)
     asked = {"checkpoint": request.checkpoint, "captions": file and file.location, "split": file and file.split}
     with FeatureStore(request.store) as store:
+        store.checked_one_in = checked_one_in(request.checksums)
         result = evaluate_checkpoint(
             found,
             load_tokenizer(spec),
@@ -118,6 +122,7 @@ def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
     named.need("--tokenizer", request.tokenizer)
     named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(lambda: check_device(request.config.device))
+    named.look(lambda: checked_one_in(request.checksums))
     if has_checkpoint:
         named.look(lambda: check_model_files(request.checkpoint))
     if has_store:

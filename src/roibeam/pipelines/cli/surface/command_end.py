@@ -20,6 +20,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from roibeam.pipelines.cli.json_output import print_error
+from roibeam.pipelines.foundation.console.address_space import (
+    refuse_torch_under_a_small_limit,
+    told_when_it_ends_unsaid,
+)
 from roibeam.pipelines.foundation.console.failure import failure_of
 from roibeam.pipelines.foundation.console.interruption import (
     exit_code,
@@ -36,12 +40,15 @@ THREADS_SECONDS = 1.0  # for threads to end by themselves before the process end
 def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
     """Runs the command line, and ends the process."""
     stop_as_by_ctrl_c()
+    say_goodbye = told_when_it_ends_unsaid()
+    refuse_torch_under_a_small_limit()
     try:
         code = _run(app)
         if sys.stdout is not None:  # none where a shell has closed it
             sys.stdout.flush()  # a reader that has gone away, or a full disk, is seen here at the latest
     except BaseException as error:  # whatever it is, it ends in one line and with an exit code
         code = _failed(error)
+    say_goodbye()
     _leave(code)
 
 

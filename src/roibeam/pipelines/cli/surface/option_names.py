@@ -136,6 +136,10 @@ _INPUTS = {
     "cache-gb": _number(
         "Most that --cache-dir may hold, in GB (10^9 bytes).", "GB", INPUT, least=0.001, is_advanced=True
     ),
+    "checksums": _text(
+        "Records that are compared with their checksums as they are read: all, or sample (one in 16).", "WHICH", INPUT,
+        is_advanced=True,
+    ),
 }  # fmt: skip
 _DETECTORS = {
     "preset": _text("Whose published features to make.", "NAME", DETECTOR),

@@ -58,6 +58,7 @@ def evaluate_command(
     max_images: Annotated[int | None, option("max-images", "Drawn by --seed.", default="all")] = None,
     min_match: Annotated[float, option("min-match")] = 1.0,
     id_rule: Annotated[str, ID_RULE] = "no-extension",
+    checksums: Annotated[str, option("checksums")] = "all",
     no_retrieval: Annotated[bool, option("no-retrieval")] = False,
     folds: Annotated[int, option("folds", "5 for COCO's 1K.")] = 1,
     compare: Annotated[tuple[Path, Path] | None, option("compare", "Shows A less B.")] = None,
@@ -106,7 +107,7 @@ def evaluate_command(
     request = EvaluateRequest(
         checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, id_rule=id_rule, images=photos,
         min_match=min_match, tokenizer=tokenizer, options=config, config=how,
-        threads=threads,
+        threads=threads, checksums=checksums,
     )  # fmt: skip
     tell: Callable[[str], None] = (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
     _print(evaluate(request, tell), as_json=as_json)

@@ -87,6 +87,7 @@ def pretrain_command(
     id_rule: Annotated[str, ID_RULE] = "no-extension",
     cache_dir: Annotated[Path | None, option("cache-dir")] = None,
     cache_gb: Annotated[float | None, option("cache-gb", default="no limit")] = None,
+    checksums: Annotated[str, option("checksums")] = "all",
     system: Annotated[str | None, option("system", default=DEFAULT_SYSTEM)] = None,
     model: Annotated[str | None, option("model", default="small")] = None,
     recipe: Annotated[str | None, option("recipe")] = None,
@@ -188,7 +189,7 @@ def pretrain_command(
             min_match=min_match if "min_match" in options_given(context) else None,
             validation=validation_captions, validation_store=validation_store, held_out=held_out or (),
             leave_out_held_out=drop_held_out, images_of=numbers_of, id_rule=id_rule, stage_to=cache_dir,
-            stage_gb=cache_gb,
+            stage_gb=cache_gb, checksums=checksums,
         ),
         RequestedModel(
             recipe=recipe, toy=toy, system=system, size=model, from_bert=from_bert, from_run=from_run,

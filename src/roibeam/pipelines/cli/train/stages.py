@@ -18,7 +18,8 @@ REQUEST_ALONE = object()  # as `context.obj`: the command gives its request, and
 # What says how the command runs or where it starts, not what a stage is.
 _OF_THE_WHOLE = ("out", "stage", "resume", "resume_from", "as_json", "from_run")
 # What changes no result, so a stage that is done stays done.
-_FREE = frozenset({"resume", "resume_from", "as_json", "inspect_batch", "threads", "device", "cache_dir", "cache_gb"})
+_FREE = frozenset({"resume", "resume_from", "as_json", "inspect_batch", "threads", "device", "cache_dir", "cache_gb",
+                   "checksums"})  # fmt: skip
 
 
 def stages_of(context: typer.Context, asked: RequestedModel, given: Sequence[str]) -> list[RequestedStage]:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from roibeam.pipelines.foundation.console.address_space import address_space_limit
+
 _LONGEST = 600  # characters of a message that is not ours; ours are as long as they need
 # Libraries that open files of users or talk to servers; what they raise says something of those.
 _OF_FILES = frozenset(
@@ -144,13 +146,20 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
         return f"not enough memory on the GPU: {what}; {_GPU_MEMORY}"
     if name == "cv2.error" and "Insufficient memory" in line:
         kind, line = MemoryError, "OpenCV got less than it asked for"
+    if kind is not None and issubclass(kind, MemoryError) and "ulimit -v" in line:  # of ours
+        return f"not enough memory: {line}"
+    limit = address_space_limit()
+    cure = _MEMORY if limit is None else f"raise the limit of {limit / 1e9:.1f} GB on it (ulimit -v), or {_MEMORY}"
+    if asked := re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", line):
+        count = int(asked[1])
+        size = f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{count:,} bytes"
+        return f"not enough memory: {size} more were asked for; {cure}"
     if "failed to map segment" in line or "annot allocate memory" in line:  # where libraries are loaded
         return f"not enough memory: {line}; raise the limit on it (ulimit -v), or use a machine with more"
-    if kind is not None and issubclass(kind, MemoryError):
-        detail = f": {line}" if line else ""
-        return f"not enough memory{detail}; {_MEMORY}"
-    if asked := re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", line):
-        return f"not enough memory: {int(asked[1]) / 1e9:.1f} GB more were asked for; {_MEMORY}"
+    if (kind is not None and issubclass(kind, MemoryError)) or "std::bad_alloc" in line:
+        return f"not enough memory{f': {line}' if line else ''}; {cure}"
+    if limit is not None and "can't start new thread" in line:
+        return f"not enough memory: no further thread could be started; {cure}"
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol, Self
 
 import numpy as np
@@ -127,5 +126,20 @@ class Corpus:
 
 def reader(store: RecordStore) -> Reader:
     """How samples read records: they take a part of one, so views of it will do where there are such. Each is compared
-    with its checksums, so nothing damaged is trained on or judged."""
-    return partial(store.get, copy=False, check=True) if isinstance(store, FeatureStore) else store.__getitem__
+    with its checksums, so nothing damaged is trained on or judged; or one in so many, as the store says."""
+    return CheckedViews(store) if isinstance(store, FeatureStore) else store.__getitem__
+
+
+class CheckedViews:
+    """Reads of a store, one in `store.checked_one_in` of which compares the record with its checksums.
+
+    Which ones is counted, not drawn from ids: in another epoch's order they are other records.
+    """
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store, self._reads = store, 0
+
+    def __call__(self, image_id: str) -> RegionRecord:
+        is_checked = self._reads % self._store.checked_one_in == 0
+        self._reads += 1
+        return self._store.get(image_id, copy=False, check=is_checked)

@@ -11,6 +11,7 @@ from roibeam.features.reading.staging import StagedStore
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.annotations import stored_captions
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
+from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 from roibeam.pipelines.sources.held_out import held_out_hint
@@ -27,6 +28,7 @@ class GivenStores:
         weights: one for each store, or none.
         texts: of a task, that take the place of captions.
         id_rule: as of `CaptionFile`.
+        checksums: how many records are compared with theirs, see `checked_one_in`.
     Raises:
         ValueError: when the numbers of them do not fit, or a caption file is none.
     """
@@ -39,6 +41,7 @@ class GivenStores:
         *,
         texts: TaskTexts | None,
         id_rule: str,
+        checksums: str = ALL,
     ) -> None:
         if not stores:
             raise ValueError("--store is missing: the folder that `roibeam extract` wrote")
@@ -52,7 +55,7 @@ class GivenStores:
                     f"order{own}, or none at all"
                 )
         named = captions or [OWN_CAPTIONS] * len(stores)
-        self._stores, self._texts = stores, texts
+        self._stores, self._texts, self._one_in = stores, texts, checked_one_in(checksums)
         self._weights: Sequence[float | None] = weights or [None] * len(stores)
         self._files = [None if each == OWN_CAPTIONS else CaptionFile(each, id_rule=id_rule) for each in named]
 
@@ -76,6 +79,7 @@ class GivenStores:
                 folder = stage_to / str(number + 1) if stage_to is not None and several else stage_to
                 room = None if stage_gb is None else stage_gb / len(self._stores)
                 store = stack.enter_context(_open_store(where, folder, room))
+                store.checked_one_in = self._one_in
                 own = stored_captions(store) if file is None else file.captions()
                 sources.append(
                     CaptionedStore(

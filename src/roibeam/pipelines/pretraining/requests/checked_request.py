@@ -13,6 +13,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.inputs.trained_features import check_feature_space
@@ -81,6 +82,7 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     if not data.stores:
         return
     texts = TaskTexts(data.task_texts, id_rule=data.id_rule) if data.task_texts else None
+    named.look(lambda: checked_one_in(data.checksums))
     named.look(lambda: GivenStores(data.stores, data.captions, data.weights, texts=texts, id_rule=data.id_rule))
     named.look(lambda: GivenValidation(data.validation, data.validation_store, id_rule=data.id_rule))
     for file in (*data.captions, data.validation):
@@ -164,7 +166,7 @@ def _check_stores(request: PretrainRequest) -> None:
         "--held-out": data.held_out, "--numbers-of": data.images_of, "--drop-held-out": data.leave_out_held_out,
         "--end-to-end": request.end_to_end, "--cache-dir": data.stage_to, "--cache-gb": data.stage_gb,
         "--recipe": model.recipe, "--min-match": data.min_match is not None,
-        "--num-classes": data.num_classes,
+        "--num-classes": data.num_classes, "--checksums": data.checksums != ALL,
     }  # fmt: skip
     unread = [option for option, value in of_stores.items() if value]
     if unread or not data.text_corpus:

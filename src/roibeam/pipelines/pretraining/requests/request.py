@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roibeam.name_list import check_lists
+from roibeam.pipelines.inputs.captioned.checked_reads import ALL
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class RequestedData:
         id_rule: of caption files, see `CaptionFile`.
         stage_to, stage_gb: local folder that shards of stores are copied to as they are read, and room in it, 10^9
             bytes, None for no limit.
+        checksums: how many records are compared with theirs, see `checked_one_in`.
     """
 
     stores: Sequence[str] = ()
@@ -50,6 +52,7 @@ class RequestedData:
     id_rule: str = "no-extension"
     stage_to: Path | None = None
     stage_gb: float | None = None
+    checksums: str = ALL
 
     def __post_init__(self) -> None:
         check_lists(self, "stores", "captions", "task_texts", "text_corpus", "held_out")

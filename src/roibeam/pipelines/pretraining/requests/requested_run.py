@@ -104,7 +104,9 @@ def _pretrain_on_stores(
 ) -> PretrainResult:
     data = request.data
     texts = TaskTexts(data.task_texts, id_rule=data.id_rule) if data.task_texts else None
-    given = GivenStores(data.stores, data.captions, data.weights, texts=texts, id_rule=data.id_rule)
+    given = GivenStores(
+        data.stores, data.captions, data.weights, texts=texts, id_rule=data.id_rule, checksums=data.checksums
+    )
     validated = GivenValidation(data.validation, data.validation_store, id_rule=data.id_rule)
     min_match = MIN_MATCH if data.min_match is None else data.min_match
     with (

@@ -1,0 +1,89 @@
+"""A limit on the address space: one line at the end, whatever part runs out of it, in Python or in C++."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from PIL import Image
+
+from roibeam.pipelines.cli.surface.command_end import FAILED
+
+WORDS = "roibeam: not enough memory"
+
+
+class Ended(NamedTuple):
+    code: int
+    err: str
+
+    @property
+    def last(self) -> str:
+        return self.err.splitlines()[-1]
+
+
+def under(kilobytes: int, *command: object, folder: Path, threads: int = 1) -> Ended:
+    limited = ["bash", "-c", f'ulimit -v {kilobytes}; exec "$@"', "-", *map(str, command)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(limited, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return Ended(done.returncode, done.stderr)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (80, 60)).save(tmp_path / "photos" / "a.png")
+    return tmp_path
+
+
+EXTRACT = (sys.executable, "-m", "roibeam", "extract", "photos", "store", "--detector", "toy")
+
+
+@pytest.mark.parametrize("kilobytes", [1_500_000, 3_500_000])
+def test_below_what_torch_maps_it_is_not_begun_with(folder: Path, kilobytes: int) -> None:
+    """It ended in a line, in an error called ours, or in C++ with std::bad_alloc, as chance had it."""
+    done = under(kilobytes, *EXTRACT, folder=folder)
+    assert done.code == FAILED and done.last.startswith(f"{WORDS}: the address space is limited to "), done
+    assert "ulimit -v" in done.last and "Traceback" not in done.err
+
+
+def test_commands_without_torch_need_little(folder: Path) -> None:
+    done = under(1_500_000, sys.executable, "-m", "roibeam", "recipes", folder=folder)
+    assert done == (0, "")
+
+
+ENDS = {
+    "in C++": ("os.abort()", -6, True),
+    "by a library": ("os._exit(1)", 1, True),
+    "with a word": ("say_goodbye(); sys.exit('of our own')", 1, False),
+    "well": ("say_goodbye()", 0, False),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_without_a_word_is_told_by_another_process(folder: Path, end: str) -> None:
+    how, code, is_told = ENDS[end]
+    script = f"""
+import os, sys
+from roibeam.pipelines.foundation.console.address_space import told_when_it_ends_unsaid
+say_goodbye = told_when_it_ends_unsaid()
+{how}
+"""
+    done = under(1_500_000, sys.executable, "-c", script, folder=folder)
+    assert done.code == code and done.err.startswith(WORDS) == is_told and done.err.count("\n") <= 1, done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kilobytes", [400_000, 4_450_000, 4_600_000, 5_000_000, 5_500_000])
+@pytest.mark.parametrize("threads", [1, 64])
+def test_every_limit_gives_the_line_or_what_was_asked_for(folder: Path, kilobytes: int, threads: int) -> None:
+    """Above the least that torch needs, threads run out of memory first: OpenMP's and OpenBLAS's end the process."""
+    done = under(kilobytes, *EXTRACT, folder=folder, threads=threads)
+    if done.code == 0:
+        assert (folder / "store" / "manifest.json").is_file()
+    else:
+        assert done.last.startswith(WORDS) and "ulimit -v" in done.last, done
+    assert "Traceback" not in done.err and "fault of roibeam" not in done.err
