@@ -124,6 +124,7 @@ class DownstreamTask:
         right_words: what is right for a group, for people; None where labels, choices or boxes say it.
         joined: group, place of an image in it, its record, and that of the annotated boxes -> what is shown; None for a
             task that takes no second store.
+        joins_training_alone: whether only the training split shows boxes of the second store, so that others need none.
         gives_boxes: whether groups have all of their boxes, so that photos need no second store.
         num_boxes: group -> boxes of its image that the store of them must have, no more and no fewer; None where any
             number will do.
@@ -162,6 +163,7 @@ class DownstreamTask:
     judged_rows: Callable[[TaskGroup], tuple[slice, int | None]] | None = None
     right_words: Callable[[TaskGroup], str] | None = None
     joined: Callable[[TaskGroup, int, RegionRecord, RegionRecord], JoinedImage] | None = None
+    joins_training_alone: bool = False
     gives_boxes: bool = False
     num_boxes: Callable[[TaskGroup], int] | None = None
     pieces: Callable[[TaskGroup, PieceCoder, int | None], list[list[PartPieces]]] | None = None

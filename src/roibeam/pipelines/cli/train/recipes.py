@@ -107,8 +107,8 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
 
 def _points(sentences: Iterable[str]) -> list[str]:
     """Each from a line of its own on."""
-    indents = {"initial_indent": "    ", "subsequent_indent": "      "}
-    return [line for each in sentences for line in textwrap.wrap(each, 110, **indents, break_on_hyphens=False)]
+    wrapper = textwrap.TextWrapper(110, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
+    return [line for each in sentences for line in wrapper.wrap(each)]
 
 
 def _photos(recipe: TaskRecipe) -> str:
