@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from dataset_examples import error_of, write
 
-from roibeam.pipelines.sources.datasets import json_pieces, visual_genome
+from roibeam.pipelines.sources.datasets import annotation_xml, json_pieces
 from roibeam.pipelines.sources.datasets.coco import read_coco, read_coco_instances
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
 from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
@@ -284,7 +284,7 @@ def test_xml_that_is_damaged_or_declares_entities_is_one_error(
 def test_xml_of_any_depth_and_length_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = write(tmp_path / "1.xml", "<annotation>" + "<a>" * 100_000 + "</a>" * 100_000 + "</annotation>")
     assert len(read_annotation(deep, "1", "1.jpg", OBJECTS, ATTRIBUTES).boxes) == 0
-    monkeypatch.setattr(visual_genome, "_MAX_XML_BYTES", 1000)
+    monkeypatch.setattr(annotation_xml, "MAX_XML_BYTES", 1000)
     assert "over 1000 bytes" in error_of(lambda: read_annotation(deep, "1", "1.jpg", OBJECTS, ATTRIBUTES))
 
 

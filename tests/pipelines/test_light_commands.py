@@ -112,6 +112,7 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         (("evaluate", folder, "--store", folder), "no feature store"),
         (("evaluate", folder, "--store", store, "--split", "val"), "--split"),
         (("evaluate", "--compare", gone, gone), "gone"),
+        (("attention", gone, "--store", store, "--entities", gone / "e"), f"CHECKPOINT '{gone}', --entities"),
         (("probe", gone, gone / "a.jpg", "text", "--weights", gone), f"PHOTO '{gone / 'a.jpg'}', --weights '{gone}'"),
         (("probe", folder, "no-such-image", "text", "--store", store), "no record"),
         (("look", gone, "--weights", gone / "a"), f"PHOTO '{gone}', --weights '{gone / 'a'}'"),

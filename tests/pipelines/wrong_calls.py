@@ -48,6 +48,10 @@ def make_wrong_files(pictures: Pictures, folder: Path) -> None:
     (folder / "trained" / "config.json").write_text(json.dumps({"task": {"feature_space": "f" * 64}}))
     (folder / "trained" / "state.json").write_text('{"step": 1}')
     photos = [path.name for path in sorted(pictures.photos.iterdir())]
+    (folder / "entities" / "Sentences").mkdir(parents=True)
+    (folder / "entities" / "Annotations").mkdir()
+    (folder / "entities" / "val.txt").write_text("1\n")
+    (folder / "two.conll").write_text("1\tA\t2\tdet\n")
     rows = [f"{name}#0\tA square." for name in (*photos, *(f"other{number}.jpg" for number in range(80)))]
     (folder / "whole.token").write_text("\n".join(rows) + "\n")
 
@@ -62,6 +66,7 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
     detector: Words = ("detector", "train", out, "--labels", captions)
     tune: Words = ("finetune", out, "--task", "labels", "--from", "none", "--system", "vlbert", "--store", store)
     tune = (*tune, "--data", photos)
+    looks: Words = ("attention", folder / "trained", "--store", store, "--entities", folder / "entities", "--out", out)
     photo = sorted(photos.iterdir())[0]
     return [
         WrongCall((*extract, "--preset", "vlbert", "--weights", "random:1"), "did you mean vl-bert?"),
@@ -123,6 +128,13 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("store", "copy", store, out, "--dtype", "int8"), "choose one of float16"),
         WrongCall(("evaluate", folder, "--store", store, "--captions", captions, "--split", "tset"), "--split"),
         WrongCall(("toyworld", out, "--num-images", -3), "--num-images", 2),
+        WrongCall(("toyworld", out, "--entities", out / "e"), "name a folder beside the world"),
+        WrongCall((*looks, "--rules", "both"), "--rules 'both': choose one of any, merged, release"),
+        WrongCall((*looks, "--word", "all"), "--word 'all': choose one of last, first, mean, head"),
+        WrongCall((*looks, "--word", "head"), "--word head needs --parses"),
+        WrongCall((*looks, "--split", "dev"), "has no dev.txt; it has lists of val"),
+        WrongCall((*looks, "--parses", folder / "two.conll"), "head '2' is no word of its sentence, which has 1"),
+        WrongCall((*looks, "--max-images", 0), "--max-images '0': expected a whole number, 1 or more", 2),
         WrongCall(("toyworld", out, "--noise", 1, "--box-jitter", 0), "--noise, --box-jitter: only with --perfect-st"),
         WrongCall(("toyworld", out, "--perfect-store", folder, "--missed", 2), "--missed '2': expected a number", 2),
         WrongCall(("toyworld", out, "--perfect-store", folder / "p", "--noise", 0.12345678), "at most six digits"),
@@ -207,6 +219,10 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("probe", folder / "trained", "sample_00000", "a", "--store", store, *beside),
                   "is neither a vocab.txt, nor a folder with tokenizer.json"),
         WrongCall(("evaluate", empty, "--store", store, "--captions", captions), "no config.json; expected a model's"),
+        WrongCall(("attention", folder / "trained", "--store", store, "--entities", empty, "--out", out),
+                  "has no folder Sentences; expected that of Flickr30k Entities"),
+        WrongCall(("attention", gone / "r", "--store", gone / "s", "--entities", gone / "e", "--parses", gone / "p"),
+                  f"--entities '{gone / 'e'}', --parses '{gone / 'p'}'"),
         WrongCall(("convert", folder / "cut.safetensors", folder / "b.pth"), "its header promises 79"),
         WrongCall(("convert", empty, out, "--to", "roibeam"), "no config.json; expected a model's folder"),
         WrongCall(("detector", "train", photos, "--labels", captions), "is not empty and no run of ours"),

@@ -27,6 +27,7 @@ from roibeam.pipelines.cli.surface.command_end import run_to_the_end
 from roibeam.pipelines.cli.surface.option import argument
 from roibeam.pipelines.cli.surface.option_names import DEVELOPERS, FEATURES, LOOKING, SETUP, STORES, TRAIN
 from roibeam.pipelines.cli.toyworld import toyworld_command
+from roibeam.pipelines.cli.train.attention import attention_command
 from roibeam.pipelines.cli.train.evaluate import evaluate_command
 from roibeam.pipelines.cli.train.finetune import finetune_command
 from roibeam.pipelines.cli.train.predict import predict_command
@@ -92,6 +93,7 @@ app.add_typer(detector_app, name="detector", rich_help_panel=TRAIN)
 _add(LOOKING, "look", look_command)
 _add(LOOKING, "probe", probe_command)
 _add(LOOKING, "evaluate", evaluate_command)
+_add(LOOKING, "attention", attention_command)
 _add(LOOKING, "score", score_command)
 _add(LOOKING, "progress", progress_command)
 _add(SETUP, "demo", demo_command)

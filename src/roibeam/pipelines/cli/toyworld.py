@@ -12,8 +12,10 @@ import typer
 from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option_names import OUTPUT
 
 if TYPE_CHECKING:
+    from roibeam.pipelines.toyworld.entities.write_entities import WrittenEntities
     from roibeam.pipelines.toyworld.perfect_perception import Perception
     from roibeam.pipelines.toyworld.perfect_store import WrittenStore
     from roibeam.pipelines.toyworld.tasks.write_tasks import WrittenTasks
@@ -26,6 +28,14 @@ def toyworld_command(
     seed: Annotated[int, option("seed", "Each number gives another world.")] = 0,
     workers: Annotated[int | None, option("workers", default="one for each core")] = None,
     tasks: Annotated[str | None, option("tasks")] = None,
+    entities: Annotated[
+        str | None,
+        option(
+            "entities",
+            "Here: written too, captions with marked phrases, boxes and gold parses of the pictures.",
+            group=OUTPUT,
+        ),
+    ] = None,
     perfect_store: Annotated[str | None, option("perfect-store")] = None,
     noise: Annotated[float | None, option("noise", default="0.3")] = None,
     missed: Annotated[float | None, option("missed", default="0")] = None,
@@ -42,8 +52,10 @@ def toyworld_command(
         roibeam toyworld world/ --num-images 2000
         roibeam toyworld world/ --num-images 2000 --perfect-store perfect/
         roibeam toyworld world/ --num-images 2000 --tasks tasks/
+        roibeam toyworld world/ --num-images 2000 --entities entities/
     """
     from roibeam.pipelines.finetuning.toy_levels import toy_levels
+    from roibeam.pipelines.toyworld.entities.write_entities import ToyEntities
     from roibeam.pipelines.toyworld.perfect_store import PerfectStore
     from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
     from roibeam.pipelines.toyworld.write import write_world
@@ -51,21 +63,29 @@ def toyworld_command(
     faults = {"noise": noise, "missed": missed, "doubled": doubled, "box_jitter": box_jitter}
     perception = _perception({name: value for name, value in faults.items() if value is not None}, perfect_store)
     asked_tasks = None if tasks is None else ToyTasks(tasks, out, seed, num_images)
+    asked_entities = None if entities is None else ToyEntities(entities, out, seed, num_images)
     asked = None
     if perfect_store is not None:
         folder = None if tasks is None else Path(tasks)
         asked = PerfectStore(perfect_store, out, perception, seed, num_images, folder)
-    for each in (asked_tasks, asked):
+    for each in (asked_tasks, asked_entities, asked):
         if each is not None:
             each.check()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     done = write_world(out, seed=seed, num_images=num_images, workers=cores if workers is None else workers)
     made_tasks = None if asked_tasks is None else asked_tasks.write(toy_levels)
+    made_entities = None if asked_entities is None else asked_entities.write()
     written = None if asked is None else asked.write()
     if as_json:
         summary = {"out": str(out), "drawn": done.drawn, "seconds": round(done.seconds, 3), "world": done.manifest}
         if made_tasks is not None:
             summary["tasks"] = {"tasks": tasks, "seconds": round(made_tasks.seconds, 3)} | made_tasks.manifest
+        if made_entities is not None:
+            summary["entities"] = {
+                "entities": entities,
+                "seconds": round(made_entities.seconds, 3),
+                **made_entities.manifest,
+            }
         if written is not None:
             summary["perfect_store"] = {
                 "store": perfect_store,
@@ -81,6 +101,8 @@ def toyworld_command(
     typer.echo("\n".join(_lines(out, num_images, done)))
     if made_tasks is not None:
         typer.echo("\n".join(_task_lines(str(tasks), made_tasks)))
+    if made_entities is not None:
+        typer.echo("\n".join(_entity_lines(str(entities), made_entities)))
     if written is not None:
         typer.echo("\n".join(_store_lines(str(perfect_store), written, perception)))
 
@@ -127,6 +149,13 @@ def _task_lines(folder: str, made: WrittenTasks) -> Iterator[str]:
                 if " type " not in measure:
                     name = f"{task} {split}, {measure}"
                     yield f"  {name:<28}{100 * reached[CEILING]:>12.2f}{100 * reached[FLOOR]:>12.2f}"
+
+
+def _entity_lines(folder: str, made: WrittenEntities) -> Iterator[str]:
+    counts, images = made.manifest["counts"], made.manifest["images"]
+    yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"
+    yield f"  images: {', '.join(f'{split} {count:,}' for split, count in images.items())}"
+    yield f"  {counts['captions']:,} captions, {counts['phrases']:,} phrases, {counts['with boxes']:,} with boxes"
 
 
 def _store_lines(store: str, written: WrittenStore, perception: Perception) -> Iterator[str]:

@@ -106,6 +106,8 @@ class MetricTolerances:
         targets: of soft training targets.
         float32: of overlaps that float32 codes compute.
         box_accuracies: of the accuracies of referring expressions.
+        overlaps: of overlaps that float64 codes compute.
+        shares_of_one: of an upper bound that adds up 1/n in float32.
     """
 
     exact: float = 1e-9
@@ -113,6 +115,8 @@ class MetricTolerances:
     targets: float = 1e-6
     float32: float = 1e-6
     box_accuracies: float = 1e-12
+    overlaps: float = 1e-12
+    shares_of_one: float = 1e-5
 
 
 @dataclass(frozen=True)

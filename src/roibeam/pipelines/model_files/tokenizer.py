@@ -84,14 +84,18 @@ class CaptionTokenizer:
     def first_pieces(self, caption: str, words: Sequence[int]) -> np.ndarray:
         """(n,) int64, of each word (counted between white space) the first piece's place among those of `encode`; 0 is
         of a word that leaves none."""
-        spans = [match.span() for match in re.finditer(r"\S+", caption)]
+        pieces = self.pieces_of_words(caption)
+        return np.array([pieces[word].start if pieces[word] else 0 for word in words], np.int64)
+
+    def pieces_of_words(self, caption: str) -> list[range]:
+        """Of each word, counted between white space, the places of its pieces among those of `encode`; empty for one
+        that leaves none."""
         pieces = np.array(self._backend.encode(caption, add_special_tokens=False).offsets, np.int64).reshape(-1, 2)
-        found = np.zeros(len(words), np.int64)
-        for place, word in enumerate(words):
-            start, end = spans[word]
-            first = int(np.searchsorted(pieces[:, 1], start, side="right"))
-            if first < len(pieces) and pieces[first, 0] < end:
-                found[place] = 1 + first
+        found = []
+        for match in re.finditer(r"\S+", caption):
+            start, end = match.span()
+            first, last = np.searchsorted(pieces[:, 1], start, side="right"), np.searchsorted(pieces[:, 0], end)
+            found.append(range(int(first) + 1, int(last) + 1))
         return found
 
     def count_pieces(self, caption: str) -> int:

@@ -18,6 +18,7 @@ from roibeam.features.writing.store_writer import DEFAULT_SHARD_BYTES
 from roibeam.features.writing.writer_settings import WriterSettings
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.files.image_ids import image_id_of
+from roibeam.pipelines.toyworld.beside_world import check_beside
 from roibeam.pipelines.toyworld.perfect_perception import CLASS_NAMES, Perception, perceive, write_perfect_store
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, read_pictures
 from roibeam.pipelines.toyworld.scene import Scene, generate
@@ -62,19 +63,8 @@ class PerfectStore:
         Raises:
             ValueError: if the folder cannot be this store's, or holds another one.
         """
-        if "://" in self.folder:
-            raise ValueError(
-                f"--perfect-store {self.folder!r} is a URL; name a folder on a disk, and copy the store from there"
-            )
-        store, world = Path(self.folder).resolve(), self.world.resolve()
-        if world in (store, *store.parents) or store in world.parents:
-            raise ValueError(
-                f"--perfect-store {self.folder!r} and the world {str(self.world)!r} lie in one another; name a folder "
-                "beside the world"
-            )
+        check_beside("--perfect-store", self.folder, self.world, holds="store")
         folder = Path(self.folder)
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"--perfect-store {self.folder!r} is a file; name a folder")
         if folder.is_dir() and any(folder.iterdir()):
             self._check_begun(folder)
 

@@ -38,9 +38,10 @@ from roibeam.pipelines.analysis.evaluation.measures import (
     masked_measures,
     matching_measures,
 )
-from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
+from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, features_for
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
 from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, HiddenWords, words_alone
+from roibeam.pipelines.analysis.trained_on import run_of, trained_images_among
 from roibeam.pipelines.extract.report.feature_words import boxes_words, dtype_words
 from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
 from roibeam.pipelines.foundation.device_choice import choose_device
@@ -56,8 +57,6 @@ from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.model_files.trained_with import check_tokenizer, trained_with
 from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile
 from roibeam.pipelines.sources.captions.caption_join import JoinReport
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.training.run_folder.trained_images import trained_among
 from roibeam.pipelines.training.run_folder.word_counts import read_word_counts
 
 log = logging.getLogger(__name__)
@@ -128,7 +127,7 @@ def evaluate_checkpoint(
     chosen_device = choose_device(config.device)
     log.info("%s", chosen_device.words)
     device = torch.device(chosen_device.name)
-    features = _features(found, store, rows, images, out, device)
+    features = features_for(found, store, rows.captioned_ids(), images, scratch=out, device=device)
     corpus = Corpus(store, rows)
     samples = _samples(model, tokenizer, store, corpus.record_id(0), config, features)
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
@@ -169,23 +168,6 @@ def evaluate_checkpoint(
         seconds=time.monotonic() - start,
         device=chosen_device.name,
     )
-
-
-def _features(
-    found: ModelCheckpoint,
-    store: FeatureStore,
-    rows: CaptionTable,
-    images: str | None,
-    scratch: Path,
-    device: torch.device,
-) -> PhotoFeatures | None:
-    """Those of the photos, of a model that was read with its region encoder; None leaves the store's."""
-    if isinstance(found, JointCheckpoint):
-        photos = open_photos(store, rows.captioned_ids(), images)
-        return PhotoFeatures(found.joint, photos, scratch=scratch, device=device)
-    if images is not None:
-        raise ValueError(f"{found.source} reads stored features; leave --photos out")
-    return None
 
 
 def _samples(
@@ -294,7 +276,7 @@ def _word_reader(found: ModelCheckpoint, tokenizer: CaptionTokenizer, leaked: Co
     Args:
         leaked: ids of the images that the run was trained on.
     """
-    counts = None if trained_with(found).step is None else read_word_counts(_run_of(found))
+    counts = None if trained_with(found).step is None else read_word_counts(run_of(found))
     if counts is None:
         return lambda words: {}
     return lambda words: words_alone(words, counts, tokenizer, counted=leaked)
@@ -303,9 +285,7 @@ def _word_reader(found: ModelCheckpoint, tokenizer: CaptionTokenizer, leaked: Co
 def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> tuple[list[str], Container[str]]:
     """What of the evaluated captions the run was trained on, as far as its folder tells: for people, and ids of their
     images."""
-    origin, trained = trained_with(found), None
-    if origin.step is not None:
-        trained = trained_among(_run_of(found), chosen.image_ids)
+    origin, trained = trained_with(found), trained_images_among(found, chosen.image_ids)
     if digest == origin.captions:
         return ["this run was trained on these very captions: what follows is no held-out evaluation"], ALL
     if not trained:
@@ -315,8 +295,3 @@ def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> tuple[
         f"{printable(trained[0], 80)}: what follows is no held-out evaluation"
     )
     return [told], frozenset(trained)
-
-
-def _run_of(found: ModelCheckpoint) -> Path:
-    """The folder of the run: RUN/checkpoints/step-00000100/model is where it was found."""
-    return found.source.parents[2]

@@ -162,6 +162,11 @@ class EvaluationSamples:
         """Whether `text` leaves pieces out."""
         return len(self._tokenizer.encode(caption).ids) > self._longest
 
+    def pieces_of_words(self, caption: str) -> list[list[int]]:
+        """Of each word, counted between white space, the places of its pieces in `text`; [] where none is left."""
+        last = self._longest - 1
+        return [[piece for piece in each if piece < last] for each in self._tokenizer.pieces_of_words(caption)]
+
     def masked(self, corpus: Corpus, row: int, random: np.random.Generator) -> EvaluationRow:
         """The row's pair, with words and regions to predict, all of them hidden."""
         record, encoded = corpus.record(row), self.text(corpus.caption(row))
@@ -181,6 +186,10 @@ class EvaluationSamples:
     def pair(self, corpus: Corpus, row: int, image_row: int) -> EvaluationRow:
         """The caption of a row with the image of a row, the same or another one; nothing is hidden."""
         return self._unhidden(corpus.record(image_row), self.text(corpus.caption(row)).ids, match=int(row == image_row))
+
+    def seen(self, record: RegionRecord, caption: str) -> EvaluationRow:
+        """The caption with its image; nothing is hidden."""
+        return self._unhidden(record, self.text(caption).ids, match=1)
 
     def image(self, record: RegionRecord) -> VLBatch:
         """One row with a whole image, and a text that is not to be read."""

@@ -20,7 +20,8 @@ from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +131,30 @@ class PhotoFeatures:
         if self._with_whole_image:
             features = torch.cat([cast(Tensor, found.whole_image_features), features])
         return _PhotoRow(made.regions["region_boxes"][0], features.float().cpu())
+
+
+def features_for(
+    found: ModelCheckpoint,
+    store: FeatureStore,
+    image_ids: Iterable[str],
+    images: str | None,
+    *,
+    scratch: Path,
+    device: torch.device,
+) -> PhotoFeatures | None:
+    """Those of the photos, of a model that was read with its region encoder; None leaves the store's.
+
+    Args:
+        images, scratch, device: as of `RecordPhotos` and `PhotoFeatures`.
+    Raises:
+        ValueError: for photos that are missing, or that this model does not read.
+    """
+    if isinstance(found, JointCheckpoint):
+        photos = open_photos(store, image_ids, images)
+        return PhotoFeatures(found.joint, photos, scratch=scratch, device=device)
+    if images is not None:
+        raise ValueError(f"{found.source} reads stored features; leave --photos out")
+    return None
 
 
 def open_photos(store: FeatureStore, image_ids: Iterable[str], folder: str | None) -> RecordPhotos:

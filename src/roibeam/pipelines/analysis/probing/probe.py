@@ -206,13 +206,14 @@ def words_to_regions(
     """
     maps = output.attention
     assert maps is not None
-    found = _maps_of_words(maps, with_task=output.task_state is not None, num_pieces=num_pieces)
+    found = maps_of_words(maps, with_task=output.task_state is not None, num_pieces=num_pieces)
     if not found or not num_regions:
         return None
     number = len(found) if layer is None else layer
     if not 1 <= number <= len(found):
         raise ValueError(f"layer {number}: words look at regions in layers 1 to {len(found)} of this model")
-    heads_TK, first_region = found[number - 1]
+    heads_BHTK, first_region = found[number - 1]
+    heads_TK = heads_BHTK[0]
     num_heads = len(heads_TK)
     if head is not None and not 1 <= head <= num_heads:
         raise ValueError(f"head {head}: this layer has heads 1 to {num_heads}")
@@ -222,13 +223,13 @@ def words_to_regions(
     return WordsToRegions(weights.float().cpu().numpy(), number, len(found), heads, num_heads)
 
 
-def _maps_of_words(maps: AttentionMaps, *, with_task: bool, num_pieces: int) -> list[tuple[Tensor, int]]:
-    """Of each layer in which words look at regions: weights (heads, T, places asked), and where regions begin."""
+def maps_of_words(maps: AttentionMaps, *, with_task: bool, num_pieces: int) -> list[tuple[Tensor, int]]:
+    """Of each layer in which words look at regions: weights (B, heads, T, places asked), and where regions begin."""
     if maps.joint:
         words = slice(maps.joint_text, maps.joint_text + num_pieces)
-        return [(each[0, :, words], maps.joint_regions) for each in maps.joint]
+        return [(each[:, :, words], maps.joint_regions) for each in maps.joint]
     rows = [0, *range(2, num_pieces + 1)] if with_task else list(range(num_pieces))
-    return [(each[0][:, rows], 1) for each in maps.text_to_image]  # IMG comes before the regions
+    return [(each[:, :, rows], 1) for each in maps.text_to_image]  # IMG comes before the regions
 
 
 def _chosen_regions(record: RegionRecord, hide: Sequence[int] | None) -> list[int]:

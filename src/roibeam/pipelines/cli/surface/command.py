@@ -27,7 +27,7 @@ OTHER_COMMANDS = {
     "inspect-batch": "pretrain RUN --inspect-batch 8", "inspect": "pretrain RUN --inspect-batch 8",
     "train": "pretrain", "fit": "pretrain", "eval": "evaluate", "test": "evaluate", "detect": "look",
     "draw": "look", "visualize": "look", "features": "extract", "run": "extract",
-    "status": "progress", "help": "--help", "merge": "store copy", "split": "store copy", "attention": "probe",
+    "status": "progress", "help": "--help", "merge": "store copy", "split": "store copy",
 }  # fmt: skip
 
 

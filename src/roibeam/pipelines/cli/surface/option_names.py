@@ -105,6 +105,8 @@ _INPUTS = {
         "Of the task's own boxes, beside the regions that --store detected (VCR).", "STORE", INPUT, is_advanced=True
     ),
     "captions": _text("Captions: .json of COCO, Karpathy or SBU, .tsv or .token.", "FILE", INPUT),
+    "entities": _text("Folder of Flickr30k Entities: Sentences, Annotations, lists of splits.", "FOLDER", INPUT),
+    "parses": _path("Dependency parses of the captions: CoNLL, ten columns or four.", "FILE", INPUT),
     "boxes": _text("Describe these boxes instead of finding regions.", "FILE", INPUT),
     "min-match": _share(
         "Stop if fewer than this share of the captioned images is found.", INPUT, is_advanced=True
@@ -226,6 +228,7 @@ _QUESTIONS = {
     "top": _count("Show the N best guesses.", QUESTION, most=20),
     "no-retrieval": _flag("Do not score every caption with every image.", QUESTION),
     "folds": _count("Search in N equal parts of the images, each by itself.", QUESTION, is_advanced=True),
+    "word": _text("Which piece of a word or phrase looks: last, first, mean or head.", "WHICH", QUESTION),
     "rules": _text("By whose rules predictions are counted.", "NAME", QUESTION),
     "check": _flag("Only look whether the predictions are complete and well written.", QUESTION),
     "against": _path("Compare with this second file of predictions, row by row.", "FILE", QUESTION),

@@ -11,7 +11,7 @@ import html
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +34,12 @@ _VARIABLES = {
     **{f"#0a0b{number:02x}": f"series-{number}" for number in range(6)},
 }
 _COLOUR_OF = {name: colour for colour, name in _VARIABLES.items()}
+# Those of a light page, for a picture of pixels.
+_LIGHT = {
+    "text": "#1b1f24", "quiet": "#5b6470", "line": "#d9dee4", "series-0": "#1f5fa8", "series-1": "#b8500a",
+    "series-2": "#1d7a46", "series-3": "#8a3f9e", "series-4": "#a52a3a", "series-5": "#5c6a00",
+}  # fmt: skip
+_PNG_SCALE = 3
 
 PLOT_COLOURS = """
 :root { --series-0: #1f5fa8; --series-1: #b8500a; --series-2: #1d7a46; --series-3: #8a3f9e; --series-4: #a52a3a;
@@ -61,14 +67,15 @@ class Series:
         name: in the legend; "" leaves it out there.
         x, y: of equal length; what is not finite is a gap.
         colour: 0..5.
-        style: "line"; "faint" for what a "line" over it is the mean of; "points" for a few values, joined by a line.
+        style: "line"; "faint" for what a "line" over it is the mean of; "points" for a few values, joined by a line;
+            "dots" and "small dots" for values that nothing joins.
     """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     colour: int = 0
-    style: Literal["line", "faint", "points"] = "line"
+    style: Literal["line", "faint", "points", "dots", "small dots"] = "line"
 
 
 @dataclass(frozen=True)
@@ -117,41 +124,72 @@ def plot_svg(plot: Plot, key: str) -> str:
     Args:
         key: no two plots of a page have the same; letters, digits and "-".
     """
+    with _settings(_COLOUR_OF):
+        figure = _drawn(plot, _COLOUR_OF)
+        return _element(_markup(figure), key, label=f"{plot.title}: {plot.y_label} over {plot.x_label}")
+
+
+def png_file(plots: Sequence[Plot], *, columns: int = 3) -> bytes:
+    """Plots in one PNG picture, light, three pixels a unit; the same bytes for the same numbers and library."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    drawn = []
+    with _settings(_LIGHT):
+        for plot in plots:
+            figure = _drawn(plot, _LIGHT)
+            figure.set_dpi(_PX * _PNG_SCALE)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            drawn.append(Image.fromarray(np.asarray(canvas.buffer_rgba())))
+    columns = max(min(columns, len(drawn)), 1)
+    rows = [drawn[start : start + columns] for start in range(0, len(drawn), columns)]
+    heights = [max(each.height for each in row) for row in rows]
+    page = Image.new("RGB", (columns * WIDTH_PX * _PNG_SCALE, sum(heights)), "white")
+    for top, row in zip(np.cumsum([0, *heights[:-1]]).tolist(), rows, strict=True):
+        for column, each in enumerate(row):
+            page.paste(each, (column * WIDTH_PX * _PNG_SCALE, top), each)
+    content = io.BytesIO()
+    page.save(content, "PNG")
+    return content.getvalue()
+
+
+def _drawn(plot: Plot, colours: Mapping[str, str]) -> Any:
+    """Args:
+    colours: by what they are for; those of `_settings`.
+    """
     named = [name for name in (*(each.name for each in plot.series), *(each.name for each in plot.levels)) if name]
     columns = _legend_columns(named)
     rows = -(-len(named) // columns)
-    above = _ABOVE + rows * _LEGEND_ROW
-    height = above + _AXES_HEIGHT + _BELOW
-    with _settings():
-        figure = _figure(height)
-        _heading(figure, plot.title, height)
-        axes = figure.add_axes(
-            (
-                _LEFT / WIDTH_PX,
-                _BELOW / height,
-                (WIDTH_PX - _LEFT - _RIGHT) / WIDTH_PX,
-                _AXES_HEIGHT / height,
-            )
-        )
-        _axes_look(axes)
-        scale = _PERCENT if plot.percent else 1.0
-        _draw_series(axes, plot, scale)
-        low, high = plot.y_range or _y_range(plot)
-        axes.set_ylim(low * scale, high * scale)
-        axes.set_xlabel(plot.x_label)
-        axes.set_ylabel(plot.y_label)
-        axes.yaxis.set_label_coords(-(_LEFT - 17) / (WIDTH_PX - _LEFT - _RIGHT), 0.5)
-        axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
-        axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
-        axes.locator_params(axis="y", nbins=5)
-        axes.locator_params(axis="x", nbins=5, integer=True)
-        if rows:
-            axes.legend(
-                loc="lower left", bbox_to_anchor=(-(_LEFT - 6) / (WIDTH_PX - _LEFT - _RIGHT), 1.0), frameon=False,
-                ncols=min(len(named), columns), borderaxespad=0, handlelength=1.4, handletextpad=0.5,
-                columnspacing=1.2, labelspacing=0.3, borderpad=0.3, labelcolor=_COLOUR_OF["text"],
-            )  # fmt: skip
-        return _element(_markup(figure), key, label=f"{plot.title}: {plot.y_label} over {plot.x_label}")
+    height = _ABOVE + rows * _LEGEND_ROW + _AXES_HEIGHT + _BELOW
+    figure = _figure(height)
+    _heading(figure, plot.title, height)
+    place = (
+        _LEFT / WIDTH_PX,
+        _BELOW / height,
+        (WIDTH_PX - _LEFT - _RIGHT) / WIDTH_PX,
+        _AXES_HEIGHT / height,
+    )
+    axes = figure.add_axes(place)
+    _axes_look(axes, colours)
+    scale = _PERCENT if plot.percent else 1.0
+    _draw_series(axes, plot, scale, colours)
+    low, high = plot.y_range or _y_range(plot)
+    axes.set_ylim(low * scale, high * scale)
+    axes.set_xlabel(plot.x_label)
+    axes.set_ylabel(plot.y_label)
+    axes.yaxis.set_label_coords(-(_LEFT - 17) / (WIDTH_PX - _LEFT - _RIGHT), 0.5)
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
+    axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+    axes.locator_params(axis="y", nbins=5)
+    axes.locator_params(axis="x", nbins=5, integer=True)
+    if rows:
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(-(_LEFT - 6) / (WIDTH_PX - _LEFT - _RIGHT), 1.0), frameon=False,
+            ncols=min(len(named), columns), borderaxespad=0, handlelength=1.4, handletextpad=0.5,
+            columnspacing=1.2, labelspacing=0.3, borderpad=0.3, labelcolor=colours["text"],
+        )  # fmt: skip
+    return figure
 
 
 def svg_file(plots: Sequence[str], *, columns: int = 3) -> str:
@@ -174,7 +212,7 @@ def svg_file(plots: Sequence[str], *, columns: int = 3) -> str:
     )
 
 
-def _settings() -> Any:
+def _settings(colours: Mapping[str, str]) -> Any:
     """matplotlib's own settings, whatever a user's file says, but for these."""
     import matplotlib
 
@@ -185,13 +223,13 @@ def _settings() -> Any:
             "svg.hashsalt": "roibeam",
             "text.parse_math": False,
             "font.size": _LETTERS_PX,
-            "text.color": _COLOUR_OF["text"],
-            "axes.labelcolor": _COLOUR_OF["text"],
-            "axes.edgecolor": _COLOUR_OF["quiet"],
-            "xtick.color": _COLOUR_OF["quiet"],
-            "ytick.color": _COLOUR_OF["quiet"],
-            "xtick.labelcolor": _COLOUR_OF["text"],
-            "ytick.labelcolor": _COLOUR_OF["text"],
+            "text.color": colours["text"],
+            "axes.labelcolor": colours["text"],
+            "axes.edgecolor": colours["quiet"],
+            "xtick.color": colours["quiet"],
+            "ytick.color": colours["quiet"],
+            "xtick.labelcolor": colours["text"],
+            "ytick.labelcolor": colours["text"],
         }
     )
 
@@ -227,9 +265,9 @@ def _heading(figure: Any, title: str, height: float) -> None:
     figure.text(6 / WIDTH_PX, 1 - 16 / height, title, fontweight="bold", va="baseline")
 
 
-def _axes_look(axes: Any) -> None:
+def _axes_look(axes: Any, colours: Mapping[str, str]) -> None:
     axes.patch.set_visible(False)
-    axes.grid(visible=True, axis="y", color=_COLOUR_OF["line"], linewidth=1)
+    axes.grid(visible=True, axis="y", color=colours["line"], linewidth=1)
     axes.set_axisbelow(True)
     axes.margins(x=0.02)
     for side in ("top", "right"):
@@ -246,24 +284,26 @@ def _legend_columns(named: Sequence[str]) -> int:
     return 1
 
 
-def _draw_series(axes: Any, plot: Plot, scale: float) -> None:
+def _draw_series(axes: Any, plot: Plot, scale: float, colours: Mapping[str, str]) -> None:
     looks: dict[str, dict[str, Any]] = {
         "line": {"linewidth": 2},
         "faint": {"linewidth": 1, "alpha": 0.4},
         "points": {"linewidth": 1.5, "marker": "o", "markersize": 4},
+        "dots": {"linewidth": 0, "marker": "o", "markersize": 6},
+        "small dots": {"linewidth": 0, "marker": "o", "markersize": 3, "alpha": 0.5},
     }
     for each in plot.series:
         look = looks[each.style]
-        if len(each.x) == 1:
+        if len(each.x) == 1 and not each.style.endswith("dots"):
             look = {**look, "marker": "o", "markersize": 4, "alpha": 1}
         values = [scale * value for value in each.y]
-        axes.plot(each.x, values, color=_COLOUR_OF[f"series-{each.colour}"], label=each.name or None, **look)
+        axes.plot(each.x, values, color=colours[f"series-{each.colour}"], label=each.name or None, **look)
     for level in plot.levels:
-        colour = _COLOUR_OF["quiet" if level.colour is None else f"series-{level.colour}"]
+        colour = colours["quiet" if level.colour is None else f"series-{level.colour}"]
         axes.axhline(level.value * scale, color=colour, linewidth=1.5, linestyle=(0, (4, 3)), label=level.name)
     for x, name in plot.marks:
-        axes.axvline(x, color=_COLOUR_OF["quiet"], linewidth=1)
-        axes.text(x, 0.03, f" {name}", transform=axes.get_xaxis_transform(), color=_COLOUR_OF["quiet"])
+        axes.axvline(x, color=colours["quiet"], linewidth=1)
+        axes.text(x, 0.03, f" {name}", transform=axes.get_xaxis_transform(), color=colours["quiet"])
 
 
 def _y_range(plot: Plot) -> tuple[float, float]:

@@ -17,17 +17,16 @@ for the whole image.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from xml.etree import ElementTree
 
 import numpy as np
 
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
+from roibeam.pipelines.sources.datasets.annotation_xml import read_annotation_xml, xml_number, xml_text
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list
 from roibeam.pipelines.sources.datasets.labelled_image import NO_ATTRIBUTE, FileObjects, LabelledImage, label_image
@@ -36,7 +35,6 @@ from roibeam.pipelines.sources.datasets.rows import BadRow, read_lines
 IMAGE_DATA = "the list of images of Visual Genome's image_data.json"
 _IMAGE_URL = re.compile(r"/(VG_100K(?:_2)?/[0-9]+\.[a-z]+)$", re.ASCII)
 MAX_ATTRIBUTES = 16  # of one object, as lib/datasets/vg.py keeps
-_MAX_XML_BYTES = 4 * 2**20  # the busiest images have some 100 kB
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ def read_object_names(path: str) -> tuple[str, ...]:
         ValueError: as `read_annotation`.
         OSError: if it cannot be read.
     """
-    names = (_text(entry, "name").lower() for entry in _parse(path).iterfind("object"))
+    names = (xml_text(entry, "name").lower() for entry in read_annotation_xml(path, "Visual Genome").iterfind("object"))
     return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -174,14 +172,14 @@ def read_annotation(path: str, image_id: str, file_name: str, objects: NameList,
         ValueError: if it is no such xml, over 4 MiB, or declares a document type: entities could make it any size.
         OSError: if it cannot be read.
     """
-    found = _parse(path)
+    found = read_annotation_xml(path, "Visual Genome")
     boxes: list[tuple[float, ...]] = []
     rows: list[tuple[int, int, bool]] = []
     attribute_ids = np.full((len(found.findall("object")), MAX_ATTRIBUTES), NO_ATTRIBUTE, np.int64)
     left_out: list[str] = []
     for entry in found.iterfind("object"):
-        class_id = objects.ids.get(_text(entry, "name").lower())
-        box = tuple(_number(entry, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax"))
+        class_id = objects.ids.get(xml_text(entry, "name").lower())
+        box = tuple(xml_number(entry, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax"))
         if class_id is None or None in box:
             left_out.append("object not in the vocabulary" if class_id is None else "object without a box")
             continue
@@ -191,9 +189,9 @@ def read_annotation(path: str, image_id: str, file_name: str, objects: NameList,
         left_out += [f"attribute after the {MAX_ATTRIBUTES}th"] * len(known[MAX_ATTRIBUTES:])
         attribute_ids[len(rows), : len(known)] = known[:MAX_ATTRIBUTES]
         boxes.append(box)  # type: ignore[arg-type]
-        number = _number(entry, "object_id")
-        rows.append((class_id, int(number) if number is not None else -1, _text(entry, "difficult") == "1"))
-    width, height = (_number(found, f"size/{edge}") for edge in ("width", "height"))
+        number = xml_number(entry, "object_id")
+        rows.append((class_id, int(number) if number is not None else -1, xml_text(entry, "difficult") == "1"))
+    width, height = (xml_number(found, f"size/{edge}") for edge in ("width", "height"))
     has_size = width is not None and height is not None and width >= 1 and height >= 1
     table = np.array(rows, np.int64).reshape(-1, 3)
     return label_image(
@@ -211,39 +209,3 @@ def read_annotation(path: str, image_id: str, file_name: str, objects: NameList,
         ),
         left_out=left_out,
     )
-
-
-class _PlainTree(ElementTree.TreeBuilder):
-    """Builds a tree, but of no file with a document type: that is where entities are declared."""
-
-    def doctype(self, name: str, public_id: str | None, system_id: str | None) -> None:
-        raise ValueError("declares a document type, as no Visual Genome file does; refused")
-
-
-def _parse(path: str) -> ElementTree.Element:
-    with open(path, "rb") as file:
-        data = file.read(_MAX_XML_BYTES + 1)
-    if len(data) > _MAX_XML_BYTES:
-        raise ValueError(f"{path!r}: over {_MAX_XML_BYTES} bytes; annotations of an image are smaller")
-    parser = ElementTree.XMLParser(target=_PlainTree())
-    try:
-        parser.feed(data)
-        root = parser.close()
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an encoding nobody knows
-        raise ValueError(f"{path!r}: not an xml annotation ({error})") from None
-    if root.tag != "annotation":
-        raise ValueError(f"{path!r}: expected <annotation> as in Visual Genome's xml files, got <{root.tag[:80]}>")
-    return root
-
-
-def _text(entry: ElementTree.Element, path: str) -> str:
-    return (entry.findtext(path) or "").strip()
-
-
-def _number(entry: ElementTree.Element, path: str) -> float | None:
-    """A finite number below a billion, None where there is none."""
-    try:
-        number = float(_text(entry, path))
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and abs(number) < 1e9 else None

@@ -30,6 +30,7 @@ from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.safe_pickle.read import load_pickle
 from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.toyworld.beside_world import check_beside, found_beside
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
 from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task
 from roibeam.pipelines.toyworld.tasks.refcoco import REFS_NAME, RefcocoTask
@@ -95,18 +96,7 @@ class ToyTasks:
         Raises:
             ValueError: if the folder cannot be these tasks', or holds others.
         """
-        if "://" in self.folder:
-            raise ValueError(
-                f"--tasks {self.folder!r} is a URL; name a folder on a disk, and copy the tasks from there"
-            )
-        folder, world = Path(self.folder).resolve(), self.world.resolve()
-        if world in (folder, *folder.parents) or folder in world.parents:
-            raise ValueError(
-                f"--tasks {self.folder!r} and the world {str(self.world)!r} lie in one another; name a folder beside "
-                "the world"
-            )
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"--tasks {self.folder!r} is a file; name a folder")
+        check_beside("--tasks", self.folder, self.world, holds="tasks")
         self._found()
 
     def write(self, levels: Callable[[Path], Levels]) -> WrittenTasks:
@@ -142,24 +132,7 @@ class ToyTasks:
 
     def _found(self) -> dict[str, Any] | None:
         """The content of tasks.json; None where the folder is new or empty."""
-        folder = Path(self.folder)
-        if not folder.exists() or not any(folder.iterdir()):
-            return None
-        try:
-            found = json.loads((folder / TASKS_NAME).read_bytes())
-        except (OSError, ValueError):
-            found = None
-        if not isinstance(found, dict) or found.get("format") != TASKS_FORMAT:
-            raise ValueError(
-                f"--tasks {self.folder!r}: is not empty and holds no tasks of a toy world; name a new folder"
-            )
-        for key, want in self._plan().items():
-            if found.get(key) != want:
-                raise ValueError(
-                    f"--tasks {self.folder!r}: holds tasks with {key} {found.get(key)}, asked for {want}; name another "
-                    "folder"
-                )
-        return found
+        return found_beside("--tasks", self.folder, TASKS_NAME, self._plan(), holds="tasks")
 
     def _made(self) -> Sequence[Task]:
         tasks: Sequence[Task] = (VqaTask(), VcrTask(), RefcocoTask(), Nlvr2Task())

@@ -1,0 +1,378 @@
+"""What heads look at: questions by hand, heads that are planted, every system, what sure means, and the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from asked_models import INTERBERT, SIZES, VILBERT, VLBERT
+from tiny_commands import one_line
+
+from roibeam.features.store import FeatureStore
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.inputs import VLBatch, VLOutput
+from roibeam.model.interbert.config import interbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.vlbert.config import vlbert_config
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
+from roibeam.pipelines.analysis.attention.head_figures import ABOVE, BELOW, UNDECIDED, head_figures, relations_of
+from roibeam.pipelines.analysis.attention.looks import Looks, head_looks
+from roibeam.pipelines.analysis.attention.questions import ENTITY, LeftOut, Questioner, parses_by_caption
+from roibeam.pipelines.analysis.attention.reading import Asked, read_asked
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.probing.probe import pair_batch, words_to_regions
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.sources.datasets.conll import read_conll
+from roibeam.pipelines.sources.datasets.entities import EntityBoxes, EntityImage
+from roibeam.pipelines.sources.datasets.marked_sentences import parse_marked_sentence
+from roibeam.pipelines.toyworld.entities.write_entities import PARSES_NAME, ToyEntities
+from roibeam.pipelines.toyworld.perfect_perception import FEATURE_DIM, Perception, write_perfect_store
+from roibeam.pipelines.toyworld.perfect_store import image_id
+from roibeam.pipelines.toyworld.picture import SCENES_NAME, describe
+from roibeam.pipelines.toyworld.scene import generate
+
+IMAGES, SEED = 40, 5
+ANY = GROUNDING_RULES["any"]
+WIDER = {"region_feature_size": FEATURE_DIM, "vocab_size": 300, "max_position_embeddings": 40}
+SYSTEMS: dict[str, Callable[[], Any]] = {
+    "vlbert": lambda: VLBertForPreTraining(vlbert_config("release-captions", **(VLBERT | WIDER))),
+    "vilbert": lambda: ViLbertForPreTraining(ViLbertConfig(**(VILBERT | WIDER))),
+    "vilbert-single-stream": lambda: SingleStreamForPreTraining(
+        SingleStreamConfig(**(SIZES | WIDER), region_target_size=4)
+    ),
+    "visualbert": lambda: VisualBertForPreTraining(VisualBertConfig(**(SIZES | WIDER))),
+    "imagebert": lambda: ImageBertForPreTraining(ImageBertConfig(**(SIZES | WIDER), num_region_labels=3)),
+    "interbert": lambda: InterBertForPreTraining(interbert_config(**(INTERBERT | WIDER))),
+}
+
+
+class World(NamedTuple):
+    """Nothing may be changed there."""
+
+    entities: Path
+    store: Path
+    tokenizer: CaptionTokenizer
+
+    def request(self, **changes: Any) -> AttentionRequest:
+        parses = self.entities / PARSES_NAME
+        return dataclasses.replace(
+            AttentionRequest(checkpoint="run", store=str(self.store), entities=str(self.entities), parses=parses),
+            **changes,
+        )
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Entities and a perfect store that misses a quarter of the things; no picture is drawn."""
+    folder = tmp_path_factory.mktemp("attention")
+    (folder / "world").mkdir()
+    pictures = [describe(generate(SEED, index)) for index in range(IMAGES)]
+    (folder / "world" / SCENES_NAME).write_text("".join(each.to_line() for each in pictures), "ascii")
+    ToyEntities(str(folder / "entities"), folder / "world", SEED, IMAGES).write()
+    scenes = [(image_id(index), picture.scene) for index, picture in enumerate(pictures)]
+    write_perfect_store(folder / "store", scenes, Perception(missed=0.25))
+    texts = [f"{caption.text} ." for picture in pictures for caption in picture.captions]
+    return World(folder / "entities", folder / "store", load_tokenizer("captions", texts))
+
+
+def samples_of(model: Any, world: World) -> EvaluationSamples:
+    return EvaluationSamples(model.config, world.tokenizer, num_classes=None)
+
+
+def asked_of(world: World, store: FeatureStore, model: Any, **changes: Any) -> Asked:
+    return read_asked(store, samples_of(model, world), world.request(**changes))
+
+
+def looks_of(model: Any, world: World, asked: Asked, batch_size: int = 16) -> Looks:
+    return head_looks(
+        model.eval(), samples_of(model, world), asked.captions, asked.record_of, ANY, batch_size=batch_size,
+        device=torch.device("cpu"),
+    )  # fmt: skip
+
+
+def build(name: str, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return SYSTEMS[name]().eval()
+
+
+# Questions
+
+
+PARSE = (
+    "1\tA\t2\tdet\n2\tman\t0\troot\n3\twearing\t2\tpartmod\n4\ta\t6\tdet\n5\tred\t6\tamod\n6\that\t3\tdobj\n"
+    "7\tnear\t6\tprep\n8\ta\t9\tdet\n9\tdog\t7\tpobj\n10\t.\t2\tpunct\n"
+)
+
+
+def questions_by_hand(
+    tmp_path: Path, word: str, parse: str = PARSE
+) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[str]]:
+    (tmp_path / "p.conll").write_text(parse)
+    line = "[/EN#1/people A man] wearing [/EN#2/clothing a red hat] near [/EN#3/animals a dog] ."
+    boxes = EntityBoxes({"1": ((1, 1, 9, 9),), "2": ((2, 2, 5, 5),)}, (), (), None, None, None)
+    image = EntityImage("7", {0: parse_marked_sentence(line)}, boxes)
+    left_out = LeftOut()
+    parses = parses_by_caption(read_conll(str(tmp_path / "p.conll")), [("7", 0)], "p.conll")
+
+    def pieces(text: str) -> list[list[int]]:
+        """Two for each word."""
+        return [[2 * place + 1, 2 * place + 2] for place in range(len(text.split()))]
+
+    record = type("Record", (), {"record_id": "7", "image_id": "7", "num_regions": 1})()
+    found = Questioner(pieces, word, parses, left_out).captions(image, record)
+    return [(q.population, q.phrase, q.pieces) for each in found for q in each.questions], left_out.lines()
+
+
+def test_who_must_look_at_what(tmp_path: Path) -> None:
+    """The noun of a phrase is no source of det: the other end of each of its arcs is, whichever end that is."""
+    asked, left_out = questions_by_hand(tmp_path, "last")
+    man, hat = "A man", "a red hat"
+    assert asked == [
+        (ENTITY, man, (4,)), ("det", man, (2,)), ("partmod", man, (6,)), ("punct", man, (20,)),
+        (ENTITY, hat, (12,)), ("det", hat, (8,)), ("amod", hat, (10,)), ("dobj", hat, (6,)), ("prep", hat, (14,)),
+    ]  # fmt: skip
+    assert left_out == []
+
+
+@pytest.mark.parametrize(("word", "pieces"), [("first", (7,)), ("mean", (7, 8, 9, 10, 11, 12)), ("head", (12,))])
+def test_which_piece_looks(tmp_path: Path, word: str, pieces: tuple[int, ...]) -> None:
+    asked, _ = questions_by_hand(tmp_path, word)
+    assert [each[2] for each in asked if each[:2] == (ENTITY, "a red hat")] == [pieces]
+
+
+def test_a_caption_whose_parse_has_other_words_is_asked_about_phrases_alone(tmp_path: Path) -> None:
+    asked, left_out = questions_by_hand(tmp_path, "last", PARSE.replace("\tman\t", "\tMan\t"))
+    assert {each[0] for each in asked} == {ENTITY}
+    assert left_out[0].startswith("1 captions that do not fit their parse: 7 caption 0: 'A Man wearing")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1\tA\t7\tdet\n", "head '7' is no word of its sentence, which has 1"),
+        ("1\tA\t0\n", "expected word 1 of its sentence in four columns"),
+        ("2\tA\t0\tdet\n", "expected word 1 of its sentence"),
+        ("# sent_id = 7\n1\tA\t0\troot\n", 'expected "# sent_id = <image>#<number>"'),
+        ("# sent_id = 7#0\n1\tA\t0\troot\n\n# sent_id = 7#0\n1\tA\t0\troot\n", "a second parse of 7#0"),
+        ("1\tA\t0\troot\n\n1\tA\t0\troot\n", "has 2 sentences without a sent_id, where there are 1 caption"),
+    ],
+)
+def test_parses_that_cannot_be_used_are_one_error(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says.replace("<", ".").replace("#", ".")):
+        questions_by_hand(tmp_path, "last", text)
+
+
+# Heads
+
+
+class Planted(VisualBertForPreTraining):
+    """Its head 3-2 looks at one region of each phrase that some region covers; all else is as it was computed."""
+
+    right: dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]]
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        output = super().encode(batch, with_attention=with_attention)
+        if with_attention:
+            assert output.attention is not None and batch.sample_ids is not None
+            joint, first = output.attention.joint[2], output.attention.joint_regions
+            for row, name in enumerate(batch.sample_ids):
+                ids = tuple(batch.text_ids[row][batch.text_mask[row]].tolist())
+                for piece, region in self.right[name, ids]:
+                    joint[row, 1, piece] = 0
+                    joint[row, 1, piece, first + region] = 1
+        return output
+
+
+def test_a_head_that_looks_at_the_right_region_finds_all_that_any_region_covers(world: World) -> None:
+    torch.manual_seed(0)
+    model = Planted(VisualBertConfig(**(SIZES | WIDER | {"num_hidden_layers": 3})))
+    with FeatureStore(world.store) as store:
+        asked = asked_of(world, store, model)
+        model.right = {}
+        for caption in asked.captions:
+            ids = tuple(world.tokenizer.encode(caption.sentence.text).ids.tolist())
+            planted = model.right.setdefault((caption.record_id, ids), [])
+            for question in caption.questions:
+                covers = np.flatnonzero(covering(asked.record_of(caption.record_id).boxes, question.boxes, ANY))
+                if question.population == ENTITY and len(covers):
+                    planted.append((question.pieces[0], int(covers[0])))
+        looks = looks_of(model, world, asked)
+        plain = looks_of(build("visualbert"), world, asked)
+    entity = head_figures(looks, ENTITY, seed=0)
+    assert 0.5 < entity.ceiling < 0.9 and entity.best.value == entity.ceiling == entity.crossed
+    assert entity.recalls["R@1"] == entity.recalls["R@10"] == entity.recalls["upper bound"] == entity.ceiling
+    of_type = [
+        question.types for each in asked.captions for question in each.questions if question.population == ENTITY
+    ]
+    assert {f"R@5 {kind}" for types in of_type for kind in types} == {name for name in entity.recalls if "R@5 " in name}
+    assert (entity.layer, entity.head) == (3, 2) and entity.verdict == ABOVE
+    assert [(half.layer, half.head) for half in entity.halves] == [(3, 2), (3, 2)]
+    others = np.delete(entity.accuracy.ravel(), 2 * 4 + 1)
+    assert others.max() < entity.baseline.value + 0.12
+    # An untrained model beside it, on the same questions.
+    untrained = head_figures(plain, ENTITY, seed=0)
+    assert untrained.baseline == entity.baseline
+    assert untrained.recalls["R@1"] < untrained.recalls["R@5"] <= untrained.recalls["R@10"] <= untrained.ceiling
+    assert untrained.verdict != ABOVE and untrained.crossed < untrained.baseline.value + 0.1
+    # It likes some regions, whatever the word.
+    assert untrained.word_difference.low <= 0 < entity.word_difference.low
+    assert {"det", "amod", "pobj", "prep", "nsubj", "punct"} <= set(relations_of(looks, ENTITY))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_is_read_alike_alone_and_beside_others(name: str, world: World) -> None:
+    """Padding and neighbours change nothing; weights are those that a probe of the pair shows."""
+    model = build(name)
+    with FeatureStore(world.store) as store:
+        asked = asked_of(world, store, model, max_images=4)
+        together, alone = (looks_of(model, world, asked, batch_size) for batch_size in (16, 1))
+        assert torch.allclose(torch.from_numpy(together.mass), torch.from_numpy(alone.mass), atol=1e-5)
+        assert (together.hit == alone.hit).mean() > 0.98  # ties of float32 aside
+        caption = asked.captions[-1]
+        record, encoded = asked.record_of(caption.record_id), world.tokenizer.encode(caption.sentence.text)
+        with torch.no_grad():
+            output = model.encode(pair_batch(record, torch.from_numpy(encoded.ids)), with_attention=True)
+    question, count = caption.questions[-1], len(encoded.ids)
+    covers = covering(record.boxes, question.boxes, ANY)
+    for layer in range(alone.mass.shape[1]):
+        for head in range(alone.mass.shape[2]):
+            shown = words_to_regions(output, count, record.num_regions, layer=layer + 1, head=head + 1)
+            assert shown is not None
+            weights = shown.weights[list(question.pieces)].mean(axis=0)
+            assert alone.mass[-1, layer, head] == pytest.approx(float(weights.sum()), abs=1e-5)
+            assert alone.hit[-1, layer, head] == covers[int(weights.argmax())]
+
+
+def test_attention_that_is_no_number_is_an_error(world: World) -> None:
+    model = build("visualbert")
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    with FeatureStore(world.store) as store, pytest.raises(ValueError, match=r"attention that is no number \(NaN\)"):
+        looks_of(model, world, asked_of(world, store, model, max_images=1))
+
+
+# Figures
+
+
+def made_looks(hit: np.ndarray, strongest: np.ndarray, mass: float = 0.5) -> Looks:
+    """One question an image."""
+    count = len(hit)
+    return Looks(
+        images=tuple(map(str, range(count))), image=np.arange(count), population=np.array([ENTITY] * count),
+        types=((),) * count, hits=np.stack([hit] * 3, axis=-1), blind_hit=np.zeros_like(hit),
+        mass=np.full(hit.shape, mass, np.float32), strongest=strongest, anyone=strongest,
+        covered=np.ones(count, bool), uniform=np.full(count, 0.5),
+    )  # fmt: skip
+
+
+def test_verdicts_need_images_enough_and_the_best_of_many_by_chance_is_none() -> None:
+    random = np.random.default_rng(0)
+    strongest = (random.random(300) < 0.3).astype(np.float64)
+    by_chance = random.random((300, 12, 12)) < 0.3
+    found = head_figures(made_looks(by_chance, strongest), ENTITY, seed=0)
+    assert found.best.value > 0.36  # of 144 heads the luckiest
+    assert found.verdict == UNDECIDED and found.crossed == pytest.approx(0.3, abs=0.05)
+    good = by_chance.copy()
+    good[:, 10, 3] = random.random(300) < 0.5
+    found = head_figures(made_looks(good, strongest), ENTITY, seed=0)
+    assert (found.layer, found.head, found.verdict) == (11, 4, ABOVE)
+    assert found.difference.low > 0 and found.best_by_layer[10] == found.best.value
+    assert head_figures(made_looks(by_chance & False, strongest), ENTITY, seed=0).verdict == BELOW
+    few = head_figures(made_looks(good[:12], strongest[:12]), ENTITY, seed=0)
+    assert few.verdict == UNDECIDED
+
+
+def test_the_best_head_is_an_active_one_where_there_is_any() -> None:
+    hit = np.zeros((10, 1, 2), bool)
+    hit[:, 0, 0], hit[:4, 0, 1] = True, True
+    looks = made_looks(hit, np.zeros(10))
+    looks.mass[:, 0, 0] = 0.1
+    found = head_figures(looks, ENTITY, seed=0)
+    assert (found.layer, found.head) == (1, 2) and found.active.tolist() == [[False, True]]
+    looks.mass[:] = 0.1
+    assert head_figures(looks, ENTITY, seed=0).head == 1
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def model_folder(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("asked") / "model"
+    build("vilbert").save_pretrained(folder)
+    world.tokenizer.save(folder.parent / "tokenizer")
+    return folder
+
+
+def test_the_command_writes_numbers_and_pictures(
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+) -> None:
+    words = (
+        "attention", model_folder, "--store", world.store, "--entities", world.entities, "--tokenizer",
+        model_folder.parent / "tokenizer", "--max-images", 1,
+    )  # fmt: skip
+    done = roibeam(*words, "--parses", world.entities / PARSES_NAME, "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    for expected in ("5 captions of 1 image", "entity", "best head of each layer: ", "active heads: 2 of 2"):
+        assert expected in done.out
+    found = json.loads((tmp_path / "out" / "attention.json").read_text("utf-8"))
+    entity, *relations = found["populations"]
+    assert entity["name"] == "entity"
+    assert sum(each["questions"] for each in relations) > entity["questions"] > 5
+    assert entity["best_head"]["layer_from_0"] == entity["best_head"]["layer"] - 1
+    assert ("relcl", "rcmod") in {(each["name"], each["paper_name"]) for each in relations}
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
+    for name in ("heads", "relations", "picture-1"):
+        assert sizes[f"{name}.svg"] > 1000 and sizes[f"{name}.png"] > 1000
+    alone = roibeam(*words, "--out", tmp_path / "alone", "--json", "--rules", "merged")
+    told = json.loads(alone.out.splitlines()[-1])
+    assert [each["name"] for each in told["populations"]] == ["entity"]
+    assert not (tmp_path / "alone" / "relations.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--rules", "both"), "--rules 'both': choose one of any, merged, release"),
+        (("--word", "all"), "--word 'all': choose one of last, first, mean, head"),
+        (("--word", "head"), "--word head needs --parses"),
+        (("--split", "dev"), "has no dev.txt; it has lists of test, train, val"),
+    ],
+)
+def test_a_wrong_option_is_told_in_one_line(
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any], options: tuple[str, ...], says: str
+) -> None:
+    words = ("attention", model_folder, "--store", world.store, "--entities", world.entities, "--out", tmp_path / "out")
+    assert says in one_line(roibeam(*words, *options))
+    assert not (tmp_path / "out").exists()
+
+
+def test_images_without_a_record_stop_it_unless_fewer_are_allowed(
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+) -> None:
+    write_perfect_store(
+        tmp_path / "few", [(image_id(n), generate(SEED, n).scene) for n in range(8)], Perception(missed=0.25)
+    )
+    words = (
+        "attention", model_folder, "--store", tmp_path / "few", "--entities", world.entities, "--tokenizer",
+        model_folder.parent / "tokenizer",
+    )  # fmt: skip
+    refused = one_line(roibeam(*words, "--out", tmp_path / "out"))
+    assert "has 8 images of the 40 of --entities" in refused and "--min-match" in refused
+    with FeatureStore(tmp_path / "few") as store:
+        asked = asked_of(world, store, build("vilbert"), min_match=0.1)
+    assert len({each.name for each in asked.captions}) == 8
+    assert any(note.startswith("32 images without a record in the store: ") for note in asked.notes)
