@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.roi_heads import pool_regions
 from roibeam.extraction.region_batch import collate_photos, prepare_photo
 from roibeam.extraction.region_encoder import STAGES, RegionEncoder, load_encoder_weights
 from roibeam.extraction.weights.families import family_names
@@ -60,6 +61,38 @@ def test_shape_and_padding_rows(encoder, batch):
     assert got.shape == (2, 4, encoder.feature_dim) == (2, 4, 128)
     assert batch.region_mask.tolist() == [[True] * 4, [True, True, False, False]]
     assert not got[1, 2:].any() and (got[batch.region_mask].amax(1) > 0).all()
+
+
+def test_outlines_are_told_in_channels_of_the_map_as_r2c_does(batch):
+    """A convolution of the outline, minus a half, is added to the first channels before res5; whole boxes are ones, and
+    what tells outlines is trained beside a frozen ResNet."""
+    config = dataclasses.replace(TINY, pooled_cells=7)
+    torch.manual_seed(0)
+    encoder = RegionEncoder(config, CONVENTIONS["r2c"], frozen_stages=STAGES, mask_channels=8)
+    load_encoder_weights("random:1", encoder)
+    rows, boxes = batch.region_mask.shape
+    outlines = torch.rand(rows, boxes, 14, 14).round()
+    found = encoder(batch.pixels, batch.boxes, batch.region_mask, outlines)
+    with torch.no_grad():
+        real = [own[mask] for own, mask in zip(batch.boxes, batch.region_mask, strict=True)]
+        pooled = pool_regions(encoder.backbone(batch.pixels), real, encoder.conventions, cells=7)
+        told = torch.nn.functional.conv2d(
+            outlines[batch.region_mask][:, None] - 0.5, *encoder.mask_conv.parameters(), stride=2, padding=1
+        )
+        pooled[:, :8] += told
+        torch.testing.assert_close(found[batch.region_mask], encoder.roi_heads["res5"](pooled).mean(dim=(2, 3)))
+        whole = encoder(batch.pixels, batch.boxes, batch.region_mask)
+        torch.testing.assert_close(
+            whole, encoder(batch.pixels, batch.boxes, batch.region_mask, torch.ones_like(outlines))
+        )
+        assert not torch.allclose(whole, found)
+    found.sum().backward()
+    trained = {name for name, parameter in encoder.named_parameters() if parameter.grad is not None}
+    assert trained == {"mask_conv.weight", "mask_conv.bias"}
+    with pytest.raises(ValueError, match="takes 14 x 14 cells"):
+        encoder(batch.pixels, batch.boxes, batch.region_mask, outlines[..., :7, :7])
+    with pytest.raises(ValueError, match="mask_channels is 65; the map has 64 channels"):
+        RegionEncoder(config, mask_channels=65)
 
 
 def test_cell_weights_act_before_the_mean_over_all_cells(encoder, batch):

@@ -151,7 +151,7 @@ def test_predictions_that_were_ended_go_on(
         ({"--system": "vlbert"}, "is a model of visualbert, not of vlbert"),
         ({"--recipe": "vlbert-vqa"}, "--recipe vlbert-vqa is for the task vqa, not labels"),
         ({"--from": "none"}, "--from none: name the model with --system"),
-        ({"--task": "vqa"}, "holds no v2_mscoco_train2014_annotations.json"),
+        ({"--task": "vqa"}, "no answers, and this is trained on; vqa"),
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import end_to_end_examples as examples
 import numpy as np
@@ -27,6 +27,7 @@ from photo_store import HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
 from rank_deviations import BOUNDS, largest_difference, log_in
 from ranks import run_ranks, said
 from safetensors.torch import load_file, save_model
+from small_finetuning import judge_by_first_choice
 from small_pretraining import settings
 from task_groups import ASKED, LOSS
 
@@ -40,10 +41,11 @@ from roibeam.pipelines.finetuning.frame.group_batches import PhotoSide
 from roibeam.pipelines.finetuning.frame.group_task import predicted, scores_of
 from roibeam.pipelines.finetuning.frame.losses import loss_named, real_scores
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
+from roibeam.pipelines.finetuning.frame.shown.store_pair import check_annotated
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.task import BesideTask
+from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, TaskSplit
 from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import prepare_vcr_photo
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
@@ -155,9 +157,11 @@ def test_a_frozen_encoder_is_a_store_of_its_features(store: FeatureStore, kind: 
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_masks_change_the_loss_when_they_change_places(store: FeatureStore) -> None:
-    """VCR's outlines cut regions out: other boxes' masks are another input, and so are whole boxes."""
-    _, trained = network("vlbert", CHOICE, whole_image="box")
+@pytest.mark.parametrize("channels", [0, 8])
+def test_masks_change_the_loss_when_they_change_places(store: FeatureStore, channels: int) -> None:
+    """VCR's outlines cut regions out, or are told in channels (R2C): other boxes' masks are another input, and so are
+    whole boxes."""
+    _, trained = network("vlbert", CHOICE, whole_image="box", mask_channels=channels)
 
     def turned(photo: str, record: RegionRecord, side: int) -> np.ndarray:
         return np.roll(region_masks(photo, record, side), 1, axis=0)
@@ -211,12 +215,18 @@ def test_a_mirrored_group_is_the_group_beside_a_mirrored_photo(store: FeatureSto
 
 
 def test_boxes_that_a_task_gives_need_no_store_of_them(store: FeatureStore) -> None:
-    """They are cut to the photo, and predictions have them as they are."""
+    """They are cut to the photo, and predictions have them as they are; on stored features some are of a second one."""
     _, trained = network("vlbert", REGION)
+    task = DownstreamTask(
+        name="small", form=REGION, loss=LOSS[REGION], read=lambda split: TaskSplit(()), train="train", validation=None,
+        judge=judge_by_first_choice, answers=lambda groups, said: iter(()), write=lambda path, entries: None,
+        joined=cast(Any, "of two stores"), gives_boxes=True,
+    )  # fmt: skip
+    check_annotated(task, None, from_photos=True)
     height, width = HEIGHTS_WIDTHS[0]
     given = np.array([[1, 2, 30, 20], [5, 5, width + 9, height + 9]], np.float32)
     one = replace(groups(REGION)[0], boxes=(given,), target=(1.0, 2.0, 30.0, 20.0))
-    made = from_photos(store, trained, "vlbert", REGION)
+    made = from_photos(store, trained, "vlbert", REGION, task=task)
     (told,) = predicted(trained.module, made, [one], REGION, 1)
     assert told.boxes is not None and told.scores.shape == (2,)
     assert told.boxes.tolist() == [[1, 2, 30, 20], [5, 5, width, height]]
@@ -279,8 +289,11 @@ def test_two_processes_train_as_one(made: PhotoStore, tmp_path: Path) -> None:
     assert largest_difference(*logs) < BOUNDS["float64"]
 
 
-def test_a_network_with_its_encoder_is_read_as_it_was_written(store: FeatureStore, tmp_path: Path) -> None:
-    _, trained = network("vlbert", CHOICE, whole_image="box")
+@pytest.mark.parametrize("channels", [0, 8])
+def test_a_network_with_its_encoder_is_read_as_it_was_written(
+    store: FeatureStore, tmp_path: Path, channels: int
+) -> None:
+    _, trained = network("vlbert", CHOICE, whole_image="box", mask_channels=channels)
     save_model(trained.module, str(tmp_path / "model.safetensors"), metadata={"format": "pt"})
     write_json(tmp_path / "config.json", trained.described)
     found = read_network(tmp_path, SYSTEMS["vlbert"], ASKED[CHOICE])
@@ -348,7 +361,8 @@ def test_classes_of_regions_are_learned_beside(made: PhotoStore, tmp_path: Path,
     beside = BesideTask(("none", "cup", "dog"), lambda group: np.array([1, 2, 1]), hidden_regions=hidden)
     with FeatureStore(made.path) as opened:
         task = PhotoFinetuning(made.path, tmp_path, settings(steps=4), 4, beside=beside).task(opened)
-        batch = next(task.batches(0, rank=0, num_ranks=1))
+        batch, worst = next(task.batches(0, rank=0, num_ranks=1)), task.worst_batch().batch
+    assert set(task.losses(task.model, worst).losses) == {"task", "region_classes"}  # tried before the first step
     output = task.losses(task.model, batch)
     assert {name: int(term.count) for name, term in output.losses.items()} == dict(task.counts(batch))
     sum(term.mean for term in output.losses.values()).backward()

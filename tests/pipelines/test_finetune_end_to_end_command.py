@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from photo_groups import write_outlines
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
+from test_vcr_command import figures, last_evaluation, write_vcr
 from tiny_commands import TINY_ENCODER, TINY_JOINT, command, one_line, tiny_run
 
 from roibeam.features.store import FeatureStore
@@ -20,8 +22,9 @@ Roibeam = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
-    """With captions.tsv and a table beside the store. Nothing may be changed there."""
+    """With captions.tsv and a table beside the store, outlines beside the photos. Nothing may be changed there."""
     made = write_photo_store(tmp_path_factory.mktemp("made"), feature_dim=128)
+    write_outlines(made)
     rows = [f"{caption}\t{image_id(number)}" for number, caption in enumerate(CAPTIONS)]
     captions_of(made).write_text("\n".join(rows) + "\n")
     table_of(made).mkdir()
@@ -84,6 +87,24 @@ def test_a_task_is_learned_from_photos_predicted_and_scored(
     (moved / "photo-7.png").unlink()
     refused = one_line(roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "no", "--photos", moved))
     assert "1 image of 2 without a photo, such as 'photo-7'" in refused and not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("beside", [("object_loss=shown",), ("object_loss=masked", "hidden_words=0.3")])
+def test_vcr_is_learned_from_photos_beside_its_objects_and_words(
+    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path, beside: tuple[str, ...]
+) -> None:
+    """The first batch is tried with all that is learned; every loss is in the log; predictions read the photos."""
+    data, run, out = write_vcr(tmp_path / "vcr", made.path), tmp_path / "run", tmp_path / "said.csv"
+    given = list(words(run, runs / "pixels", made, "--end-to-end", "--steps", 2, task="vcr"))
+    given[given.index(table_of(made))] = data
+    done = roibeam(*given, *(word for each in beside for word in ("--set", f"vcr.{each}")))
+    assert done.code == 0, done.err
+    last = [json.loads(line) for line in (run / "log.jsonl").open()][-1]
+    parts = [last[name] for name in ("task", "region_classes", "masked_words") if name in last]
+    assert len(parts) == 1 + len(beside) and sum(parts) == pytest.approx(last["loss"])
+    given = ["predict", run, "--store", made.path, "--data", data, "--out", out, "--device", "cpu", "--batch-size", 3]
+    assert roibeam(*given).code == 0
+    assert figures(roibeam, out, data) == last_evaluation(run)
 
 
 def test_an_encoder_beside_a_model_of_stored_features(

@@ -224,3 +224,7 @@ class TestOfficialVLBert:
     def test_another_model_has_no_official_names(self, name, tmp_path):
         with pytest.raises(ValueError, match="has no name in a checkpoint of VL-BERT"):
             save_official_joint(joint_model(name), tmp_path / "other.model")
+
+    def test_outlines_in_channels_have_no_official_names(self, tmp_path):
+        with pytest.raises(ValueError, match=r"no place for encoder\.mask_channels"):
+            save_official_joint(joint_model("vlbert", mask_channels=8), tmp_path / "other.model")

@@ -187,3 +187,10 @@ def test_a_page_shows_each_form_and_is_the_same_of_parts(form: str, store: tuple
 def _surest(task: DownstreamTask, scores: np.ndarray) -> float:
     values = np.exp(scores.astype(float))
     return float(scores.max()) if task.form == REGION else float((values / values.sum()).max())
+
+
+def test_few_wrong_rows_are_shared_by_two_sections() -> None:
+    """And the rationale of a question is another row than its answer, which another model told."""
+    rows = [{"id": name, "text": text} for name, text in (("a", ["q"]), ("a", ["q", "r"]), ("b", ["q"]))]
+    shown = sections({"rows": {"confident": rows, "worst": rows[::-1]}})
+    assert shown == {"best": [], "worst": [rows[2]], "confident": rows[:2]}

@@ -13,6 +13,7 @@ import torch
 from task_groups import small_network
 from tiny_commands import one_line
 
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for
 from roibeam.pipelines.finetuning.frame.network import started_network
@@ -323,12 +324,18 @@ def test_new_weights_have_the_published_size() -> None:
 
 
 def test_a_run_that_starts_otherwise_is_told() -> None:
+    stored = {"end_to_end": False, "alone": True}
     full, none = TASK_RECIPES["vilbert-vcr-answer"], TASK_RECIPES["vilbert-vcr-answer-without-pretraining"]
     in_turn = "in turn with vilbert-vcr-rationale; this run learns it alone"
-    assert [note.endswith(in_turn) for note in full.start_notes(pretrained=True, from_bert=False)] == [True]
-    started, _ = full.start_notes(pretrained=False, from_bert=False)
+    assert [note.endswith(in_turn) for note in full.start_notes(**stored, pretrained=True, from_bert=False)] == [True]
+    started, _ = full.start_notes(**stored, pretrained=False, from_bert=False)
     assert started == "the published run starts from a pre-trained model, this one from new weights"
-    assert len(none.start_notes(pretrained=False, from_bert=True)) == 1
+    assert len(none.start_notes(**stored, pretrained=False, from_bert=True)) == 1
+    photos = TASK_RECIPES["vlbert-vcr-answer"]
+    (through,) = photos.start_notes(**stored, pretrained=True, from_bert=False)
+    assert through.startswith("the published run trains the detector along, this one is on stored features")
+    assert photos.start_notes(pretrained=True, from_bert=False, end_to_end=True, alone=True) == ()
+    assert full.start_notes(pretrained=True, from_bert=False, end_to_end=False, alone=False) == ()
     assert (full.start, none.start) == (PRETRAINED, BERT)
 
 
@@ -336,6 +343,18 @@ def test_every_recipe_can_be_trained_with() -> None:
     checks = [(TASKS[recipe.task].check, recipe.options) for recipe in TASK_RECIPES.values()]
     checked = [check(options) for check, options in checks if check is not None]
     assert len(checked) > 50
+
+
+def test_photos_of_a_recipe_are_as_published() -> None:
+    """VL-BERT on VCR: every photo padded to 600 x 1200; on RefCOCO+ photos of one shape together."""
+    found = []
+    for name in ("vlbert-vcr-answer", "vlbert-refcoco+-detected"):
+        recipe = TASK_RECIPES[name]
+        asked = request(recipe.task, recipe=name, end_to_end=True, encoder=EncoderRequest(weights="random:1"))
+        sections = sections_of(asked, TASKS[recipe.task].options, recipe)
+        photos, detector = sections["photos"], sections["detector"]
+        found.append((photos.fixed_size, photos.aspect_buckets, detector.short_edge, detector.long_edge))
+    assert found == [(True, False, 600, 1200), (False, True, 600, 1000)]
 
 
 def test_settings_that_a_task_cannot_train_with_are_told_with_the_recipe(

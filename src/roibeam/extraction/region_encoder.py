@@ -26,6 +26,8 @@ from roibeam.extraction.weights.loading import part_state
 # Numbers of the stages that can be frozen, as VL-BERT's IMAGE_FROZEN_BACKBONE_STAGES counts them.
 STAGES = {1: "backbone.stem", 2: "backbone.res2", 3: "backbone.res3", 4: "backbone.res4", 5: "roi_heads.res5"}
 
+_OF_MASKS = "mask_conv."  # parameters that no ResNet's file has
+
 
 class RegionEncoder(nn.Module):
     """ResNet to stride 16, pooled regions, res5, mean. It computes the same in training and in evaluation mode.
@@ -42,11 +44,13 @@ class RegionEncoder(nn.Module):
             `Backbone`. None means that.
         region_chunk: regions that are pooled and go through res5 at once; None means all of the batch. Changes features
             in the last digits only.
+        mask_channels: outlines of objects are told in so many channels of the pooled map, before res5, by a convolution
+            (rowanz/r2c utils/detector.py: 32), instead of weighing its cells; 0 weighs.
         recompute: blocks of the trained stages, and chunks of regions, are computed again in the backward pass instead
             of kept in memory: the same numbers for about a third more time.
 
     Raises:
-        ValueError: for a stage that is none of these, or chunks of less than one region.
+        ValueError: for a stage that is none of these, chunks of less than one region, or more channels than there are.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class RegionEncoder(nn.Module):
         backbone: nn.Module | None = None,
         region_chunk: int | None = None,
         recompute: bool = False,
+        mask_channels: int = 0,
     ) -> None:
         super().__init__()
         if region_chunk is not None and region_chunk < 1:
@@ -70,6 +75,10 @@ class RegionEncoder(nn.Module):
         self.region_chunk, self.recompute = region_chunk, recompute
         self.frozen_stages = tuple(sorted(frozen_stages))
         self.roi_heads = nn.ModuleDict({"res5": build_res5(config, self.conventions)})
+        if not 0 <= mask_channels <= config.map_channels:
+            raise ValueError(f"mask_channels is {mask_channels}; the map has {config.map_channels} channels")
+        self.mask_channels = mask_channels
+        self.mask_conv = nn.Conv2d(1, mask_channels, 3, stride=2, padding=1) if mask_channels else None
         for stage in self.frozen_stages:
             self.get_submodule(STAGES[stage]).requires_grad_(False)
 
@@ -77,6 +86,12 @@ class RegionEncoder(nn.Module):
     def feature_dim(self) -> int:
         """D, numbers in a region feature."""
         return self.config.feature_dim
+
+    @property
+    def mask_cells(self) -> int:
+        """Cells each way that `cell_weights` have."""
+        cells = self.config.pooled_cells
+        return 2 * cells if self.mask_channels else -(-cells // self.conventions.res5_stride)
 
     def forward(self, pixels: Tensor, boxes: Tensor, region_mask: Tensor, cell_weights: Tensor | None = None) -> Tensor:
         """Features of the real boxes of a batch.
@@ -90,7 +105,7 @@ class RegionEncoder(nn.Module):
             boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of `pixels`, x1 <= x2, y1 <= y2; R may be 0.
             region_mask: (B, R) bool, True at real boxes; the others are not computed.
             cell_weights: (B, R, h, w), what each cell of res5 counts before the mean over all cells: VCR's instance
-                masks, h = w = 14 where res5 keeps the pooled size.
+                masks, h = w = `mask_cells`; where they are told in channels, 1 inside an outline, None for whole boxes.
         Returns:
             (B, R, D), zeros where there is no box; of the type of the weights, or autocast's inside autocast.
         Raises:
@@ -139,6 +154,8 @@ class RegionEncoder(nn.Module):
     def _describe(self, feature_map: Tensor, boxes: list[Tensor], cell_weights: Tensor | None) -> Tensor:
         """(n, D) features of the n boxes of some images; `cell_weights` may go on after the n-th."""
         pooled = pool_regions(feature_map, boxes, self.conventions, cells=self.config.pooled_cells)
+        if self.mask_conv is not None:
+            return self.roi_heads["res5"](self._with_outlines(pooled, cell_weights)).mean(dim=(2, 3))
         cells = self.roi_heads["res5"](pooled)
         if cell_weights is not None:
             if cell_weights.shape[1:] != cells.shape[2:]:
@@ -147,6 +164,16 @@ class RegionEncoder(nn.Module):
                 )
             cells = cells * cell_weights[: len(cells), None].to(cells.dtype)
         return cells.mean(dim=(2, 3))
+
+    def _with_outlines(self, pooled: Tensor, outlines: Tensor | None) -> Tensor:
+        """(n, C, cells, cells), the outlines added to the first channels."""
+        assert self.mask_conv is not None
+        side, count = self.mask_cells, len(pooled)
+        told = pooled.new_ones(count, side, side) if outlines is None else outlines[:count].to(pooled.dtype)
+        if told.shape[1:] != (side, side):
+            raise ValueError(f"cell_weights are {tuple(told.shape[1:])}, this encoder takes {side} x {side} cells")
+        first = pooled[:, : self.mask_channels] + self.mask_conv(told[:, None] - 0.5)
+        return torch.cat([first, pooled[:, self.mask_channels :]], dim=1)
 
     def _run(self, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
         """`part(*inputs)`, whose insides are kept for the backward pass or computed again."""
@@ -166,6 +193,7 @@ def _rows(boxes: list[Tensor], start: int, end: int) -> list[Tensor]:
 
 def load_encoder_weights(spec: str, encoder: RegionEncoder, *, cache_dir: Path | None = None) -> None:
     """Loads every weight of `encoder`, or none: from a ResNet's file, a whole detector's or VL-BERT's own checkpoint.
+    What tells outlines stays as drawn.
 
     Args:
         spec: `random:<seed>`, or a file as `load_weights` takes it.
@@ -174,7 +202,9 @@ def load_encoder_weights(spec: str, encoder: RegionEncoder, *, cache_dir: Path |
         ValueError: when the file cannot be read as tensors or its ResNet is not exactly the encoder's; all is listed.
         OSError: when it cannot be fetched.
     """
-    encoder.load_state_dict(part_state(spec, encoder.state_dict(), cache_dir=cache_dir), strict=True)
+    expected = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(_OF_MASKS)}
+    found = part_state(spec, expected, cache_dir=cache_dir)
+    encoder.load_state_dict({**encoder.state_dict(), **found}, strict=True)
 
 
 def started_encoder(
@@ -184,13 +214,13 @@ def started_encoder(
 
     Args:
         start: a file as `load_encoder_weights` takes it, or an encoder whose weights are copied.
-        options: `frozen_stages`, `region_chunk` and `recompute` of `RegionEncoder`.
+        options: `frozen_stages`, `region_chunk`, `recompute` and `mask_channels` of `RegionEncoder`.
     Raises:
         ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
     """
     encoder = RegionEncoder(config, conventions, **options)
     if isinstance(start, RegionEncoder):
-        encoder.load_state_dict(start.state_dict())
+        encoder.load_state_dict({**encoder.state_dict(), **start.state_dict()})
     else:
         load_encoder_weights(start, encoder)
     return encoder.to(memory_format=torch.channels_last)  # a third less time on a CPU

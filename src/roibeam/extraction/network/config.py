@@ -124,6 +124,10 @@ CONFIGS = MappingProxyType(
             short_edge=160,
             long_edge=267,
         ),
+        # R2C's, of VisualBERT on VCR: given boxes alone, photos of 768 x 384 at most.
+        "r2c-r50": DetectorConfig(
+            depth=50, num_classes=80, num_attributes=0, pooled_cells=7, short_edge=384, long_edge=768
+        ),
         # The network of the shipped detector, which knows the toy world: 2 hours of training on 2 cores.
         "toy": DetectorConfig(
             depth=26,

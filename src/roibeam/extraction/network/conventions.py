@@ -227,6 +227,22 @@ CONVENTIONS = MappingProxyType(
             box_clip="last-pixel",
             region_pool="roi-align-1",
         ),
+        # rowanz/r2c utils/detector.py, which VisualBERT takes for VCR: torchvision's ResNet-50 of ImageNet, whose last
+        # stage has no stride. There the norms take the statistics of the batch, and a bin has as many samples as fit.
+        "r2c": replace(
+            _HF,
+            channel_order="rgb",
+            pixel_mean=(123.675, 116.28, 103.53),
+            pixel_std=(58.395, 57.12, 57.375),
+            exif_orientation="ignored",
+            resize="pil-bilinear",
+            resized_edge_rounding="truncate",
+            long_edge_rule="short-truncated",
+            stem_pool="pad-1-floor",
+            box_clip="last-pixel",
+            region_pool="roi-align-1",
+            res5_dilation=1,
+        ),
     }
 )
 
@@ -249,5 +265,6 @@ PUBLISHED_EDGES = MappingProxyType(
         "caffe": ((600, 1000),),
         "milvlg": ((600, 1000),),
         "vlbert-e2e": ((600, 1000),),
+        "r2c": ((384, 768),),
     }
 )

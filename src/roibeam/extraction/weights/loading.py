@@ -35,6 +35,7 @@ from roibeam.extraction.weights.sources import fetch_weights
 
 _log = logging.getLogger(__name__)
 OUTSIDE_RESNET = ("proposal_generator.", PREDICTOR)
+_CLASSES_OF_IMAGES = "fc."  # of torchvision's own files
 
 
 def build_detector(
@@ -118,8 +119,9 @@ def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | N
     if (seed := random_seed(spec, named=f"weights {spec}")) is not None:
         return random_state({name: tuple(value.shape) for name, value in expected.items()}, seed)
     source, named = read_named(spec, cache_dir=cache_dir)
-    left = [name for name in named.tensors if name.startswith(OUTSIDE_RESNET)]
-    found = {name: value for name, value in named.tensors.items() if not name.startswith(OUTSIDE_RESNET)}
+    outside = (*OUTSIDE_RESNET, _CLASSES_OF_IMAGES)
+    left = [name for name in named.tensors if name.startswith(outside)]
+    found = {name: value for name, value in named.tensors.items() if not name.startswith(outside)}
     state = check_state(found, expected, source)
     left_out = [f"{len(left)} weights outside the ResNet left out"] if left else []
     _report(source, named.family, [*named.changes, *left_out])

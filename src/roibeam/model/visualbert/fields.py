@@ -24,6 +24,10 @@ class VisualBertFields(BertFields):
         copy_text_tables: a new model's region tables start as copies of the text's ("special initialize").
         early_fusion: False is the paper's ablation (section 5.1): the encoder reads text only, one more layer both.
         with_match_head: adds sentence-image prediction; without it is the paper's ablation of the second objective.
+        num_region_classes: of `VLBatch.region_classes`, 0 the whole image: a feature and the embedding of its class are
+            brought to `region_mix_size` numbers, as R2C does; 0 takes features as they are.
+        region_class_size: width of that embedding (rowanz/r2c utils/detector.py: 128).
+        region_mix_size: numbers of such a feature (512).
         num_answers: outputs of the linear head of a task model.
     """
 
@@ -40,6 +44,9 @@ class VisualBertFields(BertFields):
     copy_text_tables: bool = True
     early_fusion: bool = True
     with_match_head: bool = True
+    num_region_classes: int = 0
+    region_class_size: int = 128
+    region_mix_size: int = 512
     num_answers: int = 3129
 
     def check(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
 from roibeam.model.common.heads import MaskedWordHead, Pooler
@@ -55,6 +56,24 @@ def visualbert_small(**overrides: Any) -> VisualBertConfig:
     return VisualBertConfig(**(dict(SMALL_SIZES) | overrides))
 
 
+class ClassedRegions(nn.Module):
+    """A region's feature and the embedding of its class, brought to one: R2C's last layer of its detector.
+
+    Source: rowanz/r2c utils/detector.py (`object_embed`, `obj_downsample`): dropout, linear, ReLU.
+    """
+
+    def __init__(self, config: VisualBertConfig) -> None:
+        super().__init__()
+        self.classes = nn.Embedding(config.num_region_classes, config.region_class_size)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.dense = nn.Linear(config.region_feature_size + config.region_class_size, config.region_mix_size)
+
+    def forward(self, features: Tensor, classes: Tensor) -> Tensor:
+        """(P, region_mix_size) of (P, D) and (P,) long."""
+        classed = torch.cat([features, self.classes(classes).to(features.dtype)], dim=-1)
+        return functional.relu(self.dense(self.dropout(classed)))
+
+
 class VisualBertEmbeddings(nn.Module):
     """Word + segment + position; projected feature + segment + position; one LayerNorm and dropout over all rows."""
 
@@ -67,7 +86,9 @@ class VisualBertEmbeddings(nn.Module):
         self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=padding)
         self.positions = nn.Embedding(config.max_position_embeddings, hidden)
         self.segments = nn.Embedding(config.num_segments, hidden)
-        self.projection = nn.Linear(config.region_feature_size, hidden)
+        self.classed = ClassedRegions(config) if config.num_region_classes else None
+        width = config.region_feature_size if self.classed is None else config.region_mix_size
+        self.projection = nn.Linear(width, hidden)
         self.region_positions = nn.Embedding(config.max_position_embeddings, hidden)  # only row 0 is ever read
         self.region_segments = nn.Embedding(config.num_segments, hidden)
         self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
@@ -77,7 +98,7 @@ class VisualBertEmbeddings(nn.Module):
         """(P, H), packed by `packing` of the T + R positions of each row; `batch` shares no text.
 
         Raises:
-            ValueError: for a text too long or without [CLS].
+            ValueError: for a text too long or without [CLS], or a batch that lacks the classes that the model is told.
         """
         length = batch.text_ids.shape[1]
         check_text_length("VisualBERT", length, self.positions.num_embeddings)
@@ -87,12 +108,21 @@ class VisualBertEmbeddings(nn.Module):
         segments = torch.zeros_like(batch.region_mask, dtype=torch.long)
         if batch.region_images is not None:
             segments = batch.region_images
-        regions = real_regions.pad(self.projection(real_regions.pack(features)))
+        regions = real_regions.pad(self.projection(self._measured(real_regions, features, batch.region_classes)))
         regions = regions + self.region_segments(segments + self.first_region_segment)
         regions = batch.images_to_rows(regions + self.region_positions.weight[0])
         if batch.aligned_words is not None:
             regions = regions + self._aligned_positions(batch.aligned_words)
         return self.dropout(self.norm(packing.pack(torch.cat([text, regions], dim=1))))
+
+    def _measured(self, real: Packing, features_IRD: Tensor, classes_IR: Tensor | None) -> Tensor:
+        """(P, D) of the real regions, or (P, region_mix_size) with their classes."""
+        packed = real.pack(features_IRD)
+        if self.classed is None:
+            return packed
+        if classes_IR is None:
+            raise ValueError("VisualBERT: num_region_classes needs VLBatch.region_classes")
+        return self.classed(packed, real.pack(classes_IR))
 
     def _aligned_positions(self, words_BRA: Tensor) -> Tensor:
         """(B, R, H): position embeddings of the aligned pieces, 0 where there are none."""

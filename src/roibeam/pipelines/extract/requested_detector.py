@@ -206,8 +206,8 @@ def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConf
     """What of the request nobody published, or does nothing."""
     asked, notes = request.detector, []
     with_boxes = request.images.boxes is not None
-    if not with_boxes and asked.conventions == "vlbert-e2e":
-        notes.append("vlbert-e2e was published for given boxes (--boxes); its proposals are nobody's")
+    if not with_boxes and asked.conventions in ("vlbert-e2e", "r2c"):
+        notes.append(f"{asked.conventions} was published for given boxes (--boxes); its proposals are nobody's")
     if with_boxes and (asked.selection is not None or any(_section(each) == "selection" for each in asked.settings)):
         notes.append("--selection does nothing with --boxes: every given box is kept")
     conventions = conventions_name(asdict(chosen.conventions))

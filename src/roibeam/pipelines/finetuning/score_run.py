@@ -138,7 +138,8 @@ def _opened(request: ScoreRequest) -> tuple[str, OpenTask, int | None]:
     if request.rules not in known.rules:
         raise ValueError(f"{request.task} has no rules {request.rules!r}; choose one of {', '.join(known.rules)}")
     named.check()
-    return split, known.open(request.data, split, request.rules), known.splits[split]
+    opened = known.open(request.data, split, request.rules)
+    return split, opened, None if opened.is_own else known.splits[split]
 
 
 def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:

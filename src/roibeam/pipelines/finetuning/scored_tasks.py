@@ -12,15 +12,26 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import vcr_measures
-from roibeam.pipelines.finetuning.metrics.vqa import vqa_measures
+from roibeam.pipelines.finetuning.metrics.vqa import few_measures, vqa_measures
 from roibeam.pipelines.finetuning.results.label_results import read_label_results
 from roibeam.pipelines.finetuning.results.nlvr2_results import judged_statements, read_nlvr2_predictions
 from roibeam.pipelines.finetuning.results.referring_results import read_referring_results, referring_measures
 from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, STRICT, check_row_ids
 from roibeam.pipelines.finetuning.results.vcr_results import chosen_rows, read_vcr_results, scores_by_question
-from roibeam.pipelines.finetuning.results.vqa_results import answered_questions, answers_by_question, read_vqa_results
+from roibeam.pipelines.finetuning.results.vqa_results import (
+    answered_questions,
+    answers_by_question,
+    read_own_answers,
+    read_vqa_results,
+)
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
-from roibeam.pipelines.sources.datasets.own_table import TableRow, read_table, table_of
+from roibeam.pipelines.sources.datasets.own_table import (
+    TableRow,
+    read_answer_table,
+    read_table,
+    table_of,
+    tables_in,
+)
 from roibeam.pipelines.sources.datasets.refer import ReferringSentence, read_refer
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
 from roibeam.pipelines.sources.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
@@ -44,6 +55,7 @@ class OpenTask:
         rows: of a result file.
         check: reads a result file and raises ValueError for what is wrong with it.
         measures: scores a result file.
+        is_own: whether the data are the user's, so that no official number of rows is known.
     """
 
     metric: str
@@ -52,6 +64,7 @@ class OpenTask:
     rows: int
     check: Callable[[str], object]
     measures: Callable[[str], Measures]
+    is_own: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,9 +83,47 @@ class ScoredTask:
 MINIVAL = "minival"  # of VQA, see `minival_ids`
 VQA_YEARS = {"train": "train2014", "val": "val2014", MINIVAL: "val2014", "test": "test2015", "test-dev": "test-dev2015"}
 _STRICT = "an id that is missing, doubled or unknown is an error"
+_ROW_RULES = "of several lines of one id the last counts; missing and unknown ids are errors"
+OWN_SPLITS = ("val", "train", "test")  # of tables of one's own
+
+
+def has_own_tables(folder: Path) -> bool:
+    """Whether a folder has tables of one's own questions, and none of VQA's files."""
+    if not tables_in(folder):
+        return False
+    official = (*(f"*{year}_questions.json" for year in VQA_YEARS.values()), "imdb_*.npy")
+    return not any(path for name in official for path in (*folder.glob(name), *folder.glob(f"*/{name}")))
+
+
+def _open_vqa_table(folder: Path, split: str, rules: str) -> OpenTask:
+    if split not in OWN_SPLITS:
+        raise ValueError(f"tables of your own have no split {split!r}; choose one of {', '.join(OWN_SPLITS)}")
+    path = table_of(folder, split)
+    rows = list(read_answer_table(path))
+    ids = [row.id for row in rows]
+    check_row_ids(repr(str(path)), ids, list(dict.fromkeys(ids)), unit="question")
+
+    def check(results: str) -> dict[str, str]:
+        given = list(read_own_answers(results))
+        check_row_ids(repr(results), [row[0] for row in given], ids, unit="question", allow_doubled=rules == OFFICIAL)
+        return dict(given)
+
+    def scored(results: str) -> Measures:
+        unknown = next((row.where for row in rows if not row.answers), None)
+        if unknown is not None:
+            raise ValueError(f"{unknown}: no answers, so that nothing can be scored; --check looks at a submission")
+        said = check(results)
+        return few_measures((said[row.id], row.answers, row.image) for row in rows)
+
+    metric = "VQA accuracy, each person left out in turn; of three people and fewer the share who said the same"
+    return OpenTask(
+        metric, _ROW_RULES if rules == OFFICIAL else _STRICT, (path,), len(rows), check, scored, is_own=True
+    )
 
 
 def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
+    if has_own_tables(folder):
+        return _open_vqa_table(folder, split, rules)
     year = VQA_YEARS[split]
     metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
     said = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
@@ -213,10 +264,8 @@ def opened_rows(
         right = [float(said[row.id] == row.label) for row in rows]
         return {"accuracy": Measure("accuracy", right, [row.image for row in rows])}
 
-    words = "of several lines of one id the last counts; missing and unknown ids are errors"
-    return OpenTask(
-        "share of rows whose label is said", words if rules == OFFICIAL else _STRICT, (path,), len(rows), check, scored
-    )
+    said = _ROW_RULES if rules == OFFICIAL else _STRICT
+    return OpenTask("share of rows whose label is said", said, (path,), len(rows), check, scored)
 
 
 def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
@@ -243,7 +292,7 @@ SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
             {"val": 10_758, "testA": 5_726, "testB": 4_889, "train": 120_191}, _BOX_RULES, _open_refer("refcoco+")
         ),
         "refcocog": ScoredTask({"val": 4_896, "test": 9_602, "train": 80_512}, _BOX_RULES, _open_refer("refcocog")),
-        "labels": ScoredTask({"val": None, "train": None, "test": None}, BOTH_RULES, _open_labels),
+        "labels": ScoredTask(dict.fromkeys(OWN_SPLITS), BOTH_RULES, _open_labels),
     }
 )  # fmt: skip
 

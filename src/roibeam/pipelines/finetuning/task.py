@@ -80,6 +80,18 @@ class BesideTask:
     word_weight: float = 1.0
 
 
+class BoxClasses(NamedTuple):
+    """What the boxes of a task are, as a model may be told.
+
+    Attributes:
+        num_classes: with that of the whole image and of what has none among them: it is 0.
+        of: group -> (boxes,) int64, the class of each box, by the number that words name it by.
+    """
+
+    num_classes: int
+    of: Callable[[TaskGroup], np.ndarray]
+
+
 @dataclass(frozen=True)
 class DownstreamTask:
     """A task with its folder of files opened.
@@ -112,6 +124,8 @@ class DownstreamTask:
         right_words: what is right for a group, for people; None where labels, choices or boxes say it.
         joined: group, place of an image in it, its record, and that of the annotated boxes -> what is shown; None for a
             task that takes no second store.
+        joins_training_alone: whether only the training split shows boxes of the second store, so that others need none.
+        gives_boxes: whether groups have all of their boxes, so that photos need no second store.
         num_boxes: group -> boxes of its image that the store of them must have, no more and no fewer; None where any
             number will do.
         pieces: group, tokenizer, and the piece that the system puts between parts of a context or None -> of each row
@@ -123,6 +137,8 @@ class DownstreamTask:
             alone; None asks about all.
         tells: what a result file of this model tells; a second model may tell the rest. () for all there is.
         beside: what is learned beside the task; None for nothing.
+        told_classes: what the model is told of its regions beside their features; None for nothing.
+        reported_by: rule of `HeldOut` that reads its validation and test files; "" for that of the task's name.
     """
 
     name: str
@@ -147,6 +163,8 @@ class DownstreamTask:
     judged_rows: Callable[[TaskGroup], tuple[slice, int | None]] | None = None
     right_words: Callable[[TaskGroup], str] | None = None
     joined: Callable[[TaskGroup, int, RegionRecord, RegionRecord], JoinedImage] | None = None
+    joins_training_alone: bool = False
+    gives_boxes: bool = False
     num_boxes: Callable[[TaskGroup], int] | None = None
     pieces: Callable[[TaskGroup, PieceCoder, int | None], list[list[PartPieces]]] | None = None
     max_pieces: int = 0
@@ -155,6 +173,8 @@ class DownstreamTask:
     judged: Callable[[TaskGroup], TaskGroup] | None = None
     tells: tuple[str, ...] = ()
     beside: BesideTask | None = None
+    told_classes: BoxClasses | None = None
+    reported_by: str = ""
 
     def __post_init__(self) -> None:
         if self.form == LABEL and len(self.labels) < 2:

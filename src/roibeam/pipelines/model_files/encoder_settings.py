@@ -17,6 +17,7 @@ from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.overrides import preset
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
+R2C = "r2c-r50"
 JOINT_FORMAT = 1
 _MAX_CONFIG_BYTES = 2**20
 _SECTIONS = ("end_to_end", "model", "region_encoder")
@@ -30,6 +31,8 @@ class EncoderOptions:
         frozen_stages: without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5. VL-BERT's release freezes 1 and 2.
         recompute: computes the encoder's blocks again in the backward pass instead of keeping them: the same numbers
             for less memory and more time.
+        mask_channels: outlines of objects (VCR) are told in so many channels of a region's map, as R2C does with 32; 0
+            weighs its cells by them, as VL-BERT's release does.
         region_chunk: regions that go through res5 at once; None means all of the batch. Bounds memory, changes the
             last digits.
     """
@@ -37,6 +40,7 @@ class EncoderOptions:
     frozen_stages: tuple[int, ...] = (1, 2)
     recompute: bool = False
     region_chunk: int | None = None
+    mask_channels: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class JointSettings:
     Attributes:
         content: all of it.
         choices: what the run hid, and how.
-        config, conventions, frozen_stages: of the encoder.
+        config, conventions, frozen_stages, mask_channels: of the encoder.
     """
 
     content: Mapping[str, Any]
@@ -54,6 +58,7 @@ class JointSettings:
     config: DetectorConfig
     conventions: Conventions
     frozen_stages: tuple[int, ...]
+    mask_channels: int = 0
 
 
 def read_joint_settings(path: Path) -> JointSettings:
@@ -81,19 +86,20 @@ def read_joint_settings(path: Path) -> JointSettings:
         dataclass_of(part, "detector", DetectorConfig, path),
         dataclass_of(part, "conventions", Conventions, path),
         tuple(stages),
+        int(part.get("mask_channels", 0)),
     )
 
 
 def choose_encoder(detector: str, weights: str | None, conventions: str | None) -> ChosenDetector:
     """The detector that the encoder is of, as `--detector`, `--weights` and `--conventions` say together.
 
-    A preset of sizes computes as VL-BERT's released encoder does, unless conventions are named; a detector's folder as
-    the detector.
+    A preset of sizes computes as VL-BERT's released encoder does (R2C's as R2C), unless conventions are named; a
+    detector's folder as the detector.
 
     Raises:
         ValueError: as `choose_detector`.
     """
     chosen = choose_detector(detector, weights=weights)
-    own = chosen.conventions if chosen.is_folder else CONVENTIONS["vlbert-e2e"]
+    own = chosen.conventions if chosen.is_folder else CONVENTIONS["r2c" if detector == R2C else "vlbert-e2e"]
     named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
     return replace(chosen, conventions=named)

@@ -68,7 +68,7 @@ def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None)
         own = cast(PreTrainedModel, joint.model)
         model = {**own.config.to_diff_dict(), "architectures": [type(own).__name__]}
     with torch.device("meta"):
-        described = RegionEncoder(encoder.config, encoder.conventions)
+        described = RegionEncoder(encoder.config, encoder.conventions, mask_channels=encoder.mask_channels)
     try:
         check_parameters(encoder.state_dict(), described.state_dict())
     except ValueError as error:
@@ -86,6 +86,7 @@ def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None)
             "detector": asdict(encoder.config),
             "conventions": asdict(encoder.conventions),
             "frozen_stages": list(encoder.frozen_stages),
+            **({"mask_channels": encoder.mask_channels} if encoder.mask_channels else {}),
         },
         **detection,
     }
@@ -186,7 +187,9 @@ def load_joint(
     maker = make_model or _maker_of(content["model"], path)
 
     def make() -> EndToEndModel:
-        encoder = RegionEncoder(config, conventions, frozen_stages=found.frozen_stages)
+        encoder = RegionEncoder(
+            config, conventions, frozen_stages=found.frozen_stages, mask_channels=found.mask_channels
+        )
         return EndToEndModel(maker(content["model"]), encoder, found.choices)
 
     tensors = _tensors(weights)
@@ -243,8 +246,10 @@ def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[s
     Args:
         kind: of the model, as `state_to_official` takes it, such as "vcr-1fc".
     Raises:
-        ValueError: for a model that is not a VL-BERT of this kind.
+        ValueError: for a model that is not a VL-BERT of this kind, or an encoder that is told outlines in channels.
     """
+    if region_encoder_of(joint).mask_channels:
+        raise ValueError("VL-BERT's files have no place for encoder.mask_channels, which is R2C's; leave it at 0")
     state, model_prefix, encoder_prefix = joint.state_dict(), "model.", "region_encoder."
     ours = {name.removeprefix(model_prefix): t for name, t in state.items() if name.startswith(model_prefix)}
     official = state_to_official(ours, kind)

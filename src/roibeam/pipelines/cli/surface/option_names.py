@@ -151,7 +151,7 @@ _DETECTORS = {
         "NAME", DETECTOR,
     ),
     "conventions": _text(
-        "Which published extractor to reproduce exactly: hf, d2, caffe, milvlg or vlbert-e2e.", "NAME", DETECTOR,
+        "Which published extractor to reproduce exactly: hf, d2, caffe, milvlg, vlbert-e2e or r2c.", "NAME", DETECTOR,
         is_advanced=True,
     ),
     "selection": _text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -73,7 +74,7 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         lines += [f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures]
     if recipe.left_open:
         lines.append("  left open")
-        lines += [f"    {each}" for each in recipe.left_open]
+        lines += _points(recipe.left_open)
     return lines
 
 
@@ -88,7 +89,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         f"  task       {recipe.task}; system {recipe.system}, head {recipe.head}",
         f"  model      that of {recipe.model}, {starts[recipe.start]}; {recipe.parameters:,} parameters are trained",
         *([f"  in turn    with {recipe.in_turn_with}, by one model"] if recipe.in_turn_with else []),
-        *(["  end to end through the detector's head"] if recipe.end_to_end else []),
+        *(_wrapped("  end to end", _photos(recipe)) if recipe.end_to_end else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} questions, rate {recipe.learning_rate:g}, "
         f"warm-up {warmup}{falls}",
         f"  GPU hours  {hours}",
@@ -100,8 +101,19 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         *(f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures),
         *([] if recipe.figures else ["    nothing that is known here"]),
         "  left open",
-        *(f"    {each}" for each in recipe.left_open),
+        *_points(recipe.left_open),
     ]
+
+
+def _points(sentences: Iterable[str]) -> list[str]:
+    """Each from a line of its own on."""
+    wrapper = textwrap.TextWrapper(110, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
+    return [line for each in sentences for line in wrapper.wrap(each)]
+
+
+def _photos(recipe: TaskRecipe) -> str:
+    edges = [f"edges {' x '.join(map(str, recipe.edges))}"] if recipe.edges else []
+    return ", ".join(["through the detector's network", *edges, *([_settings(recipe.photos)] if recipe.photos else [])])
 
 
 def _wrapped(head: str, text: str) -> list[str]:
@@ -109,13 +121,13 @@ def _wrapped(head: str, text: str) -> list[str]:
 
 
 def _settings(settings: Any) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
+    return ", ".join(f"{name} {'none' if value == '' else value}" for name, value in settings.items())
 
 
 def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
     if isinstance(recipe, TaskRecipe):
-        bare = dataclasses.replace(recipe, settings={}, accidents={}, model_fields={})
-        plain = {name: dict(getattr(recipe, name)) for name in ("settings", "accidents", "model_fields")}
+        bare = dataclasses.replace(recipe, settings={}, accidents={}, model_fields={}, photos={})
+        plain = {name: dict(getattr(recipe, name)) for name in ("settings", "accidents", "model_fields", "photos")}
         return {**dataclasses.asdict(bare), **plain, "parameters": recipe.parameters}
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):

@@ -72,12 +72,17 @@ def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def sections(told: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each section of the page, none of them in two."""
-    rows, seen, found = told["rows"], set[str](), {}
-    for name in (CONFIDENT, WORST, BEST):
-        found[name] = [row for row in rows.get(name, ()) if row["id"] not in seen][:SHOWN]
-        seen |= {row["id"] for row in found[name]}
-    return {name: found[name] for name in (BEST, WORST, CONFIDENT)}
+    """The rows of each section of the page, none of them in two; sections take them in turn, so that few wrong rows
+    are not all in one."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in (BEST, WORST, CONFIDENT)}
+    seen: set[tuple[str, ...]] = set()  # two models of one question tell rows of one id
+    for _ in range(SHOWN):
+        for name in (CONFIDENT, WORST, BEST):
+            row = next((each for each in told["rows"].get(name, ()) if (each["id"], *each["text"]) not in seen), None)
+            if row is not None:
+                found[name].append(row)
+                seen.add((row["id"], *row["text"]))
+    return found
 
 
 def probabilities(task: DownstreamTask, scores: np.ndarray) -> np.ndarray:

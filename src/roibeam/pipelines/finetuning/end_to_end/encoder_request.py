@@ -104,7 +104,7 @@ def encoder_sections(asked: EncoderRequest, start: str, whole_image: str) -> dic
                 f"--{named[0]}: {start} brings its region encoder; leave it out, or start from a model alone"
             )
         sizes, choices = own.config, own.choices
-        options = EncoderOptions(frozen_stages=own.frozen_stages)
+        options = EncoderOptions(frozen_stages=own.frozen_stages, mask_channels=own.mask_channels)
     return dict(zip(SECTIONS, (sizes, options, TaskPhotos(), choices), strict=True))
 
 

@@ -96,7 +96,7 @@ class GroupPhotos:
             )
         # Looked up at once: processes that make batches ahead cannot share the table.
         self._locations = {image_id: self._photos.place(image_id, (0, 0)).location for image_id in ids}
-        self._config, self._conventions = encoder.config, encoder.conventions
+        self._config, self._conventions, self._mask_cells = encoder.config, encoder.conventions, encoder.mask_cells
         self._choices, self._options = choices, options
         self._outlines = outlines if options.outlines else None
         self._pool: ThreadPoolExecutor | None = None
@@ -179,8 +179,7 @@ class GroupPhotos:
                 f"{location}: outlines are read beside photos in a folder; unpack them, or show whole boxes with "
                 f"--set photos.outlines=false"
             )
-        side = -(-self._config.pooled_cells // self._conventions.res5_stride)
-        masks = torch.from_numpy(self._outlines(location, asked.record, side)[asked.regions])
+        masks = torch.from_numpy(self._outlines(location, asked.record, self._mask_cells)[asked.regions])
         return masks.flip(-1) if mirrored else masks
 
     def _threads(self) -> ThreadPoolExecutor:

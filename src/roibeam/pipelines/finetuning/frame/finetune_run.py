@@ -111,7 +111,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     start = start_of(request, recipe)
     with waiting("reading the task"):
         task = named.open(request.data, sections[task_name(request.task)], None)
-    check_annotated(task, request.annotated_store)
+    check_annotated(task, request.annotated_store, from_photos=request.end_to_end)
     with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [store] if annotated is None else [store, annotated]
         read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
@@ -119,18 +119,32 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         shown = store if annotated is None else StorePair(store, annotated)
         data = joined_data(task, store, shown, request.min_match)
         data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
-        notes = [*choices, *_start_notes(recipe, request, start), *data.notes, *told]
+        notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
-        steps = steps_for(recipe, request, len(data.train.groups))
+        steps = steps_for(recipe, request, _groups_of_steps(task, data.train.groups))
         sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.photo_whole_image)
         return _trained(request, resume, sections, start, task, shown, data, notes)
 
 
-def _start_notes(recipe: TaskRecipe | None, request: FinetuneRequest, start: TaskStart) -> tuple[str, ...]:
+def _groups_of_steps(task: DownstreamTask, groups: Sequence[TaskGroup]) -> int:
+    """Groups of an epoch: of problems that make one update together a step has its batch of each."""
+    if task.turns is None or task.updates != "step":
+        return len(groups)
+    return len(groups) // len(set(map(task.turns, groups)))
+
+
+def _start_notes(
+    recipe: TaskRecipe | None, request: FinetuneRequest, start: TaskStart, task: DownstreamTask
+) -> tuple[str, ...]:
     if recipe is None:
         return ()
-    return recipe.start_notes(pretrained=start.found is not None, from_bert=request.from_bert is not None)
+    return recipe.start_notes(
+        pretrained=start.found is not None,
+        from_bert=request.from_bert is not None,
+        end_to_end=request.end_to_end,
+        alone=task.turns is None,
+    )
 
 
 def _trained(
@@ -148,17 +162,21 @@ def _trained(
         keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
         write_trained_images(request.out, keys, before=start.run)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
-    asked, loss = (
-        AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image),
-        loss_named(task.form, task.loss, task.region_targets),
-    )
+    asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image)
+    loss = loss_named(task.form, task.loss, task.region_targets)
     torch.manual_seed(config.seed)
     with waiting("building the model"):
         first = store.store if isinstance(store, StorePair) else store
         width = sections["detector"].feature_dim if request.end_to_end else first.feature_dim
         model = start.model(vocab_size=tokenizer.vocab_size, width=width)
         network = started_network(
-            start.system, model, asked, sections["head"].kind, source=start.source, beside=task.beside
+            start.system,
+            model,
+            asked,
+            sections["head"].kind,
+            source=start.source,
+            beside=task.beside,
+            num_told_classes=0 if task.told_classes is None else task.told_classes.num_classes,
         )
         if sections["head"].start == WORDS:
             start_from_words(network, task.labels, tokenizer)
@@ -177,7 +195,11 @@ def _trained(
         config,
         request.out,
         description={"model": network.described, **described},
-        defaults={name: defaults_of(sections[name]) for name in ("data", "layout", "head")},
+        defaults={
+            **{name: defaults_of(sections[name]) for name in ("data", "layout", "head")},
+            "task_options": defaults_of(sections[task_name(request.task)]),
+            "model": _model_defaults(network.encoder_config),
+        },
         recorded={**_recorded(request, task, store, data, notes), "start_tells_images": start.tells_images},
         resume=resume,
     )
@@ -206,6 +228,12 @@ def _from_photos(
     with waiting("looking for the photos"):
         photos = GroupPhotos(store, images, request.encoder.photos, encoder, choices, options, outlines=task.outlines)
     return with_encoder(network, encoder, choices), photos
+
+
+def _model_defaults(config: Any) -> dict[str, Any]:
+    """Wherever the model's configuration stands in what describes a network: alone, beside a head, or an encoder."""
+    own = defaults_of(config)
+    return {**own, "model": {**own, "model": own}}
 
 
 def _what_is_learned(

@@ -112,6 +112,10 @@ def sections_of(
     }
     if request.end_to_end:
         sections |= encoder_sections(request.encoder, request.start, whole_image)
+        if recipe is not None:
+            sections["photos"] = replace(sections["photos"], **recipe.photos)
+            edges = dict(zip(("short_edge", "long_edge"), recipe.edges, strict=False))
+            sections["detector"] = replace(sections["detector"], **edges)
     train = [each for each in request.settings if each.startswith("train.")]
     changed = apply_overrides(sections, [each for each in request.settings if each not in train])
     as_released = changed["steps"].rule == RELEASE
@@ -122,7 +126,11 @@ def sections_of(
 
 
 def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int) -> int | None:
-    """Of a recipe on so many groups; None where the request, or no recipe, says them."""
+    """Of a recipe on so many groups; None where the request, or no recipe, says them.
+
+    Args:
+        num_groups: where several problems make one update together, those of one of them.
+    """
     if recipe is None or request.steps is not None:
         return None
     return max(1, round(recipe.epochs * num_groups / recipe.batch_size))

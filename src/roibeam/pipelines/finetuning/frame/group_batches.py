@@ -20,7 +20,13 @@ from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_words
 from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos, ShownRegions
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
-from roibeam.pipelines.finetuning.frame.shown.shown_image import ShownImage, asked_beside, flags_of, joined_pieces
+from roibeam.pipelines.finetuning.frame.shown.shown_image import (
+    ShownImage,
+    asked_beside,
+    flags_of,
+    joined_pieces,
+    told_classes,
+)
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import LABEL, REGION, PartPieces, TaskGroup, TaskText
@@ -160,6 +166,9 @@ class GroupBatches:
         if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
             raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
         images = [self._shown(group, number) for number in range(len(group.images))]
+        if self._task is not None and self._task.told_classes is not None:
+            classes = self._task.told_classes.of(group)
+            images = [told_classes(each, classes) for each in images]
         beside = None if self._task is None else self._task.beside
         generator = None
         if beside is not None and group.draws:
@@ -229,7 +238,7 @@ class GroupBatches:
         )
 
     def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
-        if self._task is None or self._task.joined is None:
+        if self._task is None or self._task.joined is None or self._photos is not None:
             return None
         assert isinstance(self._store, StorePair)
         return self._task.joined(group, number, record, self._store.annotated(group.images[number], record))
@@ -248,12 +257,14 @@ class GroupBatches:
         boxes = np.concatenate([_boxes_beside(shown[0], each) for each in shown])
         nothing = np.zeros(len(boxes), bool)
         classes = [each.classes for each in shown if each.classes is not None]
+        told = [each.told for each in shown if each.told is not None]
         side = AskedImage(
             features=self._features(shown),
             boxes=boxes,
             masked=flags_of([each.hidden for each in shown], nothing),
             predicted=flags_of([each.asked for each in shown], nothing),
             region_targets=torch.cat(classes) if classes else None,
+            region_classes=np.concatenate(told) if told else None,
             whole_image=None if several else self._whole_image(shown[0]),
             global_feature=self._global_feature(shown[0].record),
             region_images=np.repeat(np.arange(len(shown)), [len(each.regions) for each in shown]) if several else None,
@@ -352,9 +363,11 @@ def _boxes_beside(first: ShownImage, shown: ShownImage) -> np.ndarray:
 
 def _check_cut(task: DownstreamTask, options: LayoutOptions, positions: int) -> None:
     """Raises ValueError where texts that the task cuts would be cut once more."""
-    if options.max_pieces:
+    most = task.max_pieces + _SPECIAL
+    if options.max_pieces and (options.max_pieces < most or not task.max_pieces):
         raise ValueError(
-            f"layout.max_pieces {options.max_pieces}: {task.name}.max_pieces cuts the texts; leave one of them at 0"
+            f"layout.max_pieces {options.max_pieces}: {task.name} cuts the texts itself; leave that at 0"
+            f"{f', or at {most} and more' if task.max_pieces else ''}"
         )
     if task.max_pieces + _SPECIAL > positions:
         raise ValueError(

@@ -175,10 +175,11 @@ class PhotoTask(GroupTask):
 
     def worst_batch(self) -> WorstBatch:
         """As large as any: every photo in an input that holds them all, blank, and as many regions and rows as those of
-        the group with the most regions."""
+        the group with the most regions, shown as it is trained on, so that what is learned beside is asked too."""
         photos = self._batches.photos
         assert photos is not None
-        batch = self._batches.batch([max(self._train, key=photos.num_regions)] * self.batch_size)
+        most = max(range(len(self._train)), key=lambda place: photos.num_regions(self._train[place]))
+        batch = self._batches.batch([self._shown(0, most)] * self.batch_size)
         assert batch.images is not None
         height, width = photos.largest_input()
         count, regions = batch.images.blanked_regions.shape

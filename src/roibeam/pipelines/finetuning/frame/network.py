@@ -46,7 +46,14 @@ _BESIDE = "region_class_head."  # parameters that no prediction reads
 
 
 def started_network(
-    system: TaskSystem, model: Any, asked: AskedForm, head: str, *, source: object, beside: BesideTask | None = None
+    system: TaskSystem,
+    model: Any,
+    asked: AskedForm,
+    head: str,
+    *,
+    source: object,
+    beside: BesideTask | None = None,
+    num_told_classes: int = 0,
 ) -> TaskNetwork:
     """A network that starts from a pre-trained model; its head is drawn from torch's random state.
 
@@ -55,8 +62,9 @@ def started_network(
         head: one of `HEAD_KINDS`.
         source: where the model came from, for people.
         beside: what is learned beside the task.
+        num_told_classes: of regions, that the model is told; 0 for none.
     Raises:
-        ValueError: when the system has no such head, or the model none for what is learned beside.
+        ValueError: when the system has no such head or place for classes, or the model none for what is learned beside.
     """
     changes = system.changes.get(asked.form, {})
     if any(getattr(model.config, name) != value for name, value in changes.items()):
@@ -64,6 +72,12 @@ def started_network(
     if asked.num_images > 1 and system.pair_start is not None:
         fields, state = system.pair_start(model)
         model = changed_model(model, fields, source=source, state=state)
+    if num_told_classes:
+        if system.told_classes is None:
+            raise ValueError(f"told_classes: {system.name} has no place for classes of regions; leave it at false")
+        fields, state = system.told_classes(model, num_told_classes)
+        if any(getattr(model.config, name) != value for name, value in fields.items()):
+            model = changed_model(model, fields, source=source, state=state)
     if head == RELEASE:
         release = release_head(system, asked)
         if beside is None:

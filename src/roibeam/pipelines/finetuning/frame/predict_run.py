@@ -194,7 +194,9 @@ class _Asked(NamedTuple):
 
 def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked:
     task = trained.task
-    check_annotated(task, request.annotated_store)
+    if task.joins_training_alone and request.annotated_store is None and request.split != task.train:
+        task = replace(task, joined=None)
+    check_annotated(task, request.annotated_store, from_photos=trained.photos is not None)
     with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [store] if annotated is None else [store, annotated]
         features = [] if trained.photos else stores  # photos take its boxes alone

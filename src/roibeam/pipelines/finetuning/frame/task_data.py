@@ -118,7 +118,8 @@ def guarded_data(
     if is_own(request.task):
         notes += check_read_splits(_other_splits(task), trained, names, allowed=allowed)
     else:
-        notes += check_own_splits(request.task, request.data, data.train_files, trained, names, allowed=allowed)
+        rule = task.reported_by or request.task
+        notes += check_own_splits(rule, request.data, data.train_files, trained, names, allowed=allowed)
     return replace(data, names=names), notes
 
 

@@ -57,6 +57,23 @@ def answer_accuracy(predicted: str, answers: Sequence[HumanAnswer]) -> float:
     return total / len(told)
 
 
+def few_accuracy(predicted: str, answers: Sequence[str]) -> float:
+    """As `answer_accuracy`, of people whose number is another in each data set.
+
+    Of more than three people it is the same; of fewer, whom nobody could leave out, the share of those who said it.
+
+    Raises:
+        ValueError: when nobody answered.
+    """
+    if len(answers) > ENOUGH or not answers:
+        return answer_accuracy(predicted, [HumanAnswer(each, "", number) for number, each in enumerate(answers)])
+    told = [without_line_ends(each) for each in answers]
+    said = without_line_ends(predicted)
+    if len(set(told)) > 1:
+        told, said = list(map(plain_answer, told)), plain_answer(said)
+    return told.count(said) / len(told)
+
+
 def vqa_measures(questions: Iterable[AnsweredQuestion]) -> dict[str, Measure]:
     """ "overall", then "answer type ..." and "question type ..." by name."""
     rows: dict[str, tuple[list[float], list[str]]] = {"overall": ([], [])}
@@ -72,6 +89,12 @@ def vqa_measures(questions: Iterable[AnsweredQuestion]) -> dict[str, Measure]:
             images.append(each.image)
     found = rows | dict(sorted(by_kind.items()))
     return {name: Measure(name, values, images) for name, (values, images) in found.items()}
+
+
+def few_measures(questions: Iterable[tuple[str, Sequence[str], str]]) -> dict[str, Measure]:
+    """ "overall", by `few_accuracy`, of (what is predicted, what people said, image)."""
+    rows = [(few_accuracy(predicted, answers), image) for predicted, answers, image in questions]
+    return {"overall": Measure("overall", [value for value, _ in rows], [image for _, image in rows])}
 
 
 def printed_percent(percent: float, decimals: int = 2) -> float:

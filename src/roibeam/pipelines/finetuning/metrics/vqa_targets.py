@@ -48,6 +48,16 @@ def soft_target(answers: Iterable[str], labels: Iterable[str]) -> dict[str, floa
     return {answer: soft_score(people) for answer, people in Counter(answers).items() if answer in known}
 
 
+def few_target(answers: Sequence[str], labels: Iterable[str]) -> dict[str, float]:
+    """As `soft_target`, of any number of people: each left out in turn; of three and fewer, the share who said it."""
+    known, of = set(labels), len(answers)
+    return {
+        answer: _left_out(people, of) if of > ENOUGH else people / of
+        for answer, people in Counter(answers).items()
+        if answer in known
+    }
+
+
 def vlbert_vocabulary(lines: Iterable[str]) -> list[str]:
     """Labels of jackroos/VL-BERT, vqa/data/datasets/vqa.py: lower case, no signs; `UNKNOWN` stays as it is."""
     stripped = (line.lower().strip() for line in lines)

@@ -23,6 +23,7 @@ _SHARED_OPEN = (
     "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
     "annotated ones, at most 100 with the whole image, names drawn from a table, 60 and 80 pieces, as released.",
     "That a long choice shortens the question of those behind it is by the release.",
+    "Both problems by one model: the recipe of answers with --set vcr.problem=both --set vcr.rationale_pieces=77.",
 )
 _PAPER_OPEN = (
     'Optimiser, schedule and warm-up are "similar" to those of retrieval: the same, linear fall after 10,000 steps. '
@@ -69,7 +70,7 @@ def _vcr(problem: str) -> TaskRecipe:
         options=VcrOptions(
             problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running", max_pieces=pieces - 3
         ),
-        layout=LayoutOptions(max_pieces=pieces),
+        layout=LayoutOptions(whole_image="all"),
         settings=_ADAMW,
         learning_rate=2e-5,
         batch_size=32,

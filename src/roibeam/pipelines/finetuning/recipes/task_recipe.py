@@ -37,6 +37,8 @@ class TaskRecipe:
         warmup: steps, or below 1 the share of all steps.
         decays_at: shares of all steps after which the rate falls, for the schedule "steps".
         end_to_end: whether the detector was trained along.
+        photos: of such a run, fields of `TaskPhotos`.
+        edges: of its photos, short and long edge, pixels; () for those of the encoder.
         in_turn_with: the recipe of the other task that the same model learned in turn with this one; "" for none.
         figures: what was printed for it.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
@@ -62,6 +64,8 @@ class TaskRecipe:
     accidents: Mapping[str, Any] = field(default_factory=dict)
     decays_at: tuple[float, ...] = ()
     end_to_end: bool = False
+    photos: Mapping[str, Any] = field(default_factory=dict)
+    edges: tuple[int, ...] = ()
     in_turn_with: str = ""
     figures: tuple[Figure, ...] = ()
     left_open: tuple[str, ...] = ()
@@ -90,18 +94,23 @@ class TaskRecipe:
             )
         return self.batch_size // (batch_size * processes)
 
-    def start_notes(self, *, pretrained: bool, from_bert: bool) -> tuple[str, ...]:
+    def start_notes(self, *, pretrained: bool, from_bert: bool, end_to_end: bool, alone: bool) -> tuple[str, ...]:
         """What a run that begins otherwise than the published one must be told.
 
         Args:
             pretrained: whether it starts from a model that was pre-trained.
             from_bert: whether new weights start from those of a BERT.
+            end_to_end: whether the detector is trained along.
+            alone: whether one problem is learned, where the task has several.
         """
         notes = []
         given = PRETRAINED if pretrained else BERT if from_bert else NOTHING
         if given != self.start:
-            words = {PRETRAINED: "a pre-trained model", BERT: "the weights of a BERT", NOTHING: "new weights"}
-            notes.append(f"the published run starts from {words[self.start]}, this one from {words[given]}")
-        if self.in_turn_with:
+            starts = {PRETRAINED: "a pre-trained model", BERT: "the weights of a BERT", NOTHING: "new weights"}
+            notes.append(f"the published run starts from {starts[self.start]}, this one from {starts[given]}")
+        if end_to_end != self.end_to_end:
+            words = {True: "trains the detector along", False: "is on stored features"}
+            notes.append(f"the published run {words[self.end_to_end]}, this one {words[end_to_end]} (--end-to-end)")
+        if self.in_turn_with and alone:
             notes.append(f"the published model learned this in turn with {self.in_turn_with}; this run learns it alone")
         return tuple(notes)

@@ -68,7 +68,7 @@ def _vcr(problem: str) -> TaskRecipe:
         options=VcrOptions(
             problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running", max_pieces=pieces - 3
         ),
-        layout=LayoutOptions(max_pieces=pieces),
+        layout=LayoutOptions(whole_image="all"),
         settings=_RELEASE,
         accidents=_ACCIDENTS,
         learning_rate=2e-5,
@@ -81,7 +81,9 @@ def _vcr(problem: str) -> TaskRecipe:
             _SCHEDULE_OPEN,
             "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
             "annotated ones, at most 100 with the whole image, names from a table, 60 and 80 pieces, as released.",
-            "In the release each problem has an update of its own, and the rise ends after half of what is meant.",
+            "One model for both problems: the recipe of answers with --set vcr.problem=both and "
+            "--set vcr.rationale_pieces=77. In the release each has its own update (--set vcr.updates=task), and "
+            "the rise ends after half of what is meant.",
         ),
     )
 
@@ -103,7 +105,7 @@ _REFERRING = TaskRecipe(
         loss="rows",
         box_rule="vilbert",
     ),
-    layout=LayoutOptions(max_pieces=20),
+    layout=LayoutOptions(max_pieces=20, whole_image="all"),
     settings=_RELEASE,
     accidents=_ACCIDENTS,
     learning_rate=4e-5,

@@ -80,8 +80,9 @@ def _vcr(problem: str) -> TaskRecipe:
         batch_size=32,
         epochs=epochs,
         left_open=(
-            "Its regions are those of R2C's ResNet-50, trained along but for the row without COCO (footnote 3); here "
-            "features are the store's.",
+            "Its regions are those of R2C's ResNet-50 with outlines and classes, trained along but for the row without "
+            "COCO (footnote 3): --end-to-end --detector r2c-r50 --set encoder.mask_channels=32 "
+            "--set vcr.told_classes=true makes them; else features are the store's.",
             "A person who is first named in a choice is counted from 0 again, and long choices lose their front: "
             "both by the release.",
             "The whole image is a region there, and a word of a box is aligned by its number in place of its piece's.",

@@ -98,8 +98,8 @@ _VCR_TEXTS: Mapping[str, Any] = MappingProxyType({"names": "in-turn", "truncatio
 _VCR_OPEN = (
     "People's names go on from one question to the next, so they depend on the order of the file: by the release.",
     "That a long choice shortens the question of all four is by the release.",
-    "Photos of half of the questions are mirrored there, without a change of words. Segment 1 starts as segment 0, "
-    "which captions have trained; here as it is.",
+    "Photos of half of the questions are mirrored, without a change of words; stored features are not. Segment 1 "
+    "starts as segment 0, which captions have trained; here as it is.",
     _STORED_OPEN,
 )
 
@@ -122,6 +122,8 @@ def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
         "warmup": 1000,
         "decays_at": _FALLS,
         "end_to_end": True,
+        "photos": {"fixed_size": True},
+        "edges": (600, 1200),
     }
     open_too = (*fields.pop("left_open", ()), *_VCR_OPEN)
     return TaskRecipe(**{**published, **fields}, left_open=open_too)
@@ -191,10 +193,9 @@ _TRACKS = (
     _Track("detected", "among MAttNet's boxes", "detected_regions"),
 )
 _REFERRING_OPEN = (
-    "Overlaps are measured in the resized and clamped photo by the release (--set 'refcoco+.overlap_in=input'); here "
-    "in the photo.",
-    "Before its one number a region goes through the transform of masked regions there; here one layer. Half of the "
-    "photos are mirrored there, with left and right changed in the text.",
+    "Overlaps are measured in the resized and clamped photo by the release; here in the photo as it is.",
+    "Before its one number a region goes through the transform of masked regions there; here one layer.",
+    "Half of the photos are mirrored, with left and right changed in the text; stored features are not.",
     _STORED_OPEN,
 )
 
@@ -218,6 +219,7 @@ def _referring(track: _Track, network: str, **fields: Any) -> TaskRecipe:
         "epochs": 20,
         "warmup": 3750,
         "end_to_end": True,
+        "photos": {"aspect_buckets": True},
     }  # fmt: skip
     open_too = (*fields.pop("left_open", ()), *_REFERRING_OPEN)
     return TaskRecipe(**{**published, **fields}, left_open=open_too)

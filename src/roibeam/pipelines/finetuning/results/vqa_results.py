@@ -33,6 +33,18 @@ def vqa_result_rows(entries: Iterable[Any], source: str) -> Iterator[tuple[int, 
         yield number, answer
 
 
+def read_own_answers(path: str) -> Iterator[tuple[str, str]]:
+    """As `read_vqa_results`, of questions whose ids are texts; a whole number counts as its digits."""
+    for index, entry in enumerate(read_json_list(path, expected="a json list of answers")):
+        name, answer = (entry.get("question_id"), entry.get("answer")) if isinstance(entry, dict) else (None, None)
+        if type(name) not in (str, int) or not isinstance(answer, str):
+            raise ValueError(
+                f"{path!r}, entry {index}: expected texts as question_id and answer, got {shown(name)} and "
+                f"{shown(answer)}"
+            )
+        yield str(name), answer
+
+
 def answers_by_question(
     rows: Iterable[tuple[int, str]], questions: Sequence[int], source: str, rules: str
 ) -> dict[int, str]:

@@ -86,6 +86,8 @@ class TaskSystem:
         changes: by form, fields of the configuration that a model must have for it.
         pair_start: pre-trained model -> fields of the configuration, and the state, of one that is shown two images in
             a row; None for one that needs no others.
+        told_classes: pre-trained model and number of classes -> the same of a model that is told the class of each
+            region; None for a system that has no place for them.
         release_heads: by form.
         parts: what names of the parameters of model and its pooler begin with, its pre-training heads not; () where
             that is the class's `base_model_prefix`.
@@ -107,6 +109,7 @@ class TaskSystem:
     classifier: str = "linear"
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
+    told_classes: Callable[[Any, int], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
     release_heads: Mapping[str, ReleaseHead] = field(default_factory=dict)
     photo_whole_image: str = "model"
     has_whole_image: Callable[[Any], bool] = lambda config: True

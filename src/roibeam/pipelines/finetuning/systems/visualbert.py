@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -51,6 +52,12 @@ def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num
     return [*spans, pieces.question_mark(spans[-1]), pieces.mask(), pieces.sep()]
 
 
+def _told_classes(model: VisualBertForPreTraining, count: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """R2C's layer before the projection of regions, which is then of its width and drawn anew."""
+    state = {name: each for name, each in model.state_dict().items() if ".embeddings.projection." not in name}
+    return {"num_region_classes": count}, state
+
+
 SYSTEM = TaskSystem(
     name="visualbert",
     model_class=VisualBertForPreTraining,
@@ -61,6 +68,7 @@ SYSTEM = TaskSystem(
     joins_images=True,
     joins_context=True,
     grounds_words=True,
+    told_classes=_told_classes,
     has_whole_image=lambda config: False,
     release_heads={
         LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters),

@@ -115,6 +115,12 @@ def _pair_start(model: VLBertForPreTraining) -> tuple[dict[str, Any], dict[str, 
     return {"num_segments": REGION_SEGMENT + 2}, {**state, name: torch.cat([segments, segments[-1:]])}
 
 
+def _told_classes(model: VLBertForPreTraining, count: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A token for each class in place of [IMG], from which they start."""
+    state, name = model.state_dict(), "vlbert.region_token.weight"
+    return {"num_region_tokens": count}, {**state, name: state[name][:1].repeat(count, 1)}
+
+
 SYSTEM = TaskSystem(
     name="vlbert",
     model_class=VLBertForPreTraining,
@@ -125,6 +131,7 @@ SYSTEM = TaskSystem(
     pair_reads="mask_piece",
     joins_images=True,
     pair_start=_pair_start,
+    told_classes=_told_classes,
     joins_context=True,
     tells_whole_image=True,
     grounds_words=True,

@@ -15,11 +15,12 @@ from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.referring_task import check_referring, open_referring
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_task import check_vcr, open_vcr
-from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
+from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
+from roibeam.pipelines.finetuning.tasks.vqa_table import open_vqa_or_table
 
 TASKS: Mapping[str, NamedTask] = MappingProxyType(
     {
-        "vqa": NamedTask(VqaOptions, open_vqa),
+        "vqa": NamedTask(VqaOptions, open_vqa_or_table),
         "labels": NamedTask(LabelsOptions, open_labels),
         "vcr": NamedTask(VcrOptions, open_vcr, check_vcr),
         "nlvr2": NamedTask(Nlvr2Options, open_nlvr2),

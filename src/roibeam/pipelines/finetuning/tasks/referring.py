@@ -254,7 +254,7 @@ def referring_scores(
 
 
 def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> str:
-    """A note for people: how many sentences no given candidate hits; "" where boxes come from the store."""
+    """A note for people: how many sentences no given candidate hits; "" for none, or boxes of the store."""
     if options.boxes == STORED_BOXES:
         return ""
     rule = BOX_RULES[options.box_rule]
@@ -262,6 +262,8 @@ def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> st
         not any(rule.hits(sides(box), each.facts["right"]) for box in candidates_for(each, options).boxes)
         for each in groups
     )
+    if not missed:
+        return ""
     return f"no candidate hits the object of {counted(missed, 'sentence')} of {len(groups):,} ({rule.words})"
 
 

@@ -59,6 +59,8 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
             name=name,
             form=REGION,
             joined=joined if options.annotated_in_training else None,
+            joins_training_alone=True,
+            gives_boxes=options.boxes != STORED_BOXES,
             whole_image=options.whole_image != NONE,
             regions=regions if options.boxes == STORED_BOXES and options.max_boxes else None,
             loss=options.loss,

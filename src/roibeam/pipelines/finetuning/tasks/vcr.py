@@ -58,6 +58,7 @@ class VcrOptions:
         joining: a word between the objects of one tag: "and" (VL-BERT), or none.
         truncation: of a longer text, one of `TRUNCATIONS` of vcr_rules/pieces.py.
         max_pieces: text pieces of a row, special ones not counted, but see `PieceRules.separator`; 0 cuts nothing.
+        rationale_pieces: the same of rows of rationales; 0 = as `max_pieces`.
         cut_untold: whether rationales are cut in a split without labels; VL-BERT's release does not.
         pieces_twice: cut into word pieces twice, as 12-in-1 does. See `PieceRules`.
         boxes: which regions are shown: those "annotated" in the file; "detected" ones before these (ViLBERT); those
@@ -67,6 +68,8 @@ class VcrOptions:
             VL-BERT says; of all "shown", as its release does.
         object_loss_weight: of that loss beside the choice's.
         hidden_boxes: share of the boxes that the loss of "masked" ones hides.
+        told_classes: whether the model is told the class of each box: VL-BERT by a token for each class (its release's
+            `object_word_embed_mode` 1), VisualBERT by an embedding beside the feature (R2C).
         object_names: a file with the names of object classes, one a line; "" for COCO's 80.
         hidden_words: share of the words that are hidden and told beside the choice; 0 = none. The paper of VL-BERT says
             that this harms.
@@ -82,6 +85,7 @@ class VcrOptions:
     joining: str = ""
     truncation: str = EACH_ROW
     max_pieces: int = 0
+    rationale_pieces: int = 0
     cut_untold: bool = True
     pieces_twice: bool = False
     boxes: str = ANNOTATED
@@ -89,6 +93,7 @@ class VcrOptions:
     object_loss: str = "none"
     object_loss_weight: float = 1.0
     hidden_boxes: float = 0.15
+    told_classes: bool = False
     object_names: str = ""
     hidden_words: float = 0.0
     word_loss_weight: float = 1.0
@@ -105,9 +110,13 @@ class VcrOptions:
         check_choice(self, "loss", LOSSES)
         if not 0 < self.hidden_boxes < 1 or not 0 <= self.hidden_words < 1:
             raise ValueError("VcrOptions: hidden_boxes and hidden_words are shares, from 0 to below 1")
-        for name in ("seed", "max_pieces", "max_boxes", "object_loss_weight", "word_loss_weight"):
+        for name in ("seed", "max_pieces", "rationale_pieces", "max_boxes", "object_loss_weight", "word_loss_weight"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"VcrOptions: {name} must not be negative, got {getattr(self, name)}")
+
+    def pieces_of(self, problem: str) -> int:
+        """`max_pieces` of the rows of a problem."""
+        return (self.rationale_pieces if problem == RATIONALE else 0) or self.max_pieces
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -177,8 +186,9 @@ def group_pieces(
     Raises:
         ValueError: naming the question whose context alone is too long, under a rule that cuts the choice alone.
     """
-    untold = group.facts["problem"] == RATIONALE and group.target is None and not options.cut_untold
-    rules = PieceRules(0 if untold else options.max_pieces, options.truncation, options.pieces_twice, separator)
+    problem = group.facts["problem"]
+    untold = problem == RATIONALE and group.target is None and not options.cut_untold
+    rules = PieceRules(0 if untold else options.pieces_of(problem), options.truncation, options.pieces_twice, separator)
     found: list[list[PartPieces]] = []
     for first in range(0, len(group.rows), NUM_CHOICES):
         rows = [row.parts for row in group.rows[first : first + NUM_CHOICES]]

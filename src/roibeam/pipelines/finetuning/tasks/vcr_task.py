@@ -21,7 +21,7 @@ from roibeam.pipelines.finetuning.tasks.vcr import (
     read_vcr_groups,
     vcr_scores,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_beside
+from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_beside, vcr_told_classes
 from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import EACH_ROW
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import DETECTED, joined_image, shown_boxes
@@ -38,15 +38,16 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     judged for the right one.
     """
     check_vcr(options)
-    beside = vcr_beside(options)
+    beside, told = vcr_beside(options), vcr_told_classes(options)
+    of_boxes = (None if beside is None else beside.classes, None if told is None else told.of)
 
     def read(split: str) -> TaskSplit:
         path = find_file(folder, f"{split}.jsonl")
         by_problem = [_groups(path, replace(options, problem=problem), split) for problem in options.problems]
         groups = [group for question in zip(*by_problem, strict=True) for group in question]
-        if beside is not None and beside.classes is not None:
+        for classes in filter(None, of_boxes):
             for group in groups:
-                beside.classes(group)  # an object of an unknown class is told before anything is trained
+                classes(group)  # an object of an unknown class is told before anything is trained
         return TaskSplit(groups, (path,))
 
     def judged_rows(group: TaskGroup) -> tuple[slice, int | None]:
@@ -62,7 +63,8 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     def pieces(group: TaskGroup, coder: PieceCoder, separator: int | None) -> list[list[PartPieces]]:
         return group_pieces(group, coder, options, separator=separator)
 
-    is_cut = bool(options.max_pieces or options.pieces_twice)
+    most = max(map(options.pieces_of, options.problems))
+    is_cut = bool(most or options.pieces_twice)
     has_two_stores = options.boxes == DETECTED
     return DownstreamTask(
         name="vcr",
@@ -80,12 +82,13 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         joined=joined_image(options.max_boxes) if has_two_stores else None,
         num_boxes=lambda group: len(group.facts["objects"]),
         pieces=pieces if is_cut else None,
-        max_pieces=options.max_pieces,
+        max_pieces=most,
         turns=(lambda group: str(group.facts["problem"])) if options.problem == BOTH else None,
         updates=options.updates,
         judged=rows_of_right_answer,
         tells=options.problems,
         beside=beside,
+        told_classes=told,
         mirrored=lambda group: replace(group, mirrored=True),
         outlines=region_masks,
     )
@@ -158,6 +161,8 @@ def _groups(path: Path, options: VcrOptions, split: str) -> list[TaskGroup]:
 
 def check_vcr(options: VcrOptions) -> None:
     """Raises ValueError for a setting that would change nothing."""
+    if options.rationale_pieces and (options.problem == ANSWER or not options.max_pieces):
+        raise ValueError("rationale_pieces is of rationales beside answers of max_pieces; set vcr.max_pieces alone")
     if not options.max_pieces and (options.truncation != EACH_ROW or not options.cut_untold):
         raise ValueError("truncation and cut_untold say how vcr.max_pieces is kept; set that too, such as 61 of 64")
     if options.updates != "step" and options.problem != BOTH:

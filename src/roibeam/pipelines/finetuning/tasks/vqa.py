@@ -30,6 +30,7 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     STORED,
     TARGETS,
     check_same_labels,
+    enough_labels,
     labels_of_file,
     said_labels,
     scores_of,
@@ -49,7 +50,7 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.splits import (
     judged_split,
     overlap_note,
 )
-from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import IMDB, QUESTION_FORMS, mirrored, worded
+from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import IMDB, QUESTION_FORMS, mirrored, mirrored_rows, worded
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.answer_labels import read_stored_targets
 from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
@@ -183,7 +184,7 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         validation=judged_split(options.train),
         judge=judge,
         answers=answers,
-        write=_write,
+        write=write_answers,
         labels=chosen,
         mirrored=lambda group: mirrored_group(group, chosen, options),
         mirrors=options.mirror,
@@ -229,10 +230,7 @@ def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions)
     Raises:
         ValueError: when it has a target and nobody's answers, as with stored targets alone.
     """
-    rows = tuple(
-        replace(row, parts=tuple(replace(part, words=tuple(map(mirrored, part.words))) for part in row.parts))
-        for row in group.rows
-    )
+    rows = mirrored_rows(group.rows)
     if group.target is None:
         return replace(group, rows=rows, mirrored=True)
     if GENOME_ANSWER in group.facts:
@@ -250,7 +248,7 @@ def _people(group: TaskGroup) -> str:
     return ", ".join(f"{answer} ({times})" for answer, times in counts.most_common())
 
 
-def _write(path: Path, entries: Sequence[Any]) -> None:
+def write_answers(path: Path, entries: Sequence[Any]) -> None:
     path.write_text(json.dumps(list(entries)), "utf-8")
 
 
@@ -275,13 +273,7 @@ def _labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
     majority = (
         (each.question_id, each.multiple_choice_answer) for path in files for each in read_vqa_labels(str(path))
     )
-    found = tuple(answer_labels(majority, options.min_occurrence))
-    if len(found) < 2:
-        raise ValueError(
-            f"{str(files[0])!r}: {counted(len(found), 'majority answer')} of at least "
-            f"{counted(options.min_occurrence, 'question')}; set vqa.min_occurrence lower"
-        )
-    return found
+    return enough_labels(list(answer_labels(majority, options.min_occurrence)), files[0], options.min_occurrence)
 
 
 def _files(folder: Path, part: str, options: VqaOptions) -> VqaFiles:

@@ -29,6 +29,7 @@ class ImageSide:
         global_feature: (G,) float32, the whole image as another network sees it, for a model that reads one.
         region_images: (R,) int64, which of the row's images each region is from, for a row with several; `height` and
             `width` are those of the first.
+        region_classes: (R,) int64, the class of each region, for a model that is told them.
     """
 
     features: Tensor
@@ -39,6 +40,7 @@ class ImageSide:
     whole_image: Tensor | None = None
     global_feature: Tensor | None = None
     region_images: np.ndarray | None = None
+    region_classes: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -148,6 +150,7 @@ def image_fields(images: Sequence[ImageSide]) -> dict[str, Any]:
         "whole_image_features": _whole_images(images, width),
         "global_features": torch.stack(global_features) if global_features else None,
         "region_images": _region_images(images, regions, shape),
+        "region_classes": _region_classes(images, regions, shape),
     }
 
 
@@ -193,6 +196,12 @@ def _region_images(images: Sequence[ImageSide], lengths: Sequence[int], shape: t
         one if each.region_images is None else each.region_images for one, each in zip(of_one, images, strict=True)
     ]
     return _padded(given, lengths, shape, np.int64)
+
+
+def _region_classes(images: Sequence[ImageSide], lengths: Sequence[int], shape: tuple[int, int]) -> Tensor | None:
+    """(I, R) int64; None where no image tells them."""
+    given = [each.region_classes for each in images if each.region_classes is not None]
+    return _padded(given, lengths, shape, np.int64) if len(given) == len(images) else None
 
 
 def aligned_words(given: Sequence[np.ndarray | None], most_regions: int) -> Tensor | None:

@@ -31,7 +31,10 @@ def encoder_sections(asked: RequestedEncoder, whole_image: str, start: ModelChec
     if isinstance(start, JointCheckpoint):
         _check_brings_encoder(asked, start)
         encoder = region_encoder_of(start.joint)
-        sizes, options = encoder.config, EncoderOptions(frozen_stages=encoder.frozen_stages)
+        sizes, options = (
+            encoder.config,
+            EncoderOptions(frozen_stages=encoder.frozen_stages, mask_channels=encoder.mask_channels),
+        )
         choices = start.joint.choices
     else:
         sizes = requested_choice(asked).config

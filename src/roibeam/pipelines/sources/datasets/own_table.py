@@ -1,10 +1,13 @@
-"""A table of one's own: train, val and test as .jsonl, .csv or .parquet, with the columns image, text and label."""
+"""A table of one's own: train, val and test as .jsonl, .csv or .parquet, with the columns image, text and label.
+
+Of questions that people answered the column is "answers": a list of texts, or one text with "|" between them.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 from roibeam.features.printable import printable
 
 KINDS = (".jsonl", ".csv", ".parquet")
+_BETWEEN = "|"  # of answers in one text
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,29 @@ class TableRow:
     label: str | None
 
 
+@dataclass(frozen=True)
+class AnswerRow:
+    """A question: as `TableRow`, but for its answers, of one or more people; () where nobody tells."""
+
+    where: str
+    id: str
+    image: str
+    text: str
+    answers: tuple[str, ...]
+
+
+def tables_in(folder: Path, splits: Sequence[str] = ("train", "val", "test")) -> list[Path]:
+    """The tables of these splits that there are."""
+    return [path for split in splits for kind in KINDS if (path := folder / f"{split}{kind}").is_file()]
+
+
 def table_of(folder: Path, split: str) -> Path:
     """The file of a split.
 
     Raises:
         ValueError: when there is none, or several.
     """
-    found = [path for kind in KINDS if (path := folder / f"{split}{kind}").is_file()]
+    found = tables_in(folder, (split,))
     if len(found) != 1:
         names = ", ".join(f"{split}{kind}" for kind in KINDS)
         what = "no" if not found else "more than one"
@@ -51,20 +71,47 @@ def read_table(path: Path) -> Iterator[TableRow]:
     Raises:
         ValueError: naming the row that lacks an image or a text, or is not as its kind of file writes it.
     """
+    for where, number, row in _rows(path):
+        image, text, name = _asked(row, where, number, "label")
+        yield TableRow(where, name, image, text, _text(row, "label", where))
+
+
+def read_answer_table(path: Path) -> Iterator[AnswerRow]:
+    """As `read_table`, of questions with the column "answers".
+
+    Raises:
+        ValueError: also naming a row whose answers are no texts.
+    """
+    for where, number, row in _rows(path):
+        image, text, name = _asked(row, where, number, "answers")
+        told = row.get("answers")
+        given = told if isinstance(told, list) else (_text(row, "answers", where) or "").split(_BETWEEN)
+        if not all(isinstance(each, str) for each in given):
+            raise ValueError(f"{where}: answers must be texts, got {printable(repr(told), 60)}")
+        yield AnswerRow(where, name, image, text, tuple(each.strip() for each in given if each.strip()))
+
+
+def _rows(path: Path) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     for number, row in enumerate(_READERS[path.suffix](path)):
-        where = f"{str(path)!r}, row {number}"
-        values = {}
-        for name in ("image", "text", "label", "id"):
-            value = row.get(name)
-            if isinstance(value, bool | int | float):
-                value = str(value)
-            if value is not None and not isinstance(value, str):
-                raise ValueError(f"{where}: {name} must be a text, got {printable(repr(value), 60)}")
-            values[name] = value or None
-        if values["image"] is None or values["text"] is None:
-            lacks = "image" if values["image"] is None else "text"
-            raise ValueError(f"{where}: no {lacks}; a table has the columns image, text and label")
-        yield TableRow(where, values["id"] or str(number), values["image"], values["text"], values["label"])
+        yield f"{str(path)!r}, row {number}", number, row
+
+
+def _asked(row: Mapping[str, Any], where: str, number: int, last: str) -> tuple[str, str, str]:
+    """Image, text and id of a row; `last` is the table's third column."""
+    image, text = _text(row, "image", where), _text(row, "text", where)
+    if image is None or text is None:
+        lacks = "image" if image is None else "text"
+        raise ValueError(f"{where}: no {lacks}; a table has the columns image, text and {last}")
+    return image, text, _text(row, "id", where) or str(number)
+
+
+def _text(row: Mapping[str, Any], name: str, where: str) -> str | None:
+    value = row.get(name)
+    if isinstance(value, bool | int | float):
+        value = str(value)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{where}: {name} must be a text, got {printable(repr(value), 60)}")
+    return value or None
 
 
 def _csv(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -102,6 +102,15 @@ def defaults_of(config: object) -> dict[str, Any]:
     return {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
 
 
+def _filled(saved: Mapping[str, Any], defaults: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What was saved, with the defaults of settings that there are now."""
+    filled = {name: defaults[name] for name in defaults.keys() & now.keys()} | dict(saved)
+    for name in defaults.keys() & saved.keys() & now.keys():
+        if isinstance(defaults[name], Mapping) and isinstance(saved[name], Mapping) and isinstance(now[name], Mapping):
+            filled[name] = _filled(saved[name], defaults[name], now[name])
+    return filled
+
+
 def check_same_run(
     folder: Path, now: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 ) -> None:
@@ -113,15 +122,15 @@ def check_same_run(
     Args:
         folder: a run's, or one of its checkpoints.
         now: the resolved configuration.
-        defaults: by section of the task's configuration: a setting that did not exist yet had this value.
+        defaults: by section of the task's configuration: a setting that did not exist yet had this value. A section
+            may have sections.
     Raises:
         ValueError: naming what differs.
     """
     saved = saved_config(folder)
     saved["train"] = defaults_of(TrainConfig) | saved["train"]
     for section in defaults.keys() & saved["task"].keys():
-        known = {name: defaults[section][name] for name in defaults[section].keys() & now["task"][section].keys()}
-        saved["task"][section] = {**known, **saved["task"][section]}
+        saved["task"][section] = _filled(saved["task"][section], defaults[section], now["task"][section])
     before, after = _flatten(saved), _flatten(now)
     same_batch = before.get("global_batch") == after.get("global_batch")
     changed = {

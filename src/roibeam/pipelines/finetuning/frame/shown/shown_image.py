@@ -30,6 +30,7 @@ class ShownImage:
         classes: (R, C) float32, 1 at the class of each region that is asked for it; None where nothing is asked.
         asked: (R,) bool.
         mirrored: whether the image is shown mirrored.
+        told: (R,) int64, the class of each region, as the model is told; None where it is told nothing.
     """
 
     record: RegionRecord
@@ -43,6 +44,7 @@ class ShownImage:
     classes: torch.Tensor | None = None
     asked: np.ndarray | None = None
     mirrored: bool = False
+    told: np.ndarray | None = None
 
 
 def joined_pieces(parts: Sequence[PartPieces]) -> PartPieces:
@@ -71,6 +73,19 @@ def asked_beside(shown: ShownImage, group: TaskGroup, beside: BesideTask, genera
         return replace(shown, classes=classes, asked=known)
     hidden = known & (generator.random(len(known)) < beside.hidden_regions)
     return replace(shown, classes=classes, asked=hidden, hidden=hidden)
+
+
+def told_classes(shown: ShownImage, classes: np.ndarray) -> ShownImage:
+    """The image with the class of each region; 0 for a region that is no box of the task.
+
+    Args:
+        classes: of the boxes, by the number that words name them by.
+    """
+    told = np.zeros(len(shown.regions), np.int64)
+    for number, place in shown.named.items():
+        if number < len(classes):
+            told[place] = classes[number]
+    return replace(shown, told=told)
 
 
 def flags_of(given: Sequence[np.ndarray | None], nothing: np.ndarray) -> np.ndarray:

@@ -98,8 +98,16 @@ def opened_store(path: str | None) -> AbstractContextManager[FeatureStore | None
     return nullcontext() if path is None else FeatureStore(path)
 
 
-def check_annotated(task: DownstreamTask, annotated: object) -> None:
-    """Raises ValueError when a task that takes a second store has none, or another one has one."""
+def check_annotated(task: DownstreamTask, annotated: object, *, from_photos: bool = False) -> None:
+    """Raises ValueError when a task that takes a second store has none, or another one has one; from photos when its
+    boxes come from two stores, since those of one are cut out."""
+    if from_photos:
+        if task.joined is not None and not task.gives_boxes:
+            raise ValueError(
+                f"--end-to-end: with these settings {task.name} shows regions of two stores, and photos are cut by the "
+                f"boxes of one; take its own boxes alone"
+            )
+        return
     if task.joined is not None and annotated is None:
         raise ValueError(
             f"--annotated-store is missing: with these settings {task.name} shows detected regions of --store and its "

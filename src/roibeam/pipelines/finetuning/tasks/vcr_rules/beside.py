@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.task import BesideTask
+from roibeam.pipelines.finetuning.task import BesideTask, BoxClasses
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import MASKED, NO_LOSS, OBJECT_CLASSES, object_classes
 
 WHOLE_IMAGE = "background"  # name of the class of the whole image, which is class 0
@@ -25,6 +25,9 @@ class BesideOptions(Protocol):
 
     @property
     def hidden_boxes(self) -> float: ...
+
+    @property
+    def told_classes(self) -> bool: ...
 
     @property
     def object_names(self) -> str: ...
@@ -46,7 +49,7 @@ def vcr_beside(options: BesideOptions) -> BesideTask | None:
         return None
     if options.object_loss == NO_LOSS:
         return BesideTask(hidden_words=options.hidden_words, word_weight=options.word_loss_weight)
-    names = read_object_names(options.object_names) if options.object_names else OBJECT_CLASSES
+    names = _names(options)
 
     def classes(group: TaskGroup) -> np.ndarray:
         return object_classes(group.facts["objects"], group.id, names)
@@ -59,6 +62,22 @@ def vcr_beside(options: BesideOptions) -> BesideTask | None:
         hidden_words=options.hidden_words,
         word_weight=options.word_loss_weight,
     )
+
+
+def vcr_told_classes(options: BesideOptions) -> BoxClasses | None:
+    """None where the model is told no classes.
+
+    Raises:
+        ValueError: for a file of names that cannot be read.
+    """
+    if not options.told_classes:
+        return None
+    names = _names(options)
+    return BoxClasses(1 + len(names), lambda group: object_classes(group.facts["objects"], group.id, names))
+
+
+def _names(options: BesideOptions) -> tuple[str, ...]:
+    return read_object_names(options.object_names) if options.object_names else OBJECT_CLASSES
 
 
 def read_object_names(path: str) -> tuple[str, ...]:

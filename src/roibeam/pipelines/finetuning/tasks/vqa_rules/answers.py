@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from pathlib import Path
 
 import numpy as np
 
+from roibeam.features.counted import counted
 from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer
 from roibeam.pipelines.finetuning.metrics.vqa_targets import (
     UNKNOWN,
@@ -35,6 +37,22 @@ def labels_of_file(path: str, form: str) -> tuple[str, ...]:
     """
     labels = read_answer_labels(path)
     return tuple(vlbert_vocabulary(labels)) if form == WITHOUT_SIGNS else labels
+
+
+def enough_labels(found: Sequence[str], path: Path, min_occurrence: int) -> tuple[str, ...]:
+    """Majority answers that a model can choose among.
+
+    Args:
+        path: that they were counted in, for the error.
+    Raises:
+        ValueError: for fewer than two.
+    """
+    if len(found) < 2:
+        raise ValueError(
+            f"{str(path)!r}: {counted(len(found), 'majority answer')} of at least "
+            f"{counted(min_occurrence, 'question')}; set vqa.min_occurrence lower"
+        )
+    return tuple(found)
 
 
 def check_same_labels(learned: Sequence[str], given: Sequence[str], source: str) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 
+from roibeam.pipelines.finetuning.rows import TaskRow
 from roibeam.pipelines.inputs.mirrored_words import swap_left_right
 
 RAW, PYTHIA, IMDB = "raw", "pythia", "imdb"
@@ -35,3 +38,11 @@ def mirrored(text: str) -> str:
     The release changes the words "left" and "right" alone; here "leftmost" becomes "rightmost" too.
     """
     return swap_left_right(text)
+
+
+def mirrored_rows(rows: Iterable[TaskRow]) -> tuple[TaskRow, ...]:
+    """Rows whose texts are `mirrored`."""
+    return tuple(
+        replace(row, parts=tuple(replace(part, words=tuple(map(mirrored, part.words))) for part in row.parts))
+        for row in rows
+    )

@@ -1,0 +1,91 @@
+"""A referring task by its commands: annotated boxes of a second store stand behind the others in training alone."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
+from tiny_commands import one_line
+
+NUMBERS = {"train": (1, 2), "val": (3,)}
+
+
+def write_store(folder: Path, *, boxes: dict[int, Any] | None = None) -> Path:
+    """Of the three photos; at the given boxes where some are given."""
+    folder.mkdir()
+    records = []
+    for number in (1, 2, 3):
+        record = replace(draw_record(number, 16), image_id=f"COCO_train2014_{number:012}")
+        if boxes is not None:
+            count = len(boxes[number])
+            record = replace(
+                record, boxes=np.array(boxes[number], np.float32), features=record.features[:count],
+                class_ids=record.class_ids[:count], class_scores=record.class_scores[:count],
+                class_distribution=None,
+            )  # fmt: skip
+        records.append(record if boxes is not None else replace(record, class_distribution=None))
+    write_shard(folder, 0, iter(records))
+    publish_store(folder, [0], fingerprint=FINGERPRINT, config={}, classes=[f"class {each}" for each in range(6)])
+    return folder
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A store, one of the annotated boxes, and the data set's files."""
+    data, sides = tmp_path / "refcoco+", (4, 5, 20, 18)
+    data.mkdir()
+    refs = [
+        {"ref_id": number, "ann_id": number, "image_id": number, "category_id": 1, "split": split,
+         "sent_ids": [number], "file_name": "x",
+         "sentences": [{"sent_id": number, "sent": "it", "raw": "it", "tokens": ["it"]}]}
+        for split, numbers in NUMBERS.items() for number in numbers
+    ]  # fmt: skip
+    (data / "refs(unc).p").write_bytes(pickle.dumps(refs, protocol=2))
+    boxes = [{"id": n, "image_id": n, "bbox": sides, "iscrowd": 0, "category_id": 1} for n in (1, 2, 3)]
+    images = [
+        {"id": n, "height": draw_record(n, 1).height, "width": draw_record(n, 1).width, "file_name": "x"}
+        for n in (1, 2, 3)
+    ]
+    (data / "instances.json").write_text(json.dumps({"annotations": boxes, "images": images}))
+    x, y, wide, high = sides
+    annotated = write_store(tmp_path / "boxes", boxes={key: [[x, y, x + wide, y + high]] for key in (1, 2, 3)})
+    return write_store(tmp_path / "store"), annotated, data
+
+
+@pytest.mark.slow
+def test_a_second_store_is_needed_in_training_alone(
+    roibeam: Callable[..., Any], made: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """Predictions of other splits are the same with and without it."""
+    store, annotated, data = made
+    task = ("--set", "refcoco+.boxes=stored", "--set", "refcoco+.annotated_in_training=true")
+    run = (
+        "finetune",
+        tmp_path / "run",
+        "--task",
+        "refcoco+",
+        "--from",
+        "none",
+        "--system",
+        "vilbert",
+        "--store",
+        store,
+    )
+    run = (*run, "--data", data, "--device", "cpu", "--steps", 1, *task, "--set", "layout.whole_image=all")
+    assert "--annotated-store is missing" in one_line(roibeam(*run))
+    done = roibeam(*run, "--annotated-store", annotated)
+    assert done.code == 0, done.err
+    asked = ("predict", tmp_path / "run", "--store", store, "--data", data, "--device", "cpu")
+    for name, more in (("both", ("--annotated-store", annotated)), ("one", ())):
+        done = roibeam(*asked, "--out", tmp_path / name, *more)
+        assert done.code == 0, done.err
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "both").read_bytes()
+    refused = one_line(roibeam(*asked, "--out", tmp_path / "train", "--split", "train"))
+    assert "--annotated-store is missing" in refused
