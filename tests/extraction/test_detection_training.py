@@ -88,8 +88,11 @@ def batch_of(conventions, photos=None, seeds=None):
 
 
 def random_training(conventions, **options):
-    """The recipe's weights, which leave no part silent."""
-    return DetectorTraining(build_detector(TINY, weights="random:1", conventions=conventions), sampling=FEW, **options)
+    """The recipe's weights, which leave no part silent: made for pixels up to 255, in the scale of the convention."""
+    detector = build_detector(TINY, weights="random:1", conventions=conventions)
+    with torch.no_grad():
+        detector.backbone.stem.conv1.weight.mul_(torch.tensor(conventions.pixel_std).view(3, 1, 1))
+    return DetectorTraining(detector, sampling=FEW, **options)
 
 
 def total(output):
