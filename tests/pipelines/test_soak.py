@@ -17,14 +17,15 @@ from roibeam.pipelines.toyworld.draw import draw_samples
 @pytest.mark.soak
 def test_peak_memory_of_the_local_run_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
     measure = bench_module("extraction_memory").peak_of_run
-    # The first 200 images, of ever new sizes, fill caches and the allocator's pools.
+    # The first images, of ever new sizes, fill caches and the allocator's pools, and some hundreds of them wait for
+    # Python's collector of what refers to itself: 530 MB after 200, 548 after 800, 552 after 1,600.
     shard = max(200, round(500 * SHARE))
     peaks = []
-    for count in (shard, 4 * shard):
+    for count in (4 * shard, 8 * shard):
         draw_samples(tmp_path / str(count), count=count)
         options = ["--shard-size", str(shard)]
         peaks.append(measure(tmp_path / str(count) / "images", tmp_path / f"store{count}", options)["peak_mb"])
-    print(f"{shard} and {4 * shard} images: {peaks} MB of anonymous memory at most")
+    print(f"{4 * shard} and {8 * shard} images: {peaks} MB of anonymous memory at most")
     # One run differs from its repetition by about 1 %.
     assert peaks[1] < 1.03 * peaks[0], peaks
 
