@@ -62,8 +62,10 @@ TASKS: Mapping[str, TaskRules] = {
             {split: {"accuracy": f"refcoco+ {split}"} for split in ("val", "testA", "testB")},
             {"refcoco+.boxes": "stored"}, asked_of_others=False,
         ),
+        # Pairs that are half true tell little at a time: at 5e-4 and more a model forgets before it learns (50 % after
+        # 1,000 steps), at this rate VisualBERT knows 66 % after 450.
         TaskRules(
-            "nlvr2", 2500, 64, 5e-4,
+            "nlvr2", 2500, 64, 2e-4,
             {"test1": {"accuracy": "nlvr2", "consistency": "nlvr2 consistency"}},
         ),
     )
