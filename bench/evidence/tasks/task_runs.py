@@ -16,7 +16,8 @@ from evidence.weights import write_untrained
 from evidence.worlds import ROIBEAM
 
 QUICK_STEPS = 20
-_ASKED = {"": (), f" {PERMUTED}": ("--permute-images",), f" {BLIND}": ("--blind",)}
+_PERMUTED = f" {PERMUTED}"
+_ASKED = {"": (), _PERMUTED: ("--permute-images",), f" {BLIND}": ("--blind",)}
 
 
 class TaskRuns:
@@ -66,10 +67,11 @@ class TaskRuns:
         return {"curve": evaluated(folder, tuple(_measures(arm))), "tallies": self._tallies(arm, seed)}
 
     def _tallies(self, arm: TaskArm, seed: int) -> dict[str, Any]:
-        """Of all splits; seed 0 is asked with other pictures and with none, too."""
+        """Of all splits; seed 0 is asked with other pictures, where that can be, and with none, too."""
         found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        ways = {ending: how for ending, how in _ASKED.items() if ending != _PERMUTED or arm.rules.asked_of_others}
         for split, measures in arm.rules.splits.items():
-            for ending, how in _ASKED.items():
+            for ending, how in ways.items():
                 if not ending or seed == 0:
                     scored = self._scored(arm, seed, split, how)
                     found |= {f"{kept}{ending}": scored[name] for name, kept in measures.items()}
