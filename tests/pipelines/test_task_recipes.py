@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -384,8 +385,16 @@ def test_one_recipe_in_full(roibeam: Cli) -> None:
 
 DOCS = Path(__file__).parents[2] / "docs" / "finetuning.md"
 COLUMNS = ("vlbert", "vilbert", "visualbert", "imagebert", "interbert")
-# Accuracy on the perfect store of the toy world, percent; none is measured yet.
-TOY: dict[tuple[str, str], float] = {}
+RESULTS = Path(__file__).parents[2] / "bench" / "evidence" / "results" / "tasks-perfect"
+
+
+def toy_figure(task: str, system: str) -> str:
+    """Of the evidence's runs with pre-trained weights on the perfect store: their main measure in percent."""
+    shares = []
+    for path in sorted(RESULTS.glob(f"{task}-{system}-[0-9].json")):
+        first = next(iter(json.loads(path.read_text())["tallies"].values()))
+        shares.append(100 * sum(first["right"]) / sum(first["asked"]))
+    return f"{sum(shares) / len(shares):.1f}" if shares else "-"
 
 
 def cell(task: str, system: str) -> str:
@@ -398,8 +407,7 @@ def cell(task: str, system: str) -> str:
         figure = next(iter(TASK_RECIPES[name].figures), None)
         where = "" if figure is None else figure.where.removesuffix(", as a page of results has it")
         runs.append(f"`{name}` {'-' if figure is None else f'{figure.value:g} ({where})'}")
-    toy = TOY.get((task, system))
-    return f"{', '.join(runs) or 'ours'}; {'-' if toy is None else f'{toy:g}'}"
+    return f"{', '.join(runs) or 'ours'}; {toy_figure(task, system)}"
 
 
 # Without the rows of ablations, other sizes, depths, shares and starts.
