@@ -77,7 +77,13 @@ say_goodbye = told_when_it_ends_unsaid()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kilobytes", [1_200_000, 4_450_000, 4_600_000, 5_000_000, 5_500_000])
+@pytest.mark.parametrize(
+    "kilobytes",
+    [
+        pytest.param(400_000, marks=pytest.mark.xfail(reason="our own imports run out before the limit is looked at")),
+        *(1_200_000, 4_450_000, 4_600_000, 5_000_000, 5_500_000),
+    ],
+)
 @pytest.mark.parametrize("threads", [1, 64])
 def test_every_limit_gives_the_line_or_what_was_asked_for(folder: Path, kilobytes: int, threads: int) -> None:
     """Above the least that torch needs, threads run out of memory first: OpenMP's and OpenBLAS's end the process."""
