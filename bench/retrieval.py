@@ -240,7 +240,9 @@ def _wait(device: torch.device) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vilbert", type=Path, help="checkout of jiasenlu/vilbert_beta; without it ours alone is timed")
+    parser.add_argument(
+        "--vilbert", type=Path, help="checkout of jiasenlu/vilbert_beta; without it ours alone is timed"
+    )
     parser.add_argument("--device", default="cpu", help="of ours alone: cpu or cuda [cpu]")
     parser.add_argument("--precision", nargs="+", choices=("fp32", "tf32", "bf16"), default=["fp32"])
     parser.add_argument("--captions", type=int, help="of a block [cpu 2, cuda 256]")

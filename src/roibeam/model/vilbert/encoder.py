@@ -182,9 +182,7 @@ class TwoStreamEncoder(nn.Module):
         places = [place for place, step in enumerate(self.together) if step.kind in (kind, "co")]
         return places[-1] if places and self.together[places[-1]].kind == kind else -1
 
-    def _after(
-        self, step: Step, text: Stream, image: Stream, maps: AttentionMaps | None
-    ) -> tuple[Stream, Stream]:
+    def _after(self, step: Step, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
         """Both streams after one step."""
         with self._gradients(step):
             if step.kind == "co":

@@ -239,7 +239,6 @@ class ViLbertModel(ViLbertPreTrainedModel):
             attention=maps,
         )
 
-
     def fuse_firsts(self, text: Stream, image: Stream) -> VLOutput:
         """What `fuse` gives of the first elements, [CLS] and IMG, and of what is pooled from them: for scores of pairs.
 

@@ -106,9 +106,7 @@ def shared_batch(texts: VLBatch, images: VLBatch, of_text: Tensor, of_image: Ten
     """Rows of the texts of one batch and the images of another."""
     of_texts: dict[str, Any] = {name: getattr(texts, name) for name in _OF_TEXTS}
     of_rows: dict[str, Any] = {name: None for name in _OF_ROWS[2:4]}
-    return replace(
-        images, **of_texts, **of_rows, sample_ids=(), draw_seeds=(), row_texts=of_text, row_images=of_image
-    )
+    return replace(images, **of_texts, **of_rows, sample_ids=(), draw_seeds=(), row_texts=of_text, row_images=of_image)
 
 
 def score_block(
@@ -140,4 +138,3 @@ def _tiles(captions: int, pictures: int, at_once: int) -> Iterator[tuple[range, 
     for top in range(0, captions, high):
         for left in range(0, pictures, wide):
             yield range(top, min(top + high, captions)), range(left, min(left + wide, pictures))
-
