@@ -3,9 +3,9 @@
     python bench/retrieval.py --vilbert CHECKOUT                        # CPU, float32: ours over theirs
     python bench/retrieval.py --device cuda --precision fp32 bf16       # ours alone, and the time of COCO 5k from it
 
-Theirs is the loop of vilbert_beta/eval_retrieval.py, fine-tuned: for each caption one call of VILBertForVLTasks with all
-images of a part, `fast_mode` on, so that the text is read once up to the first co-attention. As its data set gives them,
-images are padded to 100 regions and IMG, captions to 30 pieces. Ours are the blocks that `roibeam predict` scores
+Theirs is the loop of vilbert_beta/eval_retrieval.py, fine-tuned: for each caption one call of VILBertForVLTasks with
+all images of a part, `fast_mode` on, so that the text is read once up to the first co-attention. As its data set gives
+them, images are padded to 100 regions and IMG, captions to 30 pieces. Ours are the blocks that `roibeam predict` scores
 (retrieval/pair_scorers.py). Both have the same weights; scores are compared first, and nothing is timed where they
 differ. Base size, dropout 0; images of 10 to 100 regions and captions of 8 to 24 pieces, uniformly drawn from a fixed
 seed. In round i both arms score block i, C captions with I images; ratios are taken inside a round (store_rounds.py).

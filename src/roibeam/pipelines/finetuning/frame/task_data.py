@@ -24,7 +24,6 @@ from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair, check
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart
 from roibeam.pipelines.finetuning.own_task_file import is_own
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.scored_tasks import MissingFileError
 from roibeam.pipelines.finetuning.task import SPLITS, DownstreamTask, has_target
 from roibeam.pipelines.finetuning.trained_photos import (
     PhotoNames,
@@ -35,6 +34,7 @@ from roibeam.pipelines.finetuning.trained_photos import (
     seen_before,
 )
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.sources.task_files import MissingFileError
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.pipelines.inputs.batches.sample import in_float32
 
 _OF_TEXTS = ("text_ids", "text_mask", "text_segments", "task_ids")
-_OF_ROWS = ("row_texts", "row_images", "aligned_words", "text_labels", "sample_ids", "draw_seeds")
 
 
 class PairScorer(Protocol):
@@ -105,8 +104,8 @@ _NO_BATCH: Any = None  # heads on pooled vectors read none
 def shared_batch(texts: VLBatch, images: VLBatch, of_text: Tensor, of_image: Tensor) -> VLBatch:
     """Rows of the texts of one batch and the images of another."""
     of_texts: dict[str, Any] = {name: getattr(texts, name) for name in _OF_TEXTS}
-    of_rows: dict[str, Any] = {name: None for name in _OF_ROWS[2:4]}
-    return replace(images, **of_texts, **of_rows, sample_ids=(), draw_seeds=(), row_texts=of_text, row_images=of_image)
+    words = None if images.aligned_words is None else images.aligned_words[of_image]  # that name nothing
+    return replace(images, **of_texts, aligned_words=words, sample_ids=(), row_texts=of_text, row_images=of_image)
 
 
 def score_block(

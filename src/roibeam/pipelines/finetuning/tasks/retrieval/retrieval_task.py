@@ -13,7 +13,6 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import SPLITS as OF_SPLITS
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
-from roibeam.pipelines.finetuning.tasks.retrieval.captioned import SPLITS, CaptionedPicture, read_captioned
 from roibeam.pipelines.finetuning.tasks.retrieval.distractors import (
     CAPTION,
     HARD_CAPTION,
@@ -24,6 +23,7 @@ from roibeam.pipelines.finetuning.tasks.retrieval.distractors import (
 )
 from roibeam.pipelines.finetuning.tasks.retrieval.neighbours import FILE_NAME, hard_neighbours
 from roibeam.pipelines.inputs.fit import check_choice
+from roibeam.pipelines.sources.captions.captioned_pictures import SPLITS, CaptionedPicture, read_captioned
 
 MULTI_CLASS, BINARY, TRIPLET, ALL_THREE = "multi_class", "binary", "triplet", "all_three"
 LOSSES = (MULTI_CLASS, BINARY, TRIPLET, ALL_THREE)

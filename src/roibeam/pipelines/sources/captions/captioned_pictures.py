@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.features.printable import printable
-from roibeam.pipelines.finetuning.scored_tasks import MissingFileError, find_file
 from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_karpathy
 from roibeam.pipelines.sources.datasets.retrieval_lines import FILES, read_retrieval_lines
+from roibeam.pipelines.sources.task_files import MissingFileError, find_file
 
 KARPATHY = ("dataset_flickr30k.json", "dataset_coco.json", "dataset_flickr8k.json")
 SPLITS = ("train", "val", "test")
