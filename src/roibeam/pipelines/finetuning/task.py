@@ -142,12 +142,12 @@ class DownstreamTask:
         tells: what a result file of this model tells; a second model may tell the rest. () for all there is.
         beside: what is learned beside the task; None for nothing.
         told_classes: what the model is told of its regions beside their features; None for nothing.
-        drawn_from: groups that are joined, the store, and the folder of the run -> what is shown of a group in an epoch,
-            by a generator; of the validation split, where the folder is None, once for all. None shows groups as they
-            are.
+        drawn_from: groups that are joined, the store, and the folder of the run -> what is shown of a group in an
+            epoch, by a generator; of the validation split, where the folder is None, once for all. None shows groups as
+            they are.
         drawn: what `drawn_from` gave for the training split; the run sets it.
-        reported_by: rule of `HeldOut` that reads its validation and test files; "" for that of the task's name; `SPLITS`
-            for its splits as the task reads them itself.
+        reported_by: rule of `HeldOut` that reads its validation and test files; "" for that of the task's name;
+            `SPLITS` for its splits as the task reads them itself.
     """
 
     name: str

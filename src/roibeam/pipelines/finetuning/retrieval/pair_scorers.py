@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.inputs import VLBatch
+from roibeam.model.task_heads import MatchModel
 from roibeam.model.vilbert.encoder import Stream
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.pipelines.inputs.batches.sample import in_float32
@@ -93,6 +94,8 @@ def pair_scorer(network: Any) -> PairScorer:
     model = getattr(network, "model", network)
     if not isinstance(model, ViLbertForPreTraining):
         return JointPairs(network)
+    if isinstance(network, MatchModel):
+        return TwoStreamPairs(model, network.scores)
     if model is network:
         return TwoStreamPairs(model, lambda output: network.score_pairs(output)[:, None])
     return TwoStreamPairs(model, lambda output: network.head(_NO_BATCH, output))

@@ -61,7 +61,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     trained = TrainedTask.read(found, request.data, request.task)
     if trained.photos is not None:
         raise ValueError(
-            f"{request.run} was trained end to end; all pairs are scored on stored features alone: extract a store with "
+            f"{request.run} was trained end to end, and all pairs are scored on stored features: extract a store with "
             f"its encoder, and fine-tune on that"
         )
     trained.task.check_split(request.split)

@@ -90,7 +90,7 @@ def _nearest_of(
 
 
 def hard_neighbours(store: Records, image_ids: Sequence[str], path: Path, *, features: str) -> list[np.ndarray]:
-    """`nearest` of the images of a run, from its file where that is of the same images and features, else written there.
+    """`nearest` of the images of a run, from its file where that is of the same images and features, else put there.
 
     Args:
         path: of the file; a second start of the run takes it.
