@@ -147,32 +147,34 @@ class PairParts:
         with Progress("retrieval", total, PAIRS) as progress:
             for number in left:
                 part = self._plan.parts[number]
-                scores = self._scores(part, lambda pairs, before=done: progress.to(before + pairs))  # type: ignore[misc]
+                scores = self.block(part, lambda pairs, before=done: progress.to(before + pairs))  # type: ignore[misc]
                 done += self._plan.pairs_of(part)
                 path = self.path(number)
                 aside = path.with_name(f".writing-{path.name}")
                 with aside.open("wb") as file:
-                    np.save(file, scores)
+                    np.save(file, scores.astype(np.float32))
                 aside.replace(path)
         return len(left)
 
     @torch.inference_mode()
-    def _scores(self, part: Part, progress: Callable[[int], None]) -> np.ndarray:
-        """(texts, images of the fold) float32, in the order of the fold's images.
+    def block(self, part: Part, progress: Callable[[int], None] = lambda pairs: None) -> np.ndarray:
+        """(texts, images of the fold) in the type of the model, in the order of the fold's images.
 
         Raises:
             ValueError: where a score is not a finite number.
         """
         texts, count = self._read_texts(part.texts), len(part.texts)
-        scores = np.empty((count, len(self._plan.columns[part.fold])), np.float32)
+        found = []
         start = 0
         for batch, images in self._ahead(self._plan.images[part.fold]):
             size = (count, images)
             read = self._scorer.read_images(batch.to(self._device))
             block = score_block(self._scorer, texts, read, size, self._at_once, self._device)
-            scores[:, self._plan.columns[part.fold][start : start + images]] = block.float().numpy()
+            found.append(block.numpy() if block.itemsize > 2 else block.float().numpy())
             start += images
             progress(start * count)
+        scores = np.empty((count, start), found[0].dtype)
+        scores[:, self._plan.columns[part.fold]] = np.concatenate(found, axis=1)
         if not np.isfinite(scores).all():
             raise ValueError("the model gave a score that is not a finite number; are its weights damaged?")
         return scores
