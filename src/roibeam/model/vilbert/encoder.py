@@ -168,10 +168,10 @@ class TwoStreamEncoder(nn.Module):
         last = {kind: self._last_step(kind) for kind in ("text", "image")}
         found: dict[str, Tensor] = {}
         for place, step in enumerate(self.together):
-            layers = self.text_layers if step.kind == "text" else self.image_layers
-            if last.get(step.kind) == place and not isinstance(layers[step.layer], TextGatedLayer):
-                stream = text if step.kind == "text" else image
-                found[step.kind] = layers[step.layer].at_firsts(stream.states, stream.packing)
+            layers, stream = (self.text_layers, text) if step.kind == "text" else (self.image_layers, image)
+            layer = layers[step.layer] if last.get(step.kind) == place else None
+            if isinstance(layer, TransformerLayer) and not isinstance(layer, TextGatedLayer):
+                found[step.kind] = layer.at_firsts(stream.states, stream.packing)
             else:
                 text, image = self._after(step, text, image, None)
         text_first = found["text"] if "text" in found else text.states.index_select(0, text.packing.firsts)

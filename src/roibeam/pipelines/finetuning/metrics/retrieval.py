@@ -45,8 +45,8 @@ def rank_figures(ranks: np.ndarray) -> RankFigures:
     Args:
         ranks: (queries,) int, from 1.
     """
-    recalls = (100.0 * int(np.count_nonzero(ranks <= cut)) / len(ranks) for cut in CUTS)
-    return RankFigures(*recalls, float(floor_median(ranks)), float(np.mean(ranks)))
+    r1, r5, r10 = (100.0 * int(np.count_nonzero(ranks <= cut)) / len(ranks) for cut in CUTS)
+    return RankFigures(r1, r5, r10, float(floor_median(ranks)), float(np.mean(ranks)))
 
 
 def mean_figures(folds: Sequence[RankFigures]) -> RankFigures:

@@ -22,6 +22,7 @@ from roibeam.model.inputs import VLBatch
 from roibeam.model.task_heads import MatchModel
 from roibeam.model.vilbert.encoder import Stream
 from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.tasks import ViLbertWithScores
 from roibeam.pipelines.inputs.batches.sample import in_float32
 
 _OF_TEXTS = ("text_ids", "text_mask", "text_segments", "task_ids")
@@ -96,8 +97,8 @@ def pair_scorer(network: Any) -> PairScorer:
         return JointPairs(network)
     if isinstance(network, MatchModel):
         return TwoStreamPairs(model, network.scores)
-    if model is network:
-        return TwoStreamPairs(model, lambda output: network.score_pairs(output)[:, None])
+    if isinstance(network, ViLbertWithScores):
+        return TwoStreamPairs(network, lambda output: network.score_pairs(output)[:, None])
     return TwoStreamPairs(model, lambda output: network.head(_NO_BATCH, output))
 
 

@@ -108,8 +108,7 @@ def _joined(
         read = trained.task.read(request.split)
         check_ids(trained.task, read.groups, what)
         groups = [replace(each, facts={**each.facts, "called": each.images[0]}) for each in read.groups]
-        groups = _chosen(groups, request)
-        joined = StoreImages(store).join(groups, what, min_match=1.0)
+        joined = StoreImages(store).join(_chosen(groups, request), what, min_match=1.0)
     seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
     captions = list(joined.groups)
     images = list({_called(group): group for group in reversed(captions)}.values())[::-1]

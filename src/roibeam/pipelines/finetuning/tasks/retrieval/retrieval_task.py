@@ -41,7 +41,8 @@ class RetrievalOptions:
             (ImageBERT's best; InterBERT's release); "triplet", with the hardest wrong pair; "all_three", their sum.
         per: whether an epoch has a group for each "caption", or for each "image" with one of its captions drawn
             (ImageBERT's epochs are too many for captions).
-        most_captions: of an image, the first ones; 0 for all. vsepp takes 5 of COCO's, which are 5 to 7.
+        most_captions: of an image that is trained on, the first ones; 0 for all. vsepp takes 5 of COCO's, which are 5
+            to 7.
     """
 
     distractors: tuple[str, ...] = (CAPTION, IMAGE, HARD_CAPTION)
@@ -74,8 +75,9 @@ def open_retrieval(folder: Path, options: RetrievalOptions, labels: Sequence[str
     """
 
     def read(split: str) -> TaskSplit:
-        pictures, path = read_captioned(folder, split, most_captions=options.most_captions)
-        per_image = options.per == PER_IMAGE and split == "train"
+        is_trained = split == "train"
+        pictures, path = read_captioned(folder, split, most_captions=options.most_captions if is_trained else 0)
+        per_image = options.per == PER_IMAGE and is_trained
         return TaskSplit(list(caption_groups(pictures, per_image=per_image)), (path,))
 
     def drawn_from(
