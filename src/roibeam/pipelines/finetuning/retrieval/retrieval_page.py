@@ -15,6 +15,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.results.retrieval_results import (
+    FoldPairs,
     PairScores,
     best_images,
     fold_ranks,
@@ -92,27 +93,38 @@ def write_retrieval_page(
 
 
 def _chosen(scores: PairScores, texts: Sequence[str]) -> dict[str, list[_Query]]:
-    """Captions at even steps through those that were found at once, and those whose image came last."""
+    """Captions at even steps through those that were found at once, those whose image came last; one of an image."""
     queries = []
     for fold, ranks in fold_ranks(scores):
         for place, rank in enumerate(ranks.text_to_image):
             queries.append((int(rank), fold, place))
     order = np.argsort([rank for rank, _, _ in queries], kind="stable")
-    first = [number for number in order if queries[number][0] == 1]
+    of_image = [_image(fold, place) for _, fold, place in queries]
+    first = _one_each([int(number) for number in order if queries[number][0] == 1], of_image)
     found = first[:: max(1, len(first) // _QUERIES)][:_QUERIES]
-    missed = [number for number in order[::-1] if queries[number][0] > TOP][:_QUERIES]
+    missed = _one_each([int(number) for number in order[::-1] if queries[number][0] > TOP], of_image)[:_QUERIES]
     made: dict[str, list[_Query]] = {}
     for name, numbers in (("Found at once", found), ("Missed by the most", missed)):
         made[name] = []
         for number in numbers:
             rank, fold, place = queries[number]
-            row, right = int(fold.captions[place]), int(fold.images[fold.image_of_caption[place]])
+            row, right = int(fold.captions[place]), _image(fold, place)
             best = best_images(scores, fold, place, TOP)
             if right not in [image for image, _ in best]:
                 column = right if scores.folds == 1 else int(fold.image_of_caption[place])
                 best.append((right, float(scores.scores[row, column])))
             made[name].append(_Query(scores.captions[row], texts[row], rank, best, right))
     return made
+
+
+def _image(fold: FoldPairs, place: int) -> int:
+    """Number of the image of a fold's caption."""
+    return int(fold.images[fold.image_of_caption[place]])
+
+
+def _one_each(numbers: Sequence[int], image_of: Sequence[int]) -> list[int]:
+    """The first of each image."""
+    return list({image_of[number]: number for number in reversed(numbers)}.values())[::-1]
 
 
 def _sections(
@@ -166,7 +178,7 @@ def _query(
 _STYLE = """
 .query { padding: 14px 0; border-top: 1px solid var(--line); break-inside: avoid; }
 .query .asked { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
-.query .found { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px; }
+.query .found { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; }
 .query .found > div { padding: 4px; border: 3px solid transparent; border-radius: 4px; min-width: 0; }
 .query .found > .right { border-color: #2f9e5f; }
 .query .found p { overflow-wrap: anywhere; margin: 2px 0; }
