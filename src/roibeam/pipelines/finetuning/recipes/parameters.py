@@ -69,5 +69,15 @@ PARAMETERS: Mapping[tuple[str, str], int] = MappingProxyType(
         ("interbert-single-masks", "vcr"): 197_299_713,
         ("interbert-without-bert", "vcr"): 197_299_713,
         ("interbert-release", "vcr"): 154_574_593,
+        ("vilbert", "retrieval"): 235_706_881,
+        ("vilbert-2-layer", "retrieval"): 153_793_025,
+        ("vilbert-4-layer", "retrieval"): 194_749_953,
+        ("vilbert-8-layer", "retrieval"): 276_663_809,
+        ("vilbert-25-percent", "retrieval"): 235_706_881,
+        ("vilbert-50-percent", "retrieval"): 235_706_881,
+        ("imagebert-stage-2", "retrieval"): 111_062_785,
+        ("imagebert-stage-2-36-regions", "retrieval"): 111_062_785,
+        ("interbert", "retrieval"): 197_300_738,
+        ("interbert-release", "retrieval"): 154_575_618,
     }
 )
