@@ -71,9 +71,10 @@ def groups(kind: str) -> list[TaskGroup]:
 
 
 def small_network(
-    system: str, kind: str, *, head: str = "ours", double: bool = False, dropout: float = 0.0
-) -> TaskNetwork:
-    """Of new weights, in evaluation mode."""
+    system: str, kind: str, *, head: str = "ours", double: bool = False, dropout: float = 0.0,
+    asked: AskedForm | None = None,
+) -> TaskNetwork:  # fmt: skip
+    """Of new weights, in evaluation mode; `asked` is that of the kind."""
     torch.manual_seed(0)
     named = SYSTEMS[system]
     own: Any = named.model_class.config_class
@@ -82,7 +83,7 @@ def small_network(
     config = named.sizes["small"](
         vocab_size=tokenizer().vocab_size, region_feature_size=WIDTH, max_position_embeddings=64, **fields
     )
-    network = started_network(named, named.model_class(config), ASKED[kind], head, source="a test")
+    network = started_network(named, named.model_class(config), asked or ASKED[kind], head, source="a test")
     network.module.eval()
     drop(network.module, dropout)
     if double:

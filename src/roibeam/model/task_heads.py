@@ -314,6 +314,8 @@ class Encoder(Protocol):
 
     def encode(self, batch: VLBatch) -> VLOutput: ...
 
+    def encode_text(self, batch: VLBatch) -> VLOutput: ...
+
     def activation_checkpointing_enable(self) -> None: ...
 
     def save_pretrained(self, save_directory: str | Path) -> None: ...
@@ -349,6 +351,14 @@ class TaskModel(nn.Module):
         """Writes the model into `folder`, where it can be read as a model, and the head into a folder of its own."""
         self.model.save_pretrained(folder)
         self.head.save_pretrained(folder / HEAD_FOLDER)
+
+
+class TextTaskModel(TaskModel):
+    """The same for a task of texts without an image (GLUE)."""
+
+    def forward(self, batch: VLBatch) -> Tensor:
+        """As the head's."""
+        return self.head(batch, self.model.encode_text(batch))
 
 
 def load_task_head(folder: Path) -> TaskHead:

@@ -67,7 +67,8 @@ class TaskRow:
 
     Attributes:
         parts: the text, the context first: a question, then an answer.
-        images: numbers of the group's images that are shown; two for a statement about two images.
+        images: numbers of the group's images that are shown; two for a statement about two images, none for a text
+            alone.
     """
 
     parts: tuple[TaskText, ...]
@@ -80,7 +81,7 @@ class TaskGroup:
 
     Attributes:
         id: by which its prediction is found again, as in the result file.
-        images: ids of its images, as in the store; read, embedded and convolved once.
+        images: ids of its images, as in the store; read, embedded and convolved once. () for texts alone.
         rows: of equal form.
         target: what is right, as the task's file says there; None where nobody knows.
         boxes: for each image boxes given with the task (R, 4) x1 y1 x2 y2 in pixels, to be shown beside or instead of

@@ -13,6 +13,8 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, PieceCoder, TaskGroup
 
+NUMBER_LOSS = "number"  # of a LABEL task without labels: its one score is the number that is asked for
+
 
 class Prediction(NamedTuple):
     """What a model says to one group.
@@ -106,7 +108,7 @@ class DownstreamTask:
         answers: groups and what was said to them -> entries of the result file, one for each group.
         write: entries -> the result file.
         labels: what the numbers of a LABEL task mean; kept with the model.
-        num_images: that a row shows.
+        num_images: that a row shows; 0 for texts alone, which need no store.
         mirrored: a group -> the same beside its mirrored images; None for a task that does not say what its words
             become.
         mirrors: whether every other group of training, by chance, is mirrored on stored features; from photos the run
@@ -177,7 +179,7 @@ class DownstreamTask:
     reported_by: str = ""
 
     def __post_init__(self) -> None:
-        if self.form == LABEL and len(self.labels) < 2:
+        if self.form == LABEL and self.loss != NUMBER_LOSS and len(self.labels) < 2:
             raise ValueError(f"{self.name}: {len(self.labels)} labels; a model that chooses needs at least 2")
         assert self.form == CHOICE or self.pieces is None, "only rows of choices are cut by their task"
 
@@ -195,8 +197,10 @@ class NamedTask(NamedTuple):
         open: folder of its files, its settings, and the labels that a model learned, None for a new model -> the task.
             ValueError for files that are not there or not what they should be.
         check: its settings -> nothing; ValueError for those that cannot be trained with. None where all can.
+        reads_images: whether it shows any; one of texts alone takes no store.
     """
 
     options: type
     open: Callable[[Path, Any, Sequence[str] | None], DownstreamTask]
     check: Callable[[Any], None] | None = None
+    reads_images: bool = True

@@ -112,13 +112,15 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     with waiting("reading the task"):
         task = named.open(request.data, sections[task_name(request.task)], None)
     check_annotated(task, request.annotated_store, from_photos=request.end_to_end)
-    with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
-        stores = [store] if annotated is None else [store, annotated]
+    with opened_store(request.store) as store, opened_store(request.annotated_store) as annotated:
+        stores = [each for each in (store, annotated) if each is not None]
         read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
         choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
-        shown = store if annotated is None else StorePair(store, annotated)
+        shown = store if annotated is None or store is None else StorePair(store, annotated)
         data = joined_data(task, store, shown, request.min_match)
-        data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
+        told: list[str] = []
+        if store is not None:
+            data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
         notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
@@ -153,7 +155,7 @@ def _trained(
     sections: Mapping[str, Any],
     start: TaskStart,
     task: DownstreamTask,
-    store: FeatureStore | StorePair,
+    store: FeatureStore | StorePair | None,
     data: TaskData,
     notes: Sequence[str],
 ) -> FinetuneResult:
@@ -167,7 +169,7 @@ def _trained(
     torch.manual_seed(config.seed)
     with waiting("building the model"):
         first = store.store if isinstance(store, StorePair) else store
-        width = sections["detector"].feature_dim if request.end_to_end else first.feature_dim
+        width = sections["detector"].feature_dim if request.end_to_end else None if first is None else first.feature_dim
         model = start.model(vocab_size=tokenizer.vocab_size, width=width)
         network = started_network(
             start.system,
@@ -184,7 +186,7 @@ def _trained(
         start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
         task=task,
     )  # fmt: skip
-    if request.end_to_end:
+    if request.end_to_end and first is not None:
         network, photos = _from_photos(request, sections, start, task, network, first, data)
         batches = batches.with_photos(photos)
     batches.check(data.train.groups[0])
@@ -280,7 +282,7 @@ def _described(
     sections: Mapping[str, Any],
     start: TaskStart,
     tokenizer: CaptionTokenizer,
-    store: FeatureStore,
+    store: FeatureStore | None,
     data: TaskData,
 ) -> dict[str, Any]:
     """What a resumed run must have alike, and predicting asks for."""
@@ -299,7 +301,7 @@ def _described(
         "data": kept,
         "groups": _digest_of_groups(data.train.groups),
         "tokenizer": tokenizer.digest,
-        "feature_space": store.fingerprint.feature_space,
+        "feature_space": None if store is None else store.fingerprint.feature_space,
         **_described_photos(sections),
     }
 
@@ -314,24 +316,25 @@ def _described_photos(sections: Mapping[str, Any]) -> dict[str, Any]:
 def _recorded(
     request: FinetuneRequest,
     task: DownstreamTask,
-    shown: FeatureStore | StorePair,
+    shown: FeatureStore | StorePair | None,
     data: TaskData,
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Facts that may differ on resume."""
-    stores = (shown.store, shown.second) if isinstance(shown, StorePair) else (shown,)
+    both = (shown.store, shown.second) if isinstance(shown, StorePair) else (shown,)
+    stores = [each for each in both if each is not None]
     return {
         "labels": list(task.labels),
         "command": request.command,
         "start": request.start,
         "recipe": request.recipe,
-        "store": str(stores[0].path),
+        "store": str(stores[0].path) if stores else None,
         "annotated_store": request.annotated_store,
         "photos": request.encoder.photos,
         "data": str(request.data),
         "trained_groups": len(data.train.groups),
         "notes": list(notes),
-        "classes": digest_of_classes(stores[0]),
+        "classes": digest_of_classes(stores[0]) if stores else None,
         "features": [each.fingerprint.to_json() for each in stores],
         "torch": torch.__version__,
     }

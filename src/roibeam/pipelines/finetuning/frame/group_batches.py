@@ -36,7 +36,7 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSyst
 from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
-from roibeam.pipelines.inputs.captioned.corpus import reader
+from roibeam.pipelines.inputs.captioned.corpus import Reader, reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
@@ -60,7 +60,7 @@ class GroupBatches:
     Args:
         config: of the pre-trained model, whatever head it has.
         asked: what is asked of a row.
-        store: that every image of every group is in, under the group's own name for it.
+        store: that every image of every group is in, under the group's own name for it; None for texts alone.
         task: that says which regions are shown, how texts are cut and what is learned beside; None leaves all of that
             to the options.
         blind: shows nothing of the images: no regions, and of regions that are to be chosen among only their boxes.
@@ -75,7 +75,7 @@ class GroupBatches:
         tokenizer: CaptionTokenizer,
         options: LayoutOptions,
         asked: AskedForm,
-        store: FeatureStore | StorePair,
+        store: FeatureStore | StorePair | None,
         *,
         loss: TaskLoss | None,
         blind: bool = False,
@@ -88,7 +88,8 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._store, self._read, self._loss, self._blind, self._task = store, reader(store), loss, blind, task
+        self._store, self._loss, self._blind, self._task = store, loss, blind, task
+        self._read: Reader = _no_record if store is None else reader(store)
         self._separator, self._mask_id = tokenizer.sep_id, tokenizer.mask_id
         self._vocab_size = tokenizer.vocab_size
         if task is not None and task.pieces is not None:
@@ -120,7 +121,7 @@ class GroupBatches:
 
     def check(self, group: TaskGroup) -> None:
         """Raises ValueError when record or photo of the group's first image does not fit the model."""
-        if self._photos is not None:
+        if self._photos is not None or not group.images:
             self.batch([group])
             return
         record = self._read(group.images[0])
@@ -139,6 +140,8 @@ class GroupBatches:
         inputs = rows.collate(pad_id=self._pad_id)
         if self._options.task_token >= 0:
             inputs = replace(inputs, task_ids=torch.full((len(rows.texts),), self._options.task_token))
+        if not self._asked.num_images:
+            inputs = replace(inputs, text_only=torch.ones(len(rows.texts), dtype=torch.bool))
         sizes = tuple(len(group.rows) for group in groups)
         targets = None
         if self._loss is not None and all(group.target is not None for group in groups):
@@ -183,6 +186,9 @@ class GroupBatches:
             if generator is not None and beside is not None and beside.hidden_words:
                 ids, labels = self._with_hidden_words(text, beside.hidden_words, generator)
             number = rows.text(text.ids if ids is None else ids, text.segments)
+            if not row.images:
+                rows.row(group.id, number, rows.image((place, number), self._no_image), None, labels)
+                continue
             for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
                 shown = [images[each] for each in together]
                 image = rows.image((place, *together), partial(self._image, shown))
@@ -198,7 +204,10 @@ class GroupBatches:
         return [[joined_pieces(context), choice] for *context, choice in rows]
 
     def _text(self, parts: Sequence[TaskText | PartPieces], num_images: int) -> RowText:
-        spans = self._system.text(self._pieces, parts, self._asked.form, num_images)
+        if num_images:
+            spans = self._system.text(self._pieces, parts, self._asked.form, num_images)
+        else:
+            spans = self._system.text_alone(self._pieces, parts)
         return lay_out(spans, self._max_pieces, self._options.cut)
 
     def _with_hidden_words(
@@ -277,6 +286,14 @@ class GroupBatches:
         cut = ShownRegions(one.record, one.regions, boxes, side.masked)
         return PhotoSide(**vars(side), photo=self._photos.coming(cut, mirrored=one.mirrored))
 
+    def _no_image(self) -> AskedImage:
+        """In the place of an image, of a row that shows none."""
+        nothing, width = np.zeros(0, bool), self._config.region_feature_size
+        boxes = np.zeros((0, 4), np.float32)
+        return AskedImage(
+            features=torch.zeros(0, width), boxes=boxes, masked=nothing, predicted=nothing, height=1, width=1
+        )
+
     def _features(self, shown: Sequence[ShownImage]) -> torch.Tensor:
         """(R, D) of what is shown together; none, (R, 0), where the encoder makes them of photos."""
         if self._photos is not None:
@@ -334,6 +351,10 @@ class GroupBatches:
                 f"that it was trained with"
             )
         return torch.zeros(width) if self._blind else as_float32(feature)
+
+
+def _no_record(image_id: str) -> RegionRecord:
+    raise AssertionError(f"a task of texts alone asks for the image {image_id}")
 
 
 def _at_boxes(record: RegionRecord, boxes: Any) -> RegionRecord:

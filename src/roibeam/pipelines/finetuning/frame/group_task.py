@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.losses import SumCount, accuracy
+from roibeam.model.common.losses import SumCount
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.task_beside import REGION_CLASSES, WORDS
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
@@ -140,7 +141,7 @@ class GroupTask:
             losses = {name: _weighted(term, self._weights[name]) for name, term in said.losses.items()}
             metrics = dict(said.metrics)
         losses[_LOSS] = self._loss.term(scores, batch.targets, self._real(batch))
-        return TaskOutput(losses, {**metrics, "best_is_right": _best_is_right(scores, batch.targets)})
+        return TaskOutput(losses, {**metrics, self._loss.metric: self._loss.right(scores, batch.targets)})
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """Matrices and tables decay, biases and LayerNorms do not; what the task does not read is left out."""
@@ -163,7 +164,7 @@ class GroupTask:
             return {}
         predictions = list(predicted(self._model, self._batches, self._validation, self._asked.form, self.batch_size))
         measures = self._task.judge(self._validation, predictions)
-        return {name.replace(" ", "_"): measure.mean for name, measure in measures.items()}
+        return {name.replace(" ", "_"): _known(measure.mean) for name, measure in measures.items()}
 
     def _real(self, batch: TaskBatch) -> Tensor:
         asked = self._asked
@@ -207,6 +208,11 @@ class TurnsTask(AlternatingTask):
     def evaluate(self) -> dict[str, float | None]:
         """As `GroupTask.evaluate`."""
         return self._judged.evaluate()
+
+
+def _known(value: float) -> float | None:
+    """None for what is not defined, such as the correlation of what is always alike."""
+    return None if math.isnan(value) else value
 
 
 def _weighted(term: SumCount, weight: float) -> SumCount:
@@ -260,14 +266,3 @@ def _said(
         return
     for row, rows in enumerate(batch.group_sizes):
         yield Prediction(scores[row] if form == LABEL else scores[row, :rows])
-
-
-def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
-    """How right what is best by the scores is, mean over groups: of soft targets their value."""
-    if targets.ndim == 1:
-        known = targets >= 0
-        return accuracy(scores, targets, known)
-    if not scores.shape[1]:  # no image of the batch has a region
-        return SumCount(targets.sum(), torch.tensor(len(targets), device=targets.device))
-    value = targets.gather(1, scores.argmax(dim=1, keepdim=True))
-    return SumCount(value.sum(), torch.tensor(len(value), device=value.device))

@@ -15,10 +15,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roibeam.model.common.losses import SumCount, binary_cross_entropy, cross_entropy, soft_cross_entropy
+from roibeam.model.common.losses import SumCount, accuracy, binary_cross_entropy, cross_entropy, soft_cross_entropy
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.task_losses import DENOMINATORS, answer_bce, answer_kl, class_bce, referred_targets, region_bce
+from roibeam.model.task_losses import (
+    DENOMINATORS,
+    answer_bce,
+    answer_kl,
+    class_bce,
+    referred_targets,
+    region_bce,
+    score_regression,
+)
+from roibeam.pipelines.finetuning.metrics.glue import NEAR
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup
+from roibeam.pipelines.finetuning.task import NUMBER_LOSS
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 
 # Groups, their inputs, N -> targets.
@@ -32,11 +42,15 @@ class TaskLoss:
         targets: of groups whose own are all known.
         term: scores (G, N), targets, and which of the scores are real (G, N) bool -> the loss.
         count: targets and which are real -> what its mean is taken over, known before the model runs.
+        metric: what is told of the training rows beside the loss.
+        right: scores and targets -> its value.
     """
 
     targets: Targets
     term: Callable[[Tensor, Tensor, Tensor], SumCount]
     count: Callable[[Tensor, Tensor], int]
+    metric: str = "best_is_right"
+    right: Callable[[Tensor, Tensor], SumCount] = lambda scores, targets: _best_is_right(scores, targets)
 
 
 def _soft(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
@@ -51,6 +65,16 @@ def _soft(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
 def _number(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
     """(G,) long: a group's target is a number."""
     return torch.tensor([int(group.target) for group in groups])
+
+
+def _value(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
+    """(G, 1) float: a group's target is a value."""
+    return torch.tensor([[float(group.target)] for group in groups])
+
+
+def _near(scores: Tensor, targets: Tensor) -> SumCount:
+    near = (scores - targets).abs() <= NEAR
+    return SumCount(near.sum(), torch.tensor(len(near), device=near.device))
 
 
 def _right_boxes(rules: Mapping[str, Any]) -> Targets:
@@ -98,6 +122,17 @@ def _regions(per: str, rules: Mapping[str, Any]) -> TaskLoss:
     return TaskLoss(_right_boxes(rules), term, _all if per == "rows" else lambda targets, real: int(real.sum()))
 
 
+def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
+    """How right what is best by the scores is, mean over groups: of soft targets their value."""
+    if targets.ndim == 1:
+        known = targets >= 0
+        return accuracy(scores, targets, known)
+    if not scores.shape[1]:  # no image of the batch has a region
+        return SumCount(targets.sum(), torch.tensor(len(targets), device=targets.device))
+    value = targets.gather(1, scores.argmax(dim=1, keepdim=True))
+    return SumCount(value.sum(), torch.tensor(len(value), device=value.device))
+
+
 LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
     {
         LABEL: {
@@ -105,6 +140,9 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
             "kl": TaskLoss(_soft, lambda scores, targets, real: answer_kl(scores, targets), _all),
             "ce": TaskLoss(_soft, _soft_ce, _with_any),
             "class": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
+            NUMBER_LOSS: TaskLoss(
+                _value, lambda scores, targets, real: score_regression(scores, targets[:, 0]), _all, "near", _near
+            ),
             "class_bce": TaskLoss(
                 _number, lambda scores, targets, real: class_bce(scores, targets), lambda targets, real: int(real.sum())
             ),

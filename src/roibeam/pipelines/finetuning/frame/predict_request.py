@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from roibeam.pipelines.model_files.model_folder import CONFIG, FoundModel, model
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 FINETUNING = "finetuning"  # kind of a run, in its configuration
+STORE_MISSING = "--store is missing: it has the regions of the task's images; roibeam extract makes one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class PredictRequest:
     """
 
     run: Path
-    store: str
+    store: str | None
     data: Path
     out: Path
     second: Path | None = None
@@ -79,7 +81,7 @@ def check_predict(request: PredictRequest) -> None:
     """Raises ValueError with all that is wrong with what was named."""
     named = NamedFiles()
     has_run = named.need("RUN", request.run, FOLDER) & named.need("RUN_2", request.second, FOLDER)
-    has_store = named.need("--store", request.store)
+    has_store = named.need("--store", request.store) and request.store is not None
     named.need("--data", request.data, FOLDER)
     named.need("--photos", request.photos, FOLDER)
     named.need_output_folder(request.out.parent)
@@ -89,7 +91,7 @@ def check_predict(request: PredictRequest) -> None:
     named.need("--annotated-store", request.annotated_store)
     found = named.look(request.checkpoints) if has_run else None
     if has_store:
-        named.look(lambda: FeatureStore(request.store).close())
+        named.look(lambda: FeatureStore(str(request.store)).close())
     named.look(lambda: _refuse_folder("--out", request.out))
     named.look(lambda: _refuse_folder("--page", request.page))
     named.check()
@@ -98,6 +100,11 @@ def check_predict(request: PredictRequest) -> None:
     if len({each["task"] for each in described}) > 1:
         tasks = " and ".join(each["task"] for each in described)
         raise ValueError(f"RUN and RUN_2 learned different tasks, {tasks}; one file tells of one task")
+    if not described[0]["num_images"]:
+        _check_text_alone(request)
+        return
+    if request.store is None:
+        raise ValueError(STORE_MISSING)
     if request.permute_images and described[0]["form"] == REGION:
         raise ValueError("--permute-images: this task chooses among the regions of its own image; --blind hides them")
     with FeatureStore(request.store) as store:
@@ -111,6 +118,25 @@ def check_predict(request: PredictRequest) -> None:
         for each, reads in zip(found, from_photos, strict=True):
             if not reads:
                 check_feature_space(each, store)
+
+
+def _check_text_alone(request: PredictRequest) -> None:
+    """Raises ValueError for what only a task has that shows images."""
+    given = {
+        "--store": request.store,
+        "--annotated-store": request.annotated_store,
+        "--photos": request.photos,
+        "--blind": request.blind,
+        "--permute-images": request.permute_images,
+    }
+    refuse_images(given)
+
+
+def refuse_images(given: Mapping[str, object]) -> None:
+    """Raises ValueError for an option, by its name, that is given to a task of texts alone."""
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"{name}: this task is of texts alone and shows no image; leave it out")
 
 
 def reads_photos(found: FoundModel) -> bool:

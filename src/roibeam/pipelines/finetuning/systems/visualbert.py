@@ -70,6 +70,7 @@ SYSTEM = TaskSystem(
     grounds_words=True,
     told_classes=_told_classes,
     has_whole_image=lambda config: False,
+    unread_alone=(".projection.", ".region_positions.", ".region_segments.", ".classed."),
     release_heads={
         LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters),
         CHOICE: ReleaseHead(VisualBertChoices, "VisualBertForLabels", with_labels, shared_parameters),
