@@ -27,16 +27,19 @@ from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
+from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
 from roibeam.pipelines.training.release_settings import ACCIDENTS
 
 Cli = Callable[..., Any]
 QUESTIONS = {"vqa": 658_111, "vcr": 212_923, "refcoco+": 120_191, "nlvr2": 86_373}  # of training, by the data sets
+QUESTIONS |= {name: task.rows["train"] for name, task in GLUE_TASKS.items()}
 ASKED = {
     "vqa": AskedForm(LABEL, 3129),
     "vcr": AskedForm(CHOICE),
     "refcoco+": AskedForm(REGION),
     "nlvr2": AskedForm(LABEL, 2, num_images=2),
+    **{name: AskedForm(LABEL, len(task.labels) or 1, num_images=0) for name, task in GLUE_TASKS.items()},
 }
 
 
@@ -252,6 +255,22 @@ interbert-vcr-rationale-without-pretraining | Table 1 | 63.1
 interbert-vcr-rationale-single-masks | Table 2 | 74.3
 interbert-vcr-rationale-without-bert | section 3.6 | 64.4
 interbert-vcr-release-rationale | README.md | 74.8
+interbert-qnli | Table 3 | 91.1
+interbert-cola | Table 3 | 57.3
+interbert-sst-2 | Table 3 | 92.3
+interbert-sts-b | Table 3 | 88.9
+interbert-rte | Table 3 | 64.3
+interbert-mnli | Table 3 | 84.1 83.7
+interbert-qqp | Table 3 | 88.1
+interbert-mrpc | Table 3 | 88.6
+interbert-qnli-single-stream | Table 3 | 90.8
+interbert-cola-single-stream | Table 3 | 52.3
+interbert-sst-2-single-stream | Table 3 | 91.6
+interbert-sts-b-single-stream | Table 3 | 88.6
+interbert-rte-single-stream | Table 3 | 59.2
+interbert-mnli-single-stream | Table 3 | 82.6 84.1
+interbert-qqp-single-stream | Table 3 | 87.8
+interbert-mrpc-single-stream | Table 3 | 86.4
 """
 
 
@@ -295,6 +314,7 @@ ONE_OF_EACH = (
     "vilbert-vqa-single-stream",
     "visualbert-nlvr2",
     "interbert-vcr-answer",
+    "interbert-rte",
 )
 
 
@@ -419,6 +439,7 @@ FULL = {
     *("visualbert-vqa", "visualbert-vcr-answer", "visualbert-vcr-rationale", "visualbert-nlvr2"),
     *("interbert-vcr-answer", "interbert-vcr-rationale", "interbert-vcr-release-answer"),
     "interbert-vcr-release-rationale",
+    *(f"interbert-{task}" for task in GLUE_TASKS if task != "wnli"),
 }  # fmt: skip
 
 

@@ -54,13 +54,22 @@ class MissingExtraError(ValueError):
     """What computes the metrics is not installed."""
 
 
-def check_extra() -> None:
-    """Raises MissingExtraError without scikit-learn and scipy."""
-    for name, package in (("sklearn", "scikit-learn"), ("scipy", "scipy")):
-        if importlib.util.find_spec(name) is None:
-            raise MissingExtraError(
-                f"{package} is missing, which computes GLUE's metrics; install the extra: pip install 'roibeam[glue]'"
-            )
+_PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy"}
+
+
+def has_extra(task: str) -> bool:
+    """Whether what computes the figures of a task (a key of `FIGURES`) is installed; an accuracy needs nothing."""
+    return FIGURES[task] == (ACCURACY,) or all(importlib.util.find_spec(name) for name in _PACKAGES)
+
+
+def check_extra(task: str) -> None:
+    """Raises MissingExtraError without what computes the figures of a task."""
+    if not has_extra(task):
+        missing = next(package for name, package in _PACKAGES.items() if importlib.util.find_spec(name) is None)
+        raise MissingExtraError(
+            f"{missing} is missing, which computes the figures of {task}; install the extra with: "
+            "pip install 'roibeam[glue]'"
+        )
 
 
 def label_measures(task: str, said: Sequence[int], right: Sequence[int]) -> dict[str, Measure]:
@@ -75,7 +84,7 @@ def label_measures(task: str, said: Sequence[int], right: Sequence[int]) -> dict
     hits = Measure(ACCURACY, [float(a == b) for a, b in zip(said, right, strict=True)], _rows(right))
     if FIGURES[task] == (ACCURACY,):
         return {ACCURACY: hits}
-    check_extra()
+    check_extra(task)
     from sklearn.metrics import f1_score, matthews_corrcoef
 
     values = {ACCURACY: hits.mean}
@@ -93,7 +102,7 @@ def number_measures(said: Sequence[float], right: Sequence[float]) -> dict[str, 
     Raises:
         MissingExtraError: without scipy.
     """
-    check_extra()
+    check_extra("STS-B")
     from scipy.stats import pearsonr, spearmanr
 
     with warnings.catch_warnings():

@@ -47,7 +47,7 @@ def glue_task(name: str) -> NamedTask:
     task = GLUE_TASKS[name]
 
     def open_task(folder: Path, options: GlueOptions, labels: Sequence[str] | None) -> DownstreamTask:
-        check_extra()
+        check_extra(task.name)
         return _opened(name, task, folder, options)
 
     def check(options: GlueOptions) -> None:
