@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-LABEL, CHOICE, REGION = "label", "choice", "region"
-FORMS = (LABEL, CHOICE, REGION)  # what is asked of a row: one of many labels; one score; a score for each region
+LABEL, CHOICE, REGION, PHRASE = "label", "choice", "region", "phrase"
+# What is asked of a row: one of many labels; one score; a score for each region; the same for each of its phrases.
+FORMS = (LABEL, CHOICE, REGION, PHRASE)
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,12 @@ class TaskRow:
         parts: the text, the context first: a question, then an answer.
         images: numbers of the group's images that are shown; two for a statement about two images, none for a text
             alone.
+        phrases: of PHRASE, for each phrase the number of the word of the first part that stands for it.
     """
 
     parts: tuple[TaskText, ...]
     images: tuple[int, ...] = (0,)
+    phrases: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import vcr_measures
 from roibeam.pipelines.finetuning.metrics.vqa import few_measures, vqa_measures
 from roibeam.pipelines.finetuning.results.glue_results import SUBMISSION, open_glue, open_submission
+from roibeam.pipelines.finetuning.results.grounding_results import open_entities_labels
 from roibeam.pipelines.finetuning.results.label_results import read_label_results
 from roibeam.pipelines.finetuning.results.nlvr2_results import judged_statements, read_nlvr2_predictions
 from roibeam.pipelines.finetuning.results.open_task import Measures, OpenTask, ScoredTask
@@ -262,6 +264,9 @@ SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
             name: ScoredTask({task.validation: 0, **task.rows}, BOTH_RULES, open_glue(name))
             for name, task in GLUE_TASKS.items()
         },
+        "flickr30k-entities": ScoredTask(
+            dict.fromkeys(("val", "test", "train")), (*BOTH_RULES, *GROUNDING_RULES), open_entities_labels
+        ),
         SUBMISSION: ScoredTask({"dev": None, "test": None}, BOTH_RULES, open_submission),
     }
 )  # fmt: skip

@@ -20,7 +20,8 @@ class Prediction(NamedTuple):
     """What a model says to one group.
 
     Attributes:
-        scores: (n,) float32: of each label, of each row, or of each region that was shown.
+        scores: (n,) float32: of each label, of each row, or of each region that was shown; (P, n) of each region for
+            each phrase.
         boxes: (n, 4) float32, x1 y1 x2 y2 in pixels of those regions; None where no region is chosen.
     """
 
@@ -137,6 +138,7 @@ class DownstreamTask:
         updates: of several problems, as of `AlternatingTask`.
         judged: a group of the validation split -> as a run asks about it while it trains, with the rows that are judged
             alone; None asks about all.
+        num_heads: of PHRASE, attention heads of the task's own, whose mean weights are the scores.
         tells: what a result file of this model tells; a second model may tell the rest. () for all there is.
         beside: what is learned beside the task; None for nothing.
         told_classes: what the model is told of its regions beside their features; None for nothing.
@@ -173,6 +175,7 @@ class DownstreamTask:
     turns: Callable[[TaskGroup], str] | None = None
     updates: str = "step"
     judged: Callable[[TaskGroup], TaskGroup] | None = None
+    num_heads: int = 1
     tells: tuple[str, ...] = ()
     beside: BesideTask | None = None
     told_classes: BoxClasses | None = None

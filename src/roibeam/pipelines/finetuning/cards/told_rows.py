@@ -5,14 +5,15 @@ A part of a prediction has a summary of its own, plain data for its file; summar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskGroup, TaskRow
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 
 SHOWN = 8  # rows of a section of the page
@@ -44,6 +45,8 @@ def _told_problem(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Predict
     measures = task.judge(known, given)
     main = _main(measures)
     best = _best_values(task, known, measures)
+    if task.form == PHRASE:
+        pairs = [each for pair in pairs for each in _phrases(*pair)]
     rows = [_row(task, *pair, value) for pair, value in zip(pairs, main.values, strict=True)]
     for row in rows:
         row["id"] += f", {problem}" if problem else ""
@@ -56,6 +59,22 @@ def _told_problem(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Predict
         "best_sum": float(sum(best)),
         "rows": {name: [_filled(task, *pair_of[row["id"]], row) for row in own] for name, own in chosen.items()},
     }
+
+
+def _phrases(group: TaskGroup, said: Prediction) -> Iterator[tuple[TaskGroup, Prediction]]:
+    """Each phrase of a caption as a row of its own, in the order in which phrases are judged. What is right is the box
+    that a region covers best."""
+    caption = group.rows[0].parts[0]
+    boxes = np.zeros((0, 4)) if said.boxes is None else said.boxes
+    for place, (phrase, right) in enumerate(zip(group.facts["phrases"], group.target, strict=True)):
+        overlaps = [_overlaps(boxes, each).max(initial=0.0) for each in right]
+        text = TaskText((caption.text,)), TaskText((f"phrase: {phrase.text}",))
+        yield (
+            replace(
+                group, id=f"{group.id}, phrase {place}", rows=(TaskRow(text),), target=right[int(np.argmax(overlaps))]
+            ),
+            Prediction(said.scores[place], said.boxes),
+        )
 
 
 def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

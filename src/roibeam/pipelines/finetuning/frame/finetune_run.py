@@ -164,7 +164,7 @@ def _trained(
         keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
         write_trained_images(request.out, keys, before=start.run)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
-    asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image)
+    asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
     loss = loss_named(task.form, task.loss, task.region_targets)
     torch.manual_seed(config.seed)
     with waiting("building the model"):

@@ -29,7 +29,7 @@ from roibeam.pipelines.finetuning.frame.shown.shown_image import (
 )
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
-from roibeam.pipelines.finetuning.rows import LABEL, REGION, PartPieces, TaskGroup, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, PHRASE, REGION, PartPieces, TaskGroup, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import ALL, IN_FILE, SHOWN, STORED, LayoutOptions
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
@@ -166,7 +166,7 @@ class GroupBatches:
 
     def _add(self, rows: SharedRows, place: int, group: TaskGroup) -> None:
         """The rows of a group; each is one of the batch, or one for each of its images."""
-        if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
+        if self._asked.form != CHOICE and len(group.rows) != 1:
             raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
         images = [self._shown(group, number) for number in range(len(group.images))]
         if self._task is not None and self._task.told_classes is not None:
@@ -194,6 +194,8 @@ class GroupBatches:
                 image = rows.image((place, *together), partial(self._image, shown))
                 words = self._aligned(group.id, text, shown[0]) if self._system.grounds_words else None
                 rows.row(group.id, number, image, words, labels)
+                if self._asked.form == PHRASE:
+                    rows.row_phrases.append(_places_of_phrases(row.phrases, text))
 
     def _parts(self, group: TaskGroup) -> list[Sequence[TaskText | PartPieces]]:
         """Of each row; those that the task cuts are what stands before the choice, and the choice."""
@@ -237,7 +239,7 @@ class GroupBatches:
         else:
             regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
             named = {int(region): place for place, region in enumerate(regions)}
-        if self._blind and self._asked.form != REGION:
+        if self._blind and self._asked.form not in (REGION, PHRASE):
             regions, named = np.arange(0), {}
         boxes = record.boxes[regions]
         if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
@@ -351,6 +353,15 @@ class GroupBatches:
                 f"that it was trained with"
             )
         return torch.zeros(width) if self._blind else as_float32(feature)
+
+
+def _places_of_phrases(words: Sequence[int], text: RowText) -> list[int]:
+    """The last piece of each word that stands for a phrase; of one that was cut off, the last piece that is left."""
+    found = []
+    for word in words:
+        before = np.flatnonzero((text.words >= 0) & (text.words <= word))
+        found.append(int(before[-1]) if len(before) else 0)
+    return found
 
 
 def _no_record(image_id: str) -> RegionRecord:

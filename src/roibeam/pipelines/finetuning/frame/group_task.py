@@ -20,7 +20,7 @@ from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores, scored_boxes
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
-from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup
+from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION, TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
@@ -259,10 +259,11 @@ def _said(
         return
     batch = batches.batch(groups)
     scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
-    if form == REGION:
+    if form in (REGION, PHRASE):
         boxes, real = scored_boxes(groups, batch.inputs)
         for row, kept in enumerate(real.sum(dim=1).tolist()):
-            yield Prediction(scores[row, :kept], boxes[row, :kept].numpy())
+            of_row = scores[row] if form == REGION else scores[row, : len(groups[row].rows[0].phrases)]
+            yield Prediction(of_row[..., :kept], boxes[row, :kept].numpy())
         return
     for row, rows in enumerate(batch.group_sizes):
         yield Prediction(scores[row] if form == LABEL else scores[row, :rows])

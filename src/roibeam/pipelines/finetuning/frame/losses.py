@@ -22,12 +22,14 @@ from roibeam.model.task_losses import (
     answer_bce,
     answer_kl,
     class_bce,
+    grounding_loss,
     referred_targets,
     region_bce,
     score_regression,
 )
 from roibeam.pipelines.finetuning.metrics.glue import NEAR
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 
@@ -75,6 +77,40 @@ def _value(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
 def _near(scores: Tensor, targets: Tensor) -> SumCount:
     near = (scores - targets).abs() <= NEAR
     return SumCount(near.sum(), torch.tensor(len(near), device=near.device))
+
+
+def _grounded(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
+    """(G, P, R): 1/n at each of the n regions that cover a phrase; a group's target says of each phrase its boxes, and
+    the rule by which one covers it stands in its facts."""
+    assert inputs.phrase_positions is not None
+    boxes, real = inputs.images_to_rows(inputs.region_boxes), inputs.rows_region_mask
+    targets = torch.zeros(*inputs.phrase_positions.shape, num)
+    for row, group in enumerate(groups):
+        shown = boxes[row, real[row]].numpy()
+        for place, right in enumerate(group.target):
+            covers = torch.from_numpy(covering(shown, right, GROUNDING_RULES[group.facts["rule"]]))
+            targets[row, place, : len(covers)] = covers / covers.sum().clamp(min=1)
+    return targets
+
+
+def _grounding_term(per: str) -> Callable[[Tensor, Tensor, Tensor], SumCount]:
+    def term(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
+        found = grounding_loss(scores, targets)
+        return found if per == "captions" else SumCount(found.total, (targets.sum(dim=-1) > 0).sum())
+
+    return term
+
+
+def _covered_phrases(targets: Tensor, real: Tensor) -> int:
+    return int((targets.sum(dim=-1) > 0).sum())
+
+
+def _best_covers(scores: Tensor, targets: Tensor) -> SumCount:
+    """Whether the best region covers its phrase, of phrases that any region covers."""
+    if not scores.shape[-1]:
+        return SumCount(targets.sum(), torch.tensor(0, device=targets.device))
+    hits = targets.gather(-1, scores.argmax(dim=-1, keepdim=True)) > 0
+    return SumCount(hits.sum(), (targets.sum(dim=-1) > 0).sum())
 
 
 def _right_boxes(rules: Mapping[str, Any]) -> Targets:
@@ -151,6 +187,10 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
             "softmax": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
             "sigmoid": TaskLoss(_number, _choice_bce, lambda targets, real: int(real.sum())),
         },
+        PHRASE: {
+            "captions": TaskLoss(_grounded, _grounding_term("captions"), _all, "best_covers", _best_covers),
+            "phrases": TaskLoss(_grounded, _grounding_term("phrases"), _covered_phrases, "best_covers", _best_covers),
+        },
     }
 )
 
@@ -174,7 +214,8 @@ def group_scores(form: str, given: Tensor, group_sizes: Sequence[int]) -> Tensor
     """(G, N) scores of groups from those of the network.
 
     Args:
-        given: LABEL (G, A); CHOICE (rows, 1), rows of a group one after the other; REGION (G, E), see `scored_boxes`.
+        given: LABEL (G, A); CHOICE (rows, 1), rows of a group one after the other; REGION (G, E), see `scored_boxes`;
+            PHRASE (G, P, R).
     """
     if form != CHOICE:
         return given
@@ -195,12 +236,14 @@ def scored_boxes(groups: Sequence[TaskGroup], inputs: VLBatch) -> tuple[Tensor, 
 def real_scores(
     form: str, inputs: VLBatch, group_sizes: Sequence[int], num_labels: int, *, whole_image: bool = False
 ) -> Tensor:
-    """(G, N) bool, which scores are of a label, row or region that there is.
+    """(G, N) bool, which scores are of a label, row or region that there is; of phrases (G, R).
 
     Args:
         whole_image: the image as a whole has a score, before its regions.
     """
     sizes, mask = torch.tensor(list(group_sizes)), inputs.rows_region_mask
+    if form == PHRASE:
+        return mask
     if form == REGION:
         return F.pad(mask, (1, 0), value=True) if whole_image else mask
     if form == LABEL:

@@ -9,7 +9,7 @@ from pathlib import Path
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos
 from roibeam.pipelines.finetuning.frame.seeds import best_of_seeds
-from roibeam.pipelines.finetuning.rows import REGION
+from roibeam.pipelines.finetuning.rows import PHRASE, REGION
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
@@ -105,7 +105,7 @@ def check_predict(request: PredictRequest) -> None:
         return
     if request.store is None:
         raise ValueError(STORE_MISSING)
-    if request.permute_images and described[0]["form"] == REGION:
+    if request.permute_images and described[0]["form"] in (REGION, PHRASE):
         raise ValueError("--permute-images: this task chooses among the regions of its own image; --blind hides them")
     with FeatureStore(request.store) as store:
         from_photos = [reads_photos(each) for each in found]

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from roibeam.model.common.bert import BertSizes
 from roibeam.model.task_heads import (
+    GroundingHead,
+    GroundingHeadConfig,
     ImagePairHead,
     ImagePairHeadConfig,
     LabelHead,
@@ -19,7 +21,7 @@ from roibeam.model.task_heads import (
     RegionHeadConfig,
     TaskHead,
 )
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.task import BesideTask
 
@@ -36,12 +38,14 @@ class AskedForm:
         num_labels: of LABEL; else 1.
         num_images: that a row shows; 0 for a text alone.
         whole_image: of REGION, the image as a whole has a score too, before those of its regions.
+        num_heads: of PHRASE, see `DownstreamTask`.
     """
 
     form: str
     num_labels: int = 1
     num_images: int = 1
     whole_image: bool = False
+    num_heads: int = 1
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,9 @@ class TaskSystem:
             return RegionHead(RegionHeadConfig.for_model(config, with_whole_image=asked.whole_image))
         if asked.num_images == 0:
             return LabelHead(LabelHeadConfig.for_model(config, num_classes=asked.num_labels, reads="pooled_text"))
+        if asked.form == PHRASE:
+            width = config.hidden_size // config.num_attention_heads
+            return GroundingHead(GroundingHeadConfig.for_model(config, inner_width=width, num_heads=asked.num_heads))
         fields = {"num_classes": asked.num_labels, "classifier": self.classifier if asked.form == LABEL else "linear"}
         fields["reads"] = self.reads[asked.form] if asked.num_images == 1 else self.pair_reads
         if self.rows_for(asked) == 2:

@@ -8,6 +8,8 @@ from types import MappingProxyType
 from roibeam.near_names import name_hint
 from roibeam.pipelines.finetuning.own_task_file import is_own, own_task
 from roibeam.pipelines.finetuning.task import NamedTask
+from roibeam.pipelines.finetuning.tasks.entities import NAME as ENTITIES
+from roibeam.pipelines.finetuning.tasks.entities import EntitiesOptions, open_entities
 from roibeam.pipelines.finetuning.tasks.glue import glue_task
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, open_nlvr2
@@ -26,6 +28,7 @@ TASKS: Mapping[str, NamedTask] = MappingProxyType(
         "labels": NamedTask(LabelsOptions, open_labels),
         "vcr": NamedTask(VcrOptions, open_vcr, check_vcr),
         "nlvr2": NamedTask(Nlvr2Options, open_nlvr2),
+        ENTITIES: NamedTask(EntitiesOptions, open_entities),
         **{name: glue_task(name) for name in GLUE_TASKS},
         **{name: NamedTask(ReferringOptions, open_referring(name), check_referring) for name in REFERRING},
     }
