@@ -13,7 +13,7 @@ from roibeam.model.common.heads import DroppedLinear
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
@@ -25,8 +25,9 @@ ASKED = {
     CHOICE: AskedForm(CHOICE),
     REGION: AskedForm(REGION),
     "pair": AskedForm(LABEL, 2, num_images=2),
+    PHRASE: AskedForm(PHRASE),
 }
-LOSS = {LABEL: "bce", CHOICE: "softmax", REGION: "rows", "pair": "class"}
+LOSS = {LABEL: "bce", CHOICE: "softmax", REGION: "rows", "pair": "class", PHRASE: "captions"}
 # InterBERT shares its layers out to three parts, ViLBERT names the layers that meet.
 SIZES: dict[str, dict[str, Any]] = {
     "vilbert": {

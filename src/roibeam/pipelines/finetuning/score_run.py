@@ -160,6 +160,9 @@ def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:
             facts["low"], facts["high"] = bootstrap.ratio(*counts)
             if other is not None:
                 facts["less_low"], facts["less_high"] = bootstrap.difference(*counts, *other.by_image(number_of))
-        known = None if isinstance(measure, Whole) and math.isnan(measure.mean) else (measure.mean, measure.percent)
-        found.append(Figure(name, *(known or (None, None)), len(measure.values), **facts))
+        value: float | None = measure.mean
+        percent: float | None = measure.percent
+        if isinstance(measure, Whole) and math.isnan(measure.mean):
+            value = percent = None
+        found.append(Figure(name, value, percent, len(measure.values), **facts))
     return tuple(found)

@@ -49,6 +49,7 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
 from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import digest_of_classes
@@ -170,6 +171,8 @@ def _trained(
     with waiting("building the model"):
         first = store.store if isinstance(store, StorePair) else store
         width = sections["detector"].feature_dim if request.end_to_end else None if first is None else first.feature_dim
+        if width is not None:
+            width += BOX_NUMBERS * sections["layout"].box_numbers
         model = start.model(vocab_size=tokenizer.vocab_size, width=width)
         network = started_network(
             start.system,

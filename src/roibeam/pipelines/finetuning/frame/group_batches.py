@@ -31,11 +31,12 @@ from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, PHRASE, REGION, PartPieces, TaskGroup, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import ALL, IN_FILE, SHOWN, STORED, LayoutOptions
-from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out
+from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out, places_of_phrases
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
+from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS, with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Reader, reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
@@ -108,13 +109,15 @@ class GroupBatches:
         encoder's.
 
         Raises:
-            ValueError: for a system that reads several images in one row.
+            ValueError: for a system that reads several images in one row, or box numbers behind features.
         """
         if self._system.joins_images and self._asked.num_images > 1:
             raise ValueError(
                 f"--end-to-end: {self._system.name} reads {self._asked.num_images} images in one row, which is not "
                 f"made of photos; take stored features, or a system with a row for each image, such as vilbert"
             )
+        if self._options.box_numbers:
+            raise ValueError("--end-to-end: features of photos have no box numbers; set layout.box_numbers to false")
         made = copy.copy(self)
         made._photos = photos
         return made
@@ -125,7 +128,7 @@ class GroupBatches:
             self.batch([group])
             return
         record = self._read(group.images[0])
-        check_width(self._config, record)
+        check_width(self._config, record, more=BOX_NUMBERS * self._options.box_numbers)
         self._global_feature(record)
 
     def batch(self, groups: Sequence[TaskGroup]) -> TaskBatch:
@@ -195,7 +198,7 @@ class GroupBatches:
                 words = self._aligned(group.id, text, shown[0]) if self._system.grounds_words else None
                 rows.row(group.id, number, image, words, labels)
                 if self._asked.form == PHRASE:
-                    rows.row_phrases.append(_places_of_phrases(row.phrases, text))
+                    rows.row_phrases.append(places_of_phrases(row.phrases, text))
 
     def _parts(self, group: TaskGroup) -> list[Sequence[TaskText | PartPieces]]:
         """Of each row; those that the task cuts are what stands before the choice, and the choice."""
@@ -302,6 +305,11 @@ class GroupBatches:
             count = sum(len(each.regions) for each in shown)
             return torch.zeros(count, self._config.region_feature_size if self._blind else 0)
         parts = [as_tensor(each.record.features[each.regions]) for each in shown]
+        if self._options.box_numbers:
+            parts = [
+                with_box_numbers(part, each.boxes, each.record.width, each.record.height)
+                for part, each in zip(parts, shown, strict=True)
+            ]
         features = torch.cat(parts) if len(parts) > 1 else parts[0]
         return torch.zeros_like(features) if self._blind else features
 
@@ -353,15 +361,6 @@ class GroupBatches:
                 f"that it was trained with"
             )
         return torch.zeros(width) if self._blind else as_float32(feature)
-
-
-def _places_of_phrases(words: Sequence[int], text: RowText) -> list[int]:
-    """The last piece of each word that stands for a phrase; of one that was cut off, the last piece that is left."""
-    found = []
-    for word in words:
-        before = np.flatnonzero((text.words >= 0) & (text.words <= word))
-        found.append(int(before[-1]) if len(before) else 0)
-    return found
 
 
 def _no_record(image_id: str) -> RegionRecord:

@@ -28,7 +28,7 @@ from roibeam.model.task_losses import (
     score_regression,
 )
 from roibeam.pipelines.finetuning.metrics.glue import NEAR
-from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, region_shares
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
@@ -88,8 +88,8 @@ def _grounded(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
     for row, group in enumerate(groups):
         shown = boxes[row, real[row]].numpy()
         for place, right in enumerate(group.target):
-            covers = torch.from_numpy(covering(shown, right, GROUNDING_RULES[group.facts["rule"]]))
-            targets[row, place, : len(covers)] = covers / covers.sum().clamp(min=1)
+            shares = region_shares(shown, right, GROUNDING_RULES[group.facts["rule"]])
+            targets[row, place, : len(shares)] = torch.from_numpy(shares)
     return targets
 
 

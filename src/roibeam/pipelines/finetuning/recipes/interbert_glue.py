@@ -38,8 +38,9 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
         alone = model != "interbert"
         for task in dict.fromkeys(_COLUMNS):
             own = [value for column, value in zip(_COLUMNS, values, strict=True) if column == task]
-            metrics = ("accuracy, dev matched", "accuracy, dev mismatched")
-            metrics = metrics if task == "mnli" else (_METRICS.get(task, "accuracy, dev"),)
+            metrics = [_METRICS.get(task, "accuracy, dev")]
+            if task == "mnli":
+                metrics = ["accuracy, dev matched", "accuracy, dev mismatched"]
             what = "the single-stream baseline of its paper" if alone else "InterBERT"
             yield (
                 f"interbert-{task}{'-single-stream' if alone else ''}",
