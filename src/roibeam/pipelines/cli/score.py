@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def score_command(
-    task: Annotated[str, argument("TASK", "vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, labels or own.py.")],
+    task: Annotated[str, argument("TASK", "As of `roibeam finetune`; glue for a zip of all its tables.")],
     file: Annotated[Path, argument("FILE", "Predictions, in the task's official format (docs/look.md).")],
     data: Annotated[Path, option("data")],
     split: Annotated[str | None, option("split", default="val, or dev for nlvr2")] = None,

@@ -83,8 +83,9 @@ def finetune_command(
 ) -> None:
     """Trains a pre-trained model on a task, from stored features or through the detector's network.
 
-    Tasks are vqa, vcr, nlvr2, refcoco, refcoco+ and refcocog from their official files; labels, one label for an image
-    and a text, from a table of your own; or a file of your own task. torchrun starts it on several GPUs.
+    Tasks are vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, flickr30k-entities and those of GLUE (cola, sst-2, mrpc,
+    sts-b, qqp, mnli, qnli, rte, wnli), from their official files; labels, one label for an image and a text, from a
+    table of your own; or a file of your own task. torchrun starts it on several GPUs.
 
     Examples:
         roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
