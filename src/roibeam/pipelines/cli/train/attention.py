@@ -56,7 +56,7 @@ def attention_command(
     Examples:
         roibeam attention run/ --store store/ --entities flickr30k_entities/
         roibeam attention run/ --store store/ --entities e/ --parses p.conll
-        roibeam attention run/ --store s/ --entities e/ --parses spacy --max-regions 36
+        roibeam attention run/ --store s/ --entities e/ --parses spacy
     """
     from roibeam.pipelines.analysis.attention.attention_request import analyse_attention
     from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
