@@ -115,6 +115,12 @@ class CoAttentionLayer(CheckpointedLayer):
         image_states = self.image_feed_forward_norm(image_states + self.image_feed_forward(image_states))
         return replace(text, states=text_states), replace(image, states=image_states)
 
+    def text_alone(self, text: Stream) -> Stream:
+        """The text's half where no image answers: nothing is added to its states before LayerNorm and feed-forward."""
+        states = self.text_attention_norm(text.states)
+        states = self.text_feed_forward_norm(states + self.text_feed_forward(states))
+        return replace(text, states=states)
+
 
 def image_layer(config: ViLbertConfig) -> TransformerLayer:
     """One layer of the image stream alone."""
@@ -198,6 +204,16 @@ class TwoStreamEncoder(nn.Module):
                     gate = (layer.gate(text.mean())[image.packing.rows],)
                 image = replace(image, states=layer(image.states, image.packing, image_maps, *gate))
         return text, image
+
+    def text_alone(self, text: Stream, maps: list[Tensor] | None) -> Stream:
+        """Every layer that the text runs through, its halves of the co-attentions too, without an image."""
+        for step in (*self.apart, *self.together):
+            with self._gradients(step):
+                if step.kind == "co":
+                    text = self.co_layers[step.layer].text_alone(text)  # type: ignore[operator]
+                elif step.kind == "text":
+                    text = replace(text, states=self.text_layers[step.layer](text.states, text.packing, maps))
+        return text
 
     def _gradients(self, step: Step) -> AbstractContextManager[object]:
         """No graph is kept for the layers that stay as they are, nor for what lies below them."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import vcr_measures
 from roibeam.pipelines.finetuning.metrics.vqa import few_measures, vqa_measures
+from roibeam.pipelines.finetuning.results.glue_results import SUBMISSION, open_glue, open_submission
+from roibeam.pipelines.finetuning.results.grounding_results import open_entities_labels
 from roibeam.pipelines.finetuning.results.label_results import read_label_results
 from roibeam.pipelines.finetuning.results.nlvr2_results import judged_statements, read_nlvr2_predictions
+from roibeam.pipelines.finetuning.results.open_task import Measures, OpenTask, ScoredTask
 from roibeam.pipelines.finetuning.results.referring_results import read_referring_results, referring_measures
 from roibeam.pipelines.finetuning.results.retrieval_results import (
     PairScores,
@@ -31,6 +34,7 @@ from roibeam.pipelines.finetuning.results.vqa_results import (
     read_vqa_results,
 )
 from roibeam.pipelines.sources.captions.captioned_pictures import read_captioned
+from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.sources.datasets.own_table import (
     TableRow,
@@ -44,50 +48,11 @@ from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
 from roibeam.pipelines.sources.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
 from roibeam.pipelines.sources.task_files import find_file
 
-Measures = dict[str, Measure]
 # Of referring expressions: names of files. Instances are those of the data set, or all of COCO's.
 REFS: Mapping[str, str] = MappingProxyType(
     {"refcoco": "refs(unc).p", "refcoco+": "refs(unc).p", "refcocog": "refs(umd).p"}
 )
 INSTANCES_NAMES = ("instances.json", "instances_train2014.json")
-
-
-@dataclass(frozen=True)
-class OpenTask:
-    """The label files of one split, read.
-
-    Attributes:
-        metric: what is computed and whose rule it is, for the card.
-        rules: what the chosen rules do, for the card.
-        files: that say what is right.
-        rows: of a result file.
-        check: reads a result file and raises ValueError for what is wrong with it.
-        measures: scores a result file.
-        is_own: whether the data are the user's, so that no official number of rows is known.
-        numbers: what of a result file is no mean over rows, for the card; None for nothing.
-    """
-
-    metric: str
-    rules: str
-    files: tuple[Path, ...]
-    rows: int
-    check: Callable[[str], object]
-    measures: Callable[[str], Measures]
-    is_own: bool = False
-    numbers: Callable[[str], Mapping[str, float]] | None = None
-
-
-@dataclass(frozen=True)
-class ScoredTask:
-    """Attributes:
-    splits: the official ones with their numbers of rows, None where nobody knows; the first is the default.
-    rules: names of its rule sets.
-    open: reads the label files of a folder by split and rules.
-    """
-
-    splits: Mapping[str, int | None]
-    rules: Collection[str]
-    open: Callable[[Path, str, str], OpenTask]
 
 
 MINIVAL = "minival"  # of VQA, see `minival_ids`
@@ -330,5 +295,13 @@ SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
             {"test": None, "val": None, "train": None}, (*BOTH_RULES, FIVE_FOLDS, SUBSET), _open_retrieval
         ),
         "labels": ScoredTask(dict.fromkeys(OWN_SPLITS), BOTH_RULES, _open_labels),
+        **{
+            name: ScoredTask({task.validation: 0, **task.rows}, BOTH_RULES, open_glue(name))
+            for name, task in GLUE_TASKS.items()
+        },
+        "flickr30k-entities": ScoredTask(
+            dict.fromkeys(("val", "test", "train")), (*BOTH_RULES, *GROUNDING_RULES), open_entities_labels
+        ),
+        SUBMISSION: ScoredTask({"dev": None, "test": None}, BOTH_RULES, open_submission),
     }
 )  # fmt: skip

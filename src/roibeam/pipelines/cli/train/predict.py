@@ -20,9 +20,9 @@ from roibeam.pipelines.foundation.console.progress import waiting
 
 def predict_command(
     run: Annotated[Path, argument("RUN", "Run folder of `roibeam finetune`; of several seeds the best is asked.")],
-    store: Annotated[str, option("store", "Of all images of the split.")],
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],
+    store: Annotated[str | None, option("store", "Of all images of the split; GLUE has none.")] = None,
     second: Annotated[
         Path | None, argument("RUN_2", "A run of VCR's other problem, for one file that tells both.")
     ] = None,

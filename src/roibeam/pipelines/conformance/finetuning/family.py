@@ -16,6 +16,7 @@ from pathlib import Path
 from roibeam.pipelines.conformance.case_files import Arrays
 from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
 from roibeam.pipelines.conformance.finetuning import (
+    entity_items,
     nlvr2_items,
     referring_items,
     retrieval_items,
@@ -43,6 +44,7 @@ ITEMS: dict[str, Callable[[Arrays], Iterable[Check]]] = {
     "data_refcoco": referring_items.checks,
     "data_nlvr2": nlvr2_items.checks,
     "data_retrieval": retrieval_items.checks,
+    "data_flickr": entity_items.checks,
 }
 # By how the outputs of result files begin: what compares these.
 PREDICTIONS: dict[str, Callable[[Arrays], Iterable[Check]]] = {

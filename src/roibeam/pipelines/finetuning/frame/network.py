@@ -16,7 +16,7 @@ from roibeam.model.common.checkpoint import load_start
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.task_beside import TaskModelBeside
-from roibeam.model.task_heads import HEADS, MatchModel, TaskModel
+from roibeam.model.task_heads import HEADS, MatchModel, TaskModel, TextTaskModel
 from roibeam.pipelines.finetuning.frame.finetune_settings import MATCH, RELEASE
 from roibeam.pipelines.finetuning.rows import CHOICE
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, ReleaseHead, TaskSystem
@@ -67,7 +67,7 @@ def started_network(
     Raises:
         ValueError: when the system has no such head or place for classes, or the model none for what is learned beside.
     """
-    changes = system.changes.get(asked.form, {})
+    changes = system.changes.get(asked.form, {}) if asked.num_images else system.alone
     if any(getattr(model.config, name) != value for name, value in changes.items()):
         model = changed_model(model, changes, source=source)
     if asked.num_images > 1 and system.pair_start is not None:
@@ -93,8 +93,9 @@ def started_network(
     if head == MATCH:
         return _matching(system, model, asked, beside, source)
     own_head = system.new_head(model.config, asked)
-    task_model = TaskModel(model, own_head) if beside is None else _beside(system, model, own_head, beside)
-    return _of_ours(task_model, system)
+    if beside is not None:
+        return _of_ours(_beside(system, model, own_head, beside), system)
+    return _of_ours(_model_class(asked)(model, own_head), system)
 
 
 def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:
@@ -194,10 +195,14 @@ def _network(
             return _of_match(build(lambda: MatchModel(model_class(encoder))), system)
         head_class = HEADS[settings["head"]["model_type"]]
         head: Any = head_class.config_class
-        module = build(lambda: TaskModel(model_class(encoder), head_class(head.from_dict(settings["head"]))))
+        module = build(lambda: _model_class(asked)(model_class(encoder), head_class(head.from_dict(settings["head"]))))
     except (KeyError, ValueError) as error:
         raise ValueError(f"{folder}: no model of a fine-tuning run: {error}") from None
     return _of_ours(module, system)
+
+
+def _model_class(asked: AskedForm) -> type[TaskModel]:
+    return TaskModel if asked.num_images else TextTaskModel
 
 
 def _of_release(module: Any, release: ReleaseHead, system: TaskSystem) -> TaskNetwork:
@@ -221,6 +226,9 @@ def _of_ours(module: TaskModel, system: TaskSystem) -> TaskNetwork:
     model: Any = module.model
     kept = ("masked_word_head.",) if getattr(module, "with_words", False) else ()
     _train_only(model, (*system.trained, *kept))
+    if isinstance(module, TextTaskModel):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad and not any(part in name for part in system.unread_alone))
     described = {
         "model_type": TASK_MODEL,
         "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},

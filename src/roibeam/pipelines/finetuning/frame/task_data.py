@@ -60,14 +60,15 @@ class TaskData:
 
 
 def joined_data(
-    task: DownstreamTask, store: FeatureStore, shown: FeatureStore | StorePair, min_match: float
+    task: DownstreamTask, store: FeatureStore | None, shown: FeatureStore | StorePair | None, min_match: float
 ) -> TaskData:
-    """The groups of both splits, those whose images the stores have.
+    """The groups of both splits, those whose images the stores have; without a store all of them.
 
     Raises:
         ValueError: when too few are there, ids come twice, or nobody tells what is right.
     """
-    images, found, files, notes = StoreImages(store), {}, dict[str, tuple[Path, ...]](), []
+    images = None if store is None else StoreImages(store)
+    found, files, notes = {}, dict[str, tuple[Path, ...]](), []
     hint = ", or leave them out with a lower --min-match"
     for split in (task.train, *([task.validation] if task.validation else [])):
         what = f"{task.name}, {split}"
@@ -78,7 +79,10 @@ def joined_data(
             told, use = (has_target, "trained on") if split == task.train else (task.is_told, "judged")
             check_told(read.groups, told, what, use)
             asked = [group for group in read.groups if group.is_open or split != task.train]
-            found[split] = images.join(asked, what, min_match=min_match, hint=hint)
+            if images is None:
+                found[split] = JoinedGroups(asked, (), 0, 0)
+            else:
+                found[split] = images.join(asked, what, min_match=min_match, hint=hint)
             if isinstance(shown, StorePair):
                 found[split] = shown.with_both(found[split], what, min_match=min_match, hint=hint)
         check_num_boxes(task, found[split].groups, shown)
