@@ -218,10 +218,10 @@ def _trained(
 
 
 def _with_draws(
-    task: DownstreamTask, data: TaskData, store: FeatureStore | StorePair, run: Path
+    task: DownstreamTask, data: TaskData, store: FeatureStore | StorePair | None, run: Path
 ) -> tuple[DownstreamTask, TaskData]:
     """The task that draws what training shows of a group, and validation groups with what is drawn for them."""
-    if task.drawn_from is None:
+    if task.drawn_from is None or store is None:
         return task, data
     with waiting("looking for distractors"):
         drawing = replace(task, drawn=task.drawn_from(data.train.groups, store, run))

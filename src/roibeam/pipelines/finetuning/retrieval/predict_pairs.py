@@ -21,7 +21,7 @@ from roibeam.pipelines.finetuning.cards.card_facts import card_facts, model_fact
 from roibeam.pipelines.finetuning.cards.prediction_card import card_lines, write_card
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages, check_ids
-from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.frame.predict_request import STORE_MISSING, PredictRequest, check_predict
 from roibeam.pipelines.finetuning.frame.predict_run import PredictResult, TrainedTask
 from roibeam.pipelines.finetuning.frame.seeds import seeds_of
 from roibeam.pipelines.finetuning.results.retrieval_results import (
@@ -55,6 +55,8 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     """
     check_predict(request)
     _check_asked(request)
+    if request.store is None:
+        raise ValueError(STORE_MISSING)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     (found,) = request.checkpoints()

@@ -1,0 +1,1 @@
+"""What referring expressions are asked about: which regions are candidates, and which of them count as right."""
