@@ -366,6 +366,37 @@ class TaskModel(nn.Module):
         self.head.save_pretrained(folder / HEAD_FOLDER)
 
 
+class MatchModel(nn.Module):
+    """A model whose own match head, that of pre-training, scores its rows: retrieval of ImageBERT and InterBERT.
+
+    Raises:
+        ValueError: for a model that was made without one.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        if getattr(model, "match_head", None) is None and getattr(model, "relationship_head", None) is None:
+            raise ValueError(f"{type(model).__name__}: this model was made without a match head")
+        self.model = model
+
+    @property
+    def config(self) -> BertSizes:
+        """That of the model."""
+        return self.model.config
+
+    def activation_checkpointing_enable(self) -> None:
+        """Of the model's layers."""
+        self.model.activation_checkpointing_enable()
+
+    def forward(self, batch: VLBatch) -> Tensor:
+        """(B, 1), log-odds of a match."""
+        return self.scores(self.model.encode(batch))
+
+    def scores(self, output: VLOutput) -> Tensor:
+        """The same of what the model gave."""
+        return self.model.match_log_odds(output)[:, None]
+
+
 class TextTaskModel(TaskModel):
     """The same for a task of texts without an image (GLUE)."""
 

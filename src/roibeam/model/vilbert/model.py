@@ -239,6 +239,22 @@ class ViLbertModel(ViLbertPreTrainedModel):
             attention=maps,
         )
 
+    def fuse_firsts(self, text: Stream, image: Stream) -> VLOutput:
+        """What `fuse` gives of the first elements, [CLS] and IMG, and of what is pooled from them: for scores of pairs.
+
+        As many captions as images; `text_states` is (B, 1, H), `region_states` (B, 0, I).
+        """
+        text_first, image_first = self.encoder.first_states(text, image)
+        pooled_text, pooled_image, pair = self.pooler(text_first, image_first)
+        return VLOutput(
+            text_states=text_first[:, None],
+            region_states=image_first[:, None][:, :0],
+            whole_image_state=image_first,
+            pooled=pair,
+            pooled_text=pooled_text,
+            pooled_image=pooled_image,
+        )
+
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image, not even IMG: the text's stream. The paper does not feed one alone.
 

@@ -24,7 +24,7 @@ def score_command(
     data: Annotated[Path, option("data")],
     split: Annotated[str | None, option("split", default="val, or dev for nlvr2")] = None,
     rules: Annotated[
-        str, option("rules", "strict and official; for boxes also uniter, vl-bert and vilbert.")
+        str, option("rules", "strict and official; boxes: uniter, vl-bert, vilbert; retrieval: five-folds, subset.")
     ] = "strict",
     check: Annotated[bool, option("check")] = False,
     against: Annotated[Path | None, option("against")] = None,
@@ -81,6 +81,10 @@ def _card(card: dict[str, Any]) -> list[str]:
         ("task", f"{card['task']}, {card['split']}: {rows:,} rows; {whole}"),
         ("metric", card["metric"]),
         ("rules", f"{card['rules']}: {card['rules_words']}"),
+        *(
+            ("numbers", ", ".join(f"{name} {value:,.2f}" for name, value in numbers.items()))
+            for numbers in card.get("numbers", {}).values()
+        ),
         *(("labels", f"{path}  sha256 {digest[:16]}") for path, digest in card["labels"].items()),
     ]
     for (path, digest), predicted in zip(card["results"].items(), card["predicted"], strict=False):

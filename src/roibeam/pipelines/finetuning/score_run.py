@@ -103,6 +103,8 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
         for path in results:
             task.check(str(path))
         return Score((), card)
+    if task.numbers is not None:
+        card["numbers"] = {str(path): dict(task.numbers(str(path))) for path in results}
     measured = [task.measures(str(path)) for path in results]
     return Score(_figures(measured), card)
 

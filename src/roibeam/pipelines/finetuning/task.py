@@ -95,6 +95,10 @@ class BoxClasses(NamedTuple):
     of: Callable[[TaskGroup], np.ndarray]
 
 
+SPLITS = "splits"
+DrawGroup = Callable[[TaskGroup, np.random.Generator], TaskGroup]
+
+
 @dataclass(frozen=True)
 class DownstreamTask:
     """A task with its folder of files opened.
@@ -142,7 +146,12 @@ class DownstreamTask:
         tells: what a result file of this model tells; a second model may tell the rest. () for all there is.
         beside: what is learned beside the task; None for nothing.
         told_classes: what the model is told of its regions beside their features; None for nothing.
-        reported_by: rule of `HeldOut` that reads its validation and test files; "" for that of the task's name.
+        drawn_from: groups that are joined, the store, and the folder of the run -> what is shown of a group in an
+            epoch, by a generator; of the validation split, where the folder is None, once for all. None shows groups as
+            they are.
+        drawn: what `drawn_from` gave for the training split; the run sets it.
+        reported_by: rule of `HeldOut` that reads its validation and test files; "" for that of the task's name;
+            `SPLITS` for its splits as the task reads them itself.
     """
 
     name: str
@@ -179,6 +188,8 @@ class DownstreamTask:
     tells: tuple[str, ...] = ()
     beside: BesideTask | None = None
     told_classes: BoxClasses | None = None
+    drawn_from: Callable[[Sequence[TaskGroup], Any, Path | None], DrawGroup] | None = None
+    drawn: DrawGroup | None = None
     reported_by: str = ""
 
     def __post_init__(self) -> None:
@@ -200,10 +211,12 @@ class NamedTask(NamedTuple):
         open: folder of its files, its settings, and the labels that a model learned, None for a new model -> the task.
             ValueError for files that are not there or not what they should be.
         check: its settings -> nothing; ValueError for those that cannot be trained with. None where all can.
+        all_pairs: whether a model is asked about all texts with all images of a split, not group by group.
         reads_images: whether it shows any; one of texts alone takes no store.
     """
 
     options: type
     open: Callable[[Path, Any, Sequence[str] | None], DownstreamTask]
     check: Callable[[Any], None] | None = None
+    all_pairs: bool = False
     reads_images: bool = True

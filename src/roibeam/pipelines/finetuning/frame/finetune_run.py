@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from roibeam.pipelines.finetuning.frame.finetune_settings import (
     without_evaluations,
 )
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import GroupTask, PhotoTask, TurnsTask
+from roibeam.pipelines.finetuning.frame.group_task import GroupTask, PhotoTask, TurnsTask, drawn_once
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network, with_encoder
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
@@ -164,6 +164,7 @@ def _trained(
     if is_main_process():
         keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
         write_trained_images(request.out, keys, before=start.run)
+    task, data = _with_draws(task, data, store, request.out)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
     asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
     loss = loss_named(task.form, task.loss, task.region_targets)
@@ -214,6 +215,20 @@ def _trained(
             evaluation = trained.evaluate()
     judged = len(data.asked[: sections["data"].validation_groups or None])
     return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
+
+
+def _with_draws(
+    task: DownstreamTask, data: TaskData, store: FeatureStore | StorePair | None, run: Path
+) -> tuple[DownstreamTask, TaskData]:
+    """The task that draws what training shows of a group, and validation groups with what is drawn for them."""
+    if task.drawn_from is None or store is None:
+        return task, data
+    with waiting("looking for distractors"):
+        drawing = replace(task, drawn=task.drawn_from(data.train.groups, store, run))
+    if data.validation is None:
+        return drawing, data
+    draw = task.drawn_from(data.validation.groups, store, None)
+    return drawing, replace(data, validation=replace(data.validation, groups=drawn_once(data.validation.groups, draw)))
 
 
 def _from_photos(

@@ -18,6 +18,7 @@ import torch
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_words
+from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos, ShownRegions
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.shown.shown_image import (
@@ -140,9 +141,7 @@ class GroupBatches:
 
     def finished(self, groups: Sequence[TaskGroup], rows: SharedRows) -> TaskBatch:
         """The batch of groups whose rows are made, once their photos are read."""
-        inputs = rows.collate(pad_id=self._pad_id)
-        if self._options.task_token >= 0:
-            inputs = replace(inputs, task_ids=torch.full((len(rows.texts),), self._options.task_token))
+        inputs = self._with_task_token(rows.collate(pad_id=self._pad_id))
         if not self._asked.num_images:
             inputs = replace(inputs, text_only=torch.ones(len(rows.texts), dtype=torch.bool))
         sizes = tuple(len(group.rows) for group in groups)
@@ -166,6 +165,43 @@ class GroupBatches:
         for place, group in enumerate(groups):
             self._add(rows, place, group)
         return rows
+
+    def texts(self, groups: Sequence[TaskGroup]) -> VLBatch:
+        """The text of each group, which has one row, beside the image of the first: to be read without one."""
+        rows = SharedRows()
+        image = rows.image(0, partial(self._image, [self._shown(groups[0], 0)]))
+        for group in groups:
+            text = self.row_text(group)
+            rows.row(group.id, rows.text(text.ids, text.segments), image, self._no_words())
+        return self._with_task_token(rows.collate(pad_id=self._pad_id))
+
+    def images(self, groups: Sequence[TaskGroup]) -> VLBatch:
+        """The image of each group beside the text of the first: to be read without one."""
+        rows = SharedRows()
+        text = self.row_text(groups[0])
+        number = rows.text(text.ids, text.segments)
+        for place, group in enumerate(groups):
+            image = rows.image(place, partial(self._image, [self._shown(group, 0)]))
+            rows.row(group.id, number, image, self._no_words())
+        return self._with_task_token(rows.collate(pad_id=self._pad_id))
+
+    def row_text(self, group: TaskGroup) -> RowText:
+        """The text of a group's only row, in pieces."""
+        (parts,) = self._parts(group)
+        return self._text(parts, 1)
+
+    def num_regions(self, group: TaskGroup) -> int:
+        """Regions of a group's first image that are shown."""
+        return len(self._shown(group, 0).regions)
+
+    def _no_words(self) -> np.ndarray | None:
+        """Of an image none of whose regions is named, for a model that is told which words name them."""
+        return np.full((1, 1), -1) if self._tells_words else None
+
+    def _with_task_token(self, inputs: VLBatch) -> VLBatch:
+        if self._options.task_token < 0:
+            return inputs
+        return replace(inputs, task_ids=torch.full((len(inputs.text_ids),), self._options.task_token))
 
     def _add(self, rows: SharedRows, place: int, group: TaskGroup) -> None:
         """The rows of a group; each is one of the batch, or one for each of its images."""

@@ -22,7 +22,7 @@ from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION, TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
+from roibeam.pipelines.finetuning.task import DownstreamTask, DrawGroup, Prediction
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
@@ -34,6 +34,7 @@ from roibeam.pipelines.training.step_policies import AlternatingTask
 _ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
 _MIRRORED = 4  # the same of what is mirrored
 _HIDDEN = 5  # and of what is hidden
+_DRAWN = 6  # and of what a task draws for a group
 _LOSS = "task"
 _NOTHING: np.ndarray = np.zeros((0, 4), np.float32)
 
@@ -117,6 +118,8 @@ class GroupTask:
     def _shown(self, epoch: int, place: int) -> TaskGroup:
         """A group as it is trained on; whether it is mirrored depends on seed, epoch and group alone."""
         group, mirrored = self._train[place], self._task.mirrored if self._mirrors else None
+        if self._task.drawn is not None:
+            group = self._task.drawn(group, np.random.default_rng((_DRAWN, *self._seed, epoch, place)))
         if self._task.beside is not None:
             group = replace(group, draws=(_HIDDEN, *self._seed, epoch, place))
         if mirrored is None or np.random.default_rng((_MIRRORED, *self._seed, epoch, place)).random() < 0.5:
@@ -191,6 +194,11 @@ class PhotoTask(GroupTask):
             "encoder.recompute=true, train.activation_checkpointing=true, encoder.region_chunk=64, a smaller "
             "detector.short_edge",
         )
+
+
+def drawn_once(groups: Sequence[TaskGroup], draw: DrawGroup) -> list[TaskGroup]:
+    """Groups that are asked about, each with what is drawn for it: the same in every run."""
+    return [draw(group, np.random.default_rng((_DRAWN, place))) for place, group in enumerate(groups)]
 
 
 class TurnsTask(AlternatingTask):

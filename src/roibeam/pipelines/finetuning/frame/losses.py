@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roibeam.model.common.losses import SumCount, accuracy, binary_cross_entropy, cross_entropy, soft_cross_entropy
+from roibeam.model.common.losses import (
+    SumCount,
+    accuracy,
+    binary_cross_entropy,
+    cross_entropy,
+    precise,
+    soft_cross_entropy,
+)
+from roibeam.model.imagebert.retrieval import triplet_loss
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.task_losses import (
     DENOMINATORS,
@@ -151,6 +159,16 @@ def _choice_bce(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
     return binary_cross_entropy(scores, F.one_hot(targets, scores.shape[1]), real)
 
 
+def _all_three(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
+    """Per group: the mean of its pairs' binary losses, and the other two of ImageBERT (section 4.4)."""
+    logits = precise(scores)
+    is_right = F.one_hot(targets, scores.shape[1]).to(logits.dtype)
+    pairs = F.binary_cross_entropy_with_logits(logits, is_right, reduction="none")
+    binary = (pairs.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1)).sum()
+    others = cross_entropy(scores, targets), triplet_loss(scores, targets)
+    return SumCount(binary + sum(term.total for term in others), others[0].count)
+
+
 def _regions(per: str, rules: Mapping[str, Any]) -> TaskLoss:
     def term(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
         return region_bce(scores, targets, real, per=per)
@@ -186,6 +204,10 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
         CHOICE: {
             "softmax": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
             "sigmoid": TaskLoss(_number, _choice_bce, lambda targets, real: int(real.sum())),
+            "multi_class": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _all),
+            "binary": TaskLoss(_number, _choice_bce, lambda targets, real: int(real.sum())),
+            "triplet": TaskLoss(_number, lambda scores, targets, real: triplet_loss(scores, targets), _all),
+            "all_three": TaskLoss(_number, _all_three, _all),
         },
         PHRASE: {
             "captions": TaskLoss(_grounded, _grounding_term("captions"), _all, "best_covers", _best_covers),

@@ -10,6 +10,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos
 from roibeam.pipelines.finetuning.frame.seeds import best_of_seeds
 from roibeam.pipelines.finetuning.rows import PHRASE, REGION
+from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
@@ -36,6 +37,8 @@ class PredictRequest:
         permute_images: show every group another group's images, drawn by `seed`.
         batch_size: groups at once.
         device, threads: as of `RequestedTraining`.
+        max_images, folds: of a task that is asked of all pairs: how many images are searched, drawn by `seed`, 0 for
+            all; and in how many parts, each by itself.
         task: file of a task of one's own that the run learned; None for one of `TASKS`.
         page: file to write a page of the best and the worst predictions to; None for none.
         command: as it was typed, for the card.
@@ -55,6 +58,8 @@ class PredictRequest:
     batch_size: int = 64
     device: str = "auto"
     threads: int | None = None
+    max_images: int = 0
+    folds: int = 1
     task: str | None = None
     page: Path | None = None
     command: str = ""
@@ -96,6 +101,8 @@ def check_predict(request: PredictRequest) -> None:
     named.look(lambda: _refuse_folder("--page", request.page))
     named.check()
     assert found is not None
+    if not asks_pairs(request) and (request.max_images or request.folds != 1):
+        raise ValueError("--max-images and --folds are of retrieval; leave them out")
     described = [saved_config(each.source.parent)["task"] for each in found]
     if len({each["task"] for each in described}) > 1:
         tasks = " and ".join(each["task"] for each in described)
@@ -118,6 +125,12 @@ def check_predict(request: PredictRequest) -> None:
         for each, reads in zip(found, from_photos, strict=True):
             if not reads:
                 check_feature_space(each, store)
+
+
+def asks_pairs(request: PredictRequest) -> bool:
+    """Whether the task of a run is asked of all texts with all images; ValueError as `PredictRequest.checkpoints`."""
+    task = saved_config(request.checkpoints()[0].source.parent)["task"]["task"]
+    return task in TASKS and TASKS[task].all_pairs
 
 
 def _check_text_alone(request: PredictRequest) -> None:

@@ -24,8 +24,7 @@ from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair, check
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart
 from roibeam.pipelines.finetuning.own_task_file import is_own
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.scored_tasks import MissingFileError
-from roibeam.pipelines.finetuning.task import DownstreamTask, has_target
+from roibeam.pipelines.finetuning.task import SPLITS, DownstreamTask, has_target
 from roibeam.pipelines.finetuning.trained_photos import (
     PhotoNames,
     check_given_rules,
@@ -35,6 +34,7 @@ from roibeam.pipelines.finetuning.trained_photos import (
     seen_before,
 )
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.sources.task_files import MissingFileError
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def guarded_data(
         notes.append(f"{counted(before - len(data.train.groups), 'group')} of held-out images left out")
         trained = data.train.image_ids()
     notes += _validation_leaks(data, names, start, allowed=allowed)
-    if is_own(request.task):
+    if is_own(request.task) or task.reported_by == SPLITS:
         notes += check_read_splits(_other_splits(task), trained, names, allowed=allowed)
     else:
         rule = task.reported_by or request.task

@@ -23,6 +23,7 @@ class OpenTask:
         check: reads a result file and raises ValueError for what is wrong with it.
         measures: scores a result file.
         is_own: whether the data are the user's, so that no official number of rows is known.
+        numbers: what of a result file is no mean over rows, for the card; None for nothing.
     """
 
     metric: str
@@ -32,6 +33,7 @@ class OpenTask:
     check: Callable[[str], object]
     measures: Callable[[str], Measures]
     is_own: bool = False
+    numbers: Callable[[str], Mapping[str, float]] | None = None
 
 
 @dataclass(frozen=True)

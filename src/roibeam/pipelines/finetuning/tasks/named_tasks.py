@@ -16,6 +16,7 @@ from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, open_nlvr2
 from roibeam.pipelines.finetuning.tasks.referring import SPLITS as REFERRING
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.referring_task import check_referring, open_referring
+from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import RetrievalOptions, open_retrieval
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_task import check_vcr, open_vcr
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
@@ -27,6 +28,7 @@ TASKS: Mapping[str, NamedTask] = MappingProxyType(
         "vqa": NamedTask(VqaOptions, open_vqa_or_table),
         "labels": NamedTask(LabelsOptions, open_labels),
         "vcr": NamedTask(VcrOptions, open_vcr, check_vcr),
+        "retrieval": NamedTask(RetrievalOptions, open_retrieval, all_pairs=True),
         "nlvr2": NamedTask(Nlvr2Options, open_nlvr2),
         ENTITIES: NamedTask(EntitiesOptions, open_entities),
         **{name: glue_task(name) for name in GLUE_TASKS},
