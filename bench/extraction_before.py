@@ -1,9 +1,9 @@
 """What extraction costs beside another checkout: `python bench/extraction_before.py CHECKOUT PHOTOS [--rounds 7]`.
 
-`roibeam extract` of a folder of photos by the toy detector, from CHECKOUT and from here, in turns: whole processes of one
-thread, on the same photos. Figures are CPU seconds of the process and its children, which other processes of the machine
-change less than they change the clock; the ratio is that of the same round, with 95 % of the medians of resampled rounds.
-The content of both stores must be the same.
+`roibeam extract` of a folder of photos by the toy detector, from CHECKOUT and from here, in turns: whole processes of
+one thread, on the same photos. Figures are CPU seconds of the process and its children, which other processes of the
+machine change less than they change the clock; the ratio is that of the same round, with 95 % of the medians of
+resampled rounds. The content of both stores must be the same.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -58,7 +59,7 @@ def main() -> None:
         (folder / "photos").mkdir()
         for path in sorted(arguments.photos.iterdir())[: arguments.num_photos]:
             shutil.copyfile(path, folder / "photos" / path.name)
-        arms = {
+        arms: dict[str, Callable[[], float]] = {
             each: partial(cpu_seconds, checkout, folder / "photos", folder / each)
             for each, checkout in checkouts.items()
         }
