@@ -98,7 +98,7 @@ def hurt_on_disk(store: Original, choose: random.Random, seed: int) -> str:
     elif kind == "swap":
         other = choose.choice(sorted(set(store.files) - {name}))
         (store.folder / other).rename(path)
-        (store.folder / other).write_bytes(store.files[path.name])
+        (store.folder / other).write_bytes(store.files[name])
     else:
         path.symlink_to(choose.choice(["/dev/zero", "/etc/passwd", path.name, "nowhere", "."]))
     return f"{kind} {name}"
