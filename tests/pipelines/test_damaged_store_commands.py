@@ -45,7 +45,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Original, Command
     store = write_original(tmp_path_factory.mktemp("damaged") / "store", kinds)
     return store, {
         "verify": verifies, "copy": copies, "diff": differs, "info": shows,
-        **{name: exports(name) for name in FORMATS},
+        "show": Showing.of(store), **{name: exports(name) for name in FORMATS},
         "evaluate": Evaluation.of(store, tmp_path_factory.mktemp("evaluated"), has_captions=False),
     }  # fmt: skip
 
@@ -65,7 +65,7 @@ def extracted(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str,
     assert {"annotations.parquet", "plan.json", "plan/part-00000.jsonl"} <= set(store.files)
     return store, {
         "verify": verifies, "copy": copies, "diff": differs, "info": shows, "repair": repairs,
-        "mend": Repair(folder / "images"), "butd-tsv": exports("butd-tsv"),
+        "show": Showing.of(store), "mend": Repair(folder / "images"), "butd-tsv": exports("butd-tsv"),
         "evaluate": Evaluation.of(store, tmp_path_factory.mktemp("evaluated"), has_captions=True),
     }  # fmt: skip
 
@@ -148,6 +148,23 @@ def repairs(store: Original, out: Path, *, is_sealed: bool) -> None:
 
 
 @dataclass(frozen=True)
+class Showing:
+    """Some images of the store, shown; `said` is what is said of the unhurt ones."""
+
+    said: dict[str, str]
+
+    @classmethod
+    def of(cls, store: Original) -> Showing:
+        ids = list(store.wanted)
+        return cls({image_id: run("store", "show", store.folder, image_id)[1] for image_id in (ids[0], ids[-1])})
+
+    def __call__(self, store: Original, out: Path, *, is_sealed: bool) -> None:
+        for image_id, unhurt in self.said.items():
+            code, said = run("store", "show", store.folder, image_id)
+            assert code or is_sealed or said == unhurt, said
+
+
+@dataclass(frozen=True)
 class Repair:
     """A repair from the photos: what it calls done is whole, and what it was."""
 
@@ -222,6 +239,26 @@ class Evaluation:
 
 def _figures(folder: Path) -> Any:
     return json.loads((folder / "results.json").read_text())["figures"]
+
+
+def test_a_record_is_compared_before_a_person_or_a_model_sees_it(
+    written: tuple[Original, Commands], tmp_path: Path
+) -> None:
+    """`store show` and `probe` read one record, without the ways that training and copies go."""
+    store, commands = written
+    row, image_id = store.rows[0], next(iter(store.wanted))
+    data = bytearray(store.files[store.data_name])
+    data[row.region_offset + row.region_length // 2] ^= 1
+    try:
+        (store.folder / store.data_name).unlink()
+        (store.folder / store.data_name).write_bytes(data)
+        model, *_ = commands["evaluate"].arguments  # type: ignore[attr-defined]
+        files = ("--store", store.folder, "--tokenizer", model.parent / "vocab.txt", "--out", tmp_path / "a.svg")
+        for words in (("store", "show", store.folder, image_id), ("probe", model, image_id, "a picture", *files)):
+            code, said = run(*words, seconds=600)
+            assert code == 1 and f"record {image_id!r}: region value has checksum" in said, (words, said)
+    finally:
+        restore(store)
 
 
 def examine(store: Original, commands: Commands, place: Path, seed: int) -> str:

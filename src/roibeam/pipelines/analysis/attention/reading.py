@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def read_asked(store: FeatureStore, samples: EvaluationSamples, request: Attenti
     finder = ImageFinder(store.ids())
     found = {image.name: finder.find(image.name) for image in images}
     _check_match(found, request)
-    record_of = lru_cache(maxsize=max(request.batch_size, 1))(store.__getitem__)
+    record_of = lru_cache(maxsize=max(request.batch_size, 1))(partial(store.get, check=True))
 
     def find(name: str) -> RegionRecord | None:
         record_id = found[name]
