@@ -14,7 +14,7 @@ import pytest
 from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.trained_photos import PhotoNames, check_own_splits, seen_before
+from roibeam.pipelines.finetuning.trained_photos import PhotoNames, check_own_splits, other_tasks_leaks, seen_before
 from roibeam.pipelines.sources.held_out import HeldOut, reported_files
 from roibeam.pipelines.sources.image_identity import Key
 from roibeam.pipelines.training.run_folder.trained_images import known_keys, trained_report, write_trained_images
@@ -115,6 +115,21 @@ def test_a_file_that_is_trained_on_as_a_whole_is_told_and_not_refused(official: 
     test.write_text('{"questions": [{"image_id": "x"}]}')
     (_, damaged) = check_own_splits("vqa", official, [val], [coco(3)], names, allowed=False)
     assert damaged.startswith("held-out images of vqa cannot be looked for: ")
+
+
+def test_files_of_other_tasks_beside_the_tasks_own_are_looked_at(official: Path) -> None:
+    """RefCOCO+'s are read too, the own ones not again, one that cannot be read says nothing."""
+    (official / "vcr").mkdir()
+    (official / "vcr" / "val.jsonl").write_text("no json\n")
+    train = official / "vqa" / "v2_OpenEnded_mscoco_train2014_questions.json"
+    trained = [coco(1, "train2014"), coco(2, "train2014"), coco(3)]
+    by_name, referring = other_tasks_leaks("vqa", official, [train], trained, PhotoNames())
+    assert by_name.startswith("1 image of validation and test splits, as its name says: 1 of COCO's val2014")
+    assert referring == (
+        f"refcoco+/refs(unc).p, refcoco: 1 of 1 held-out image inside: {trained[0]} (COCO 1): what is measured on "
+        "them is not held out"
+    )
+    assert other_tasks_leaks("vqa", official, [train], trained[1:2], PhotoNames()) == []
 
 
 def test_finetuning_refuses_test_images_and_drops_those_of_other_tasks(
