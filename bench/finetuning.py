@@ -4,9 +4,9 @@
     python bench/finetuning.py loader                                         # questions/s of one process
 
 A step is zero_grad, forward, the task's loss, backward and torch's fused AdamW, in both arms; weights, batches and
-losses are the same and compared first, dropout is 0. Base size, float32. A batch has 4 rows, of VQA as many questions,
-of VCR one with its four answers: two models of base size share a small machine. Rows have 12 to 40 pieces and images 10
-to 60 regions, uniformly drawn from a fixed seed. Both sides pad to the longest, though ViLBERT's own loader always pads
+losses are the same and compared first, dropout is 0. Base size, float32. A batch has 16 rows, of VQA as many questions,
+of VCR four with their four answers each. Rows have 12 to 40 pieces and images 10 to 60 regions, uniformly drawn from a
+fixed seed. Both sides pad to the longest, though ViLBERT's own loader always pads
 to 100 regions. Region features are given on both sides. In round i all arms take batch i; ratios are taken inside a
 round (store_rounds.py). Ours have an image once a question of VCR, as the frame makes its batches; with --unshared a
 further arm has it once a row.
@@ -52,7 +52,7 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 
 ANSWERS = 3129
 PIECES, REGIONS = (12, 40), (10, 60)
-QUESTIONS = {"vqa": 4, "vcr": 1}
+QUESTIONS = {"vqa": 16, "vcr": 4}
 CHOICES = {"vqa": 1, "vcr": 4}
 NAMED = 4  # pieces of a row of VCR that name a box
 BAR = 1.5
@@ -84,9 +84,10 @@ class Drawn:
         return self.features.sum(dim=1) / self.regions.sum(dim=1, keepdim=True)
 
 
-def draw(task: str, seed: int) -> Drawn:
+def draw(task: str, seed: int, questions: int = 0) -> Drawn:
+    """A batch of so many questions; 0 for those of `QUESTIONS`."""
     generator = torch.Generator().manual_seed(seed)
-    questions, choices = QUESTIONS[task], CHOICES[task]
+    questions, choices = questions or QUESTIONS[task], CHOICES[task]
 
     def sizes(least: int, most: int, *shape: int) -> Tensor:
         return torch.randint(least, most + 1, shape, generator=generator)

@@ -45,8 +45,8 @@ def main() -> None:
     sizes, pictures = (QUICK, QUICK_PICTURES) if options.quick else (FULL, PICTURES)
     weights = work / "weights" if options.quick else KEPT / "weights"
     runs = Runs(
-        PretrainingRuns(World(work, sizes), weights=weights, quick=options.quick),
-        TaskRuns(TaskWorld(work, pictures), weights=weights, quick=options.quick),
+        PretrainingRuns(World(work, sizes), weights=weights, quick=options.quick, device=options.device),
+        TaskRuns(TaskWorld(work, pictures), weights=weights, quick=options.quick, device=options.device),
         results.resolve(),
         arms=options.only or ([*QUICK_ARMS, *QUICK_TASK_ARMS] if options.quick else list(ALL_ARMS)),
         seeds=options.seeds or (SEEDS[:1] if options.quick else SEEDS),
@@ -59,7 +59,7 @@ def main() -> None:
             print(f"{run.name:40} {'missing' if run in missing else 'there':8} {run.arm.what}")
     else:
         if not options.page:
-            words = ["--work", str(work), "--results", str(results), *(["--quick"] if options.quick else [])]
+            words = ["--work", str(work), "--results", str(results), "--device", options.device, *(["--quick"] if options.quick else [])]
             make(runs, options.jobs, words)
         page = work / "evidence.md" if options.quick else ROOT / "docs" / "evidence.md"
         say(f"{write(runs, page, quick=options.quick)}")
@@ -75,6 +75,7 @@ def _parsed() -> argparse.Namespace:
         "--only", nargs="+", metavar="ARM", choices=ALL_ARMS, help="these arms alone, such as perfect/vilbert"
     )
     parser.add_argument("--seeds", type=int, nargs="+", help="these seeds alone")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda: a GPU for all runs at once [cpu]")
     parser.add_argument("--work", type=Path, help="pictures, stores, runs [default: build/evidence]")
     parser.add_argument("--results", type=Path, help="answers [default: bench/evidence/results; quick: in WORK]")
     parser.add_argument("--list", action="store_true", help="arms, and which runs are missing; nothing is run")

@@ -31,6 +31,7 @@ class BesideCaptions:
     Args:
         chosen: the captions that are asked about, one of each picture.
         beside: a caption of each picture that stands before them.
+        device: where the model is.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class BesideCaptions:
         samples: EvaluationSamples,
         chosen: EvaluationSet,
         beside: Corpus,
+        device: torch.device,
     ) -> None:
-        self._model, self._samples = model, samples
+        self._model, self._samples, self._device = model, samples, device
         self._chosen = chosen
         of_id = {beside.record_id(row): beside.caption(row) for row in range(len(beside))}
         self._first = [samples.text(of_id[image_id]).ids for image_id in chosen.image_ids]
@@ -83,8 +85,8 @@ class BesideCaptions:
         found = []
         for start in range(0, len(pairs), BATCH):
             rows = [self._row(asked, image) for asked, image in pairs[start : start + BATCH]]
-            log_odds: Tensor = self._model.match_log_odds(self._model.encode(self._samples.batch(rows)))
-            found.append(log_odds.float().numpy())
+            log_odds: Tensor = self._model.match_log_odds(self._model.encode(self._samples.batch(rows).to(self._device)))
+            found.append(log_odds.float().cpu().numpy())
         return np.concatenate(found)
 
     def _row(self, asked: int, image: int) -> EvaluationRow:

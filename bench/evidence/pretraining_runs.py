@@ -20,10 +20,11 @@ class PretrainingRuns:
     Args:
         weights: folder of the weights that are kept; None keeps none.
         quick: few steps, to see that all of it works.
+        device: where models are trained and asked, as `--device`.
     """
 
-    def __init__(self, world: World, *, weights: Path | None, quick: bool) -> None:
-        self.world, self.weights, self.quick = world, weights, quick
+    def __init__(self, world: World, *, weights: Path | None, quick: bool, device: str = "cpu") -> None:
+        self.world, self.weights, self.quick, self.device = world, weights, quick, device
 
     def folder(self, arm: Arm, seed: int) -> Path:
         return self.world.work / "runs" / f"{arm.id}-{seed}"
@@ -75,11 +76,16 @@ class PretrainingRuns:
             *("--validation-captions", str(world.captions("validation"))),
             *(["--text-corpus", str(world.corpus)] if arm.text_corpus else []),
             *(["--labels", str(world.labels), "--labels-photos", str(world.photos)] if arm.labels else []),
-            *("--seed", str(seed), "--device", "cpu", "--threads", "1", *start),
+            *("--seed", str(seed), "--device", self.device, "--threads", "1", *self._loaders, *start),
             *arm.arguments(steps=self.steps(arm)),
         ]
         logged(command, folder.with_suffix(".log"))
         (folder / "trained").touch()
+
+    @property
+    def _loaders(self) -> tuple[str, ...]:
+        """A GPU would wait for batches that are made between its steps; they are the same, wherever they are made."""
+        return () if self.device == "cpu" else ("--set", "data.workers=1")
 
     def _tallies(self, arm: Arm, seed: int) -> dict[str, Any]:
         from evidence.mask_patterns import patterns_tally
@@ -88,7 +94,7 @@ class PretrainingRuns:
 
         folder = self.folder(arm, seed)
         with FeatureStore(self.world.store(arm.store)) as store:
-            asked = Asked(folder, store, self.world)
+            asked = Asked(folder, store, self.world, device=self.device)
             tallies: dict[str, Any] = dict(asked.measured(arm.measures))
             if (MATCHING in arm.measures or BESIDE in arm.measures) and arm.captions != "permuted":
                 captions = self.world.captions(arm.captions)

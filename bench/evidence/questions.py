@@ -42,7 +42,6 @@ SEED = 20  # of wrong pictures and of the regions asked about
 BATCH = 64
 REGIONS_ASKED = 3  # of a picture
 OVERLAPS = (0.1, 0.5)  # borders between regions that stand alone, touch others, and are mostly covered by one
-CPU = torch.device("cpu")
 GROUNDED = frozenset(ATTRIBUTES) | {
     word for name in CATEGORIES for word in (name, PLURALS.get(name, name + "s"))
 }  # fmt: skip
@@ -57,18 +56,23 @@ class Tally:
 
 
 class Asked:
-    """A model and the pictures that it is asked about. One that was trained end to end looks at their photos."""
+    """A model and the pictures that it is asked about. One that was trained end to end looks at their photos.
 
-    def __init__(self, run: Path, store: FeatureStore, world: World) -> None:
+    Args:
+        device: where it computes, as torch names it.
+    """
+
+    def __init__(self, run: Path, store: FeatureStore, world: World, *, device: str = "cpu") -> None:
         found = load_model_or_joint(str(run))
-        self.model: Any = found.model
+        self._device = torch.device(device)
+        self.model: Any = found.model.to(self._device)
         self._scratch, self._world, self._store = world.work, world, store
         self.tokenizer = load_tokenizer(str(found.tokenizer))
         rows, _ = join_captions(store, CaptionFile(str(world.captions("test"))).captions(), 1.0)
         corpus, features = Corpus(store, rows), None
         if isinstance(found, JointCheckpoint):
             photos = open_photos(store, rows.captioned_ids(), None)
-            features = PhotoFeatures(found.joint, photos, scratch=world.work, device=CPU)
+            features = PhotoFeatures(found.joint, photos, scratch=world.work, device=self._device)
         classes = known_classes(store, corpus.record(0))
         self.samples = EvaluationSamples(self.model.config, self.tokenizer, num_classes=classes, features=features)
         self.chosen: EvaluationSet = evaluation_set(corpus)
@@ -149,14 +153,14 @@ class Asked:
 
     def matching(self) -> Iterator[tuple[str, Tally]]:
         for measure in matching_measures(
-            self.model, self.samples, self.chosen, seed=SEED, batch_size=BATCH, device=CPU
+            self.model, self.samples, self.chosen, seed=SEED, batch_size=BATCH, device=self._device
         ):
             if measure.name == "matching_accuracy":
                 yield "matching", Tally(measure.sums, measure.counts)
 
     def retrieval(self) -> Iterator[tuple[str, Tally]]:
         directions = retrieve(
-            self.model, self.samples, self.chosen, folds=1, batch_size=256, device=CPU, scratch=self._scratch
+            self.model, self.samples, self.chosen, folds=1, batch_size=256, device=self._device, scratch=self._scratch
         )
         for direction in directions:
             for measure in direction.measures(len(self.chosen.image_ids)):
@@ -165,7 +169,7 @@ class Asked:
     def beside(self) -> Iterator[tuple[str, Tally]]:
         """Matching and retrieval with a true caption of the candidate picture before the one that is asked about."""
         rows, _ = join_captions(self._store, CaptionFile(str(self._world.captions("beside"))).captions(), 1.0)
-        other = BesideCaptions(self.model, self.samples, self.chosen, Corpus(self._store, rows))
+        other = BesideCaptions(self.model, self.samples, self.chosen, Corpus(self._store, rows), self._device)
         yield f"matching {BESIDE}", Tally(*other.matching(SEED))
         for name, right, asked in other.retrieval():
             yield f"{name} {BESIDE}", Tally(right, asked)
@@ -177,7 +181,7 @@ class Asked:
         for start in range(0, len(rows), BATCH):
             part = rows[start : start + BATCH]
             randoms = [np.random.default_rng([SEED, start + place]) for place in range(len(part))]
-            for _, scored in scored_rows(self.model, self.samples, part, randoms, CPU):
+            for _, scored in scored_rows(self.model, self.samples, part, randoms, self._device):
                 term = scored.metrics[name]
                 found.append((float(term.total), int(term.count)))
         return found

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from evidence.arms import ARMS, SEEDS, Arm
 from evidence.pretraining_runs import PretrainingRuns
@@ -73,7 +74,7 @@ class Runs:
 
     def _seconds_of(self, run: Run) -> float:
         known = [self._read(Run(run.arm, seed)) for seed in SEEDS]
-        found = [answers["seconds"] for answers in known if answers is not None]
+        found = [answers["seconds"] for answers in known if answers is not None and answers["seconds"] is not None]
         return float(np.mean(found)) if found else SECONDS_A_STEP * self._steps(run.arm)
 
     def go(self, jobs: int, say: Callable[[str], None], *, words: Sequence[str]) -> None:
@@ -121,14 +122,18 @@ class Runs:
             "seed": run.seed,
             "command": self.command(run.arm),
             "steps": self._steps(run.arm),
-            # Of processors, its own and of its training.
-            "seconds": round(sum(os.times()[:4]), 1) if before is None else before["seconds"],
+            # Of processors, its own and of its training; of a run on a GPU they would tell nothing.
+            "seconds": self._processor_seconds() if before is None else before["seconds"],
+            **({} if self.pretraining.device == "cpu" else {"device": torch.cuda.get_device_name()}),
             **found,
         }
         aside = self.result(run).with_suffix(".part")
         aside.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(json.dumps(answers, separators=(",", ":")) + "\n", encoding="utf-8")
         aside.rename(self.result(run))
+
+    def _processor_seconds(self) -> float | None:
+        return round(sum(os.times()[:4]), 1) if self.pretraining.device == "cpu" else None
 
     def _is_trained(self, run: Run) -> bool:
         return isinstance(run.arm, Arm) and self.pretraining.is_trained(run.arm, run.seed)

@@ -89,7 +89,7 @@ def runs(evidence: Evidence) -> Iterator[str]:
         "`make evidence` trains what is missing, and `make evidence ARGS=--list` names it. Each run trains by the "
         "command shown. *Last quarter* is what hidden words and matching still gained there, in points, on "
         "pictures for validation: much of it says that the model was not done. Seconds are of one core that did "
-        "other work too."
+        "other work too; runs on a GPU, which is named, have none."
     )
     rows = []
     for arm in evidence.commands:

@@ -25,10 +25,11 @@ class TaskRuns:
     Args:
         weights: folder of the kept weights.
         quick: few steps, to see that all of it works.
+        device: where models are trained and asked, as `--device`.
     """
 
-    def __init__(self, world: TaskWorld, *, weights: Path, quick: bool) -> None:
-        self.world, self.weights, self.quick = world, weights, quick
+    def __init__(self, world: TaskWorld, *, weights: Path, quick: bool, device: str = "cpu") -> None:
+        self.world, self.weights, self.quick, self.device = world, weights, quick, device
 
     def folder(self, arm: TaskArm, seed: int) -> Path:
         return self.world.work / "runs" / f"{arm.id}-{seed}"
@@ -60,7 +61,7 @@ class TaskRuns:
                     self.weights / arm.shape, self.world.work / "untrained" / f"{arm.shape}-{seed}", seed
                 )
             files = ("--store", str(self.world.store(arm.store)), "--data", str(self.world.files(arm.rules.name)))
-            where = ("--seed", str(seed), "--device", "cpu", "--threads", "1")
+            where = ("--seed", str(seed), "--device", self.device, "--threads", "1")
             command = [*ROIBEAM, "finetune", str(folder), "--from", str(start), *files, *where]
             logged([*command, *arm.arguments(steps=self.steps(arm))], folder.with_suffix(".log"))
             (folder / "trained").touch()
@@ -87,7 +88,7 @@ class TaskRuns:
         folder, files = self.folder(arm, seed), self.world.files(arm.rules.name)
         out = folder / f"said-{split}{''.join(how)}"
         command = [*ROIBEAM, "predict", str(folder), "--store", str(self.world.store(arm.store)), "--data", str(files)]
-        command += ["--split", split, "--out", str(out), "--device", "cpu", "--threads", "1", *how]
+        command += ["--split", split, "--out", str(out), "--device", self.device, "--threads", "1", *how]
         if not out.exists():
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         measures = SCORED_TASKS[arm.rules.name].open(files, split, STRICT).measures(str(out))
