@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from asked_models import SIZES
 from in_process import run_roibeam
+from tiny_commands import tiny_run
 
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from fuzz_child import in_a_child, limited_time
@@ -28,6 +29,8 @@ from store_mutations import FAMILIES, Original, hurt, original_of, write_origina
 from roibeam.features.exchange.formats import FORMATS, format_named
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.inputs.captioned.checked_reads import SAMPLE_ONE_IN
+from roibeam.pipelines.inputs.captioned.corpus import CheckedViews
 
 _PLACES = ("link", "pipe", "swap")  # what lies in the place of a file: "swap" is another file of the store
 _SECONDS = 20  # of one command
@@ -253,19 +256,38 @@ def _figures(folder: Path) -> Any:
 def test_a_record_is_compared_before_a_person_or_a_model_sees_it(
     written: tuple[Original, Commands], tmp_path: Path
 ) -> None:
-    """`store show` and `probe` read one record, without the ways that training and copies go."""
+    """One bit of a feature, in every command that reads records to show them or to learn from them."""
     store, commands = written
-    row, image_id = store.rows[0], next(iter(store.wanted))
+    image_id = next(one.image_id for one in store.wanted.values() if one.num_regions > 2)
+    row = next(row for row in store.rows if row.key == image_id.encode())
     data = bytearray(store.files[store.data_name])
     data[row.region_offset + row.region_length // 2] ^= 1
+    model, *_ = commands["evaluate"].arguments  # type: ignore[attr-defined]
+    files = ("--store", store.folder, "--tokenizer", model.parent / "vocab.txt")
+    rows = "".join(f"{each},a,{number % 2}\n" for number, each in enumerate(store.wanted))
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.csv").write_text(f"image,text,label\n{rows}")
+    captioned = (*files, "--captions", model.parent / "captions.tsv", *tiny_run(6), "--threads", 1)
+    learned = ("--data", tmp_path, "--steps", 6, "--set", "data.batch_size=4", "--set", "data.shared_images=true")
     try:
         (store.folder / store.data_name).unlink()
         (store.folder / store.data_name).write_bytes(data)
-        model, *_ = commands["evaluate"].arguments  # type: ignore[attr-defined]
-        files = ("--store", store.folder, "--tokenizer", model.parent / "vocab.txt", "--out", tmp_path / "a.svg")
-        for words in (("store", "show", store.folder, image_id), ("probe", model, image_id, "a picture", *files)):
+        for words in (
+            ("store", "show", store.folder, image_id),
+            ("probe", model, image_id, "a picture", *files, "--out", tmp_path / "a.svg"),
+            ("pretrain", tmp_path / "pretrained", *captioned),
+            ("finetune", tmp_path / "learned", "--task", "labels", "--from", model, *files, *learned, "--threads", 1),
+        ):
             code, said = run(*words, seconds=600)
             assert code == 1 and f"record {image_id!r}: region value has checksum" in said, (words, said)
+        with FeatureStore(store.folder) as opened:
+            opened.checked_one_in = SAMPLE_ONE_IN
+            read = CheckedViews(opened)
+            others = [each for each in store.wanted if each != image_id][: SAMPLE_ONE_IN - 1]
+            assert all(read(each).equals(store.wanted[each]) for each in others)
+            assert not read(image_id).equals(store.wanted[image_id])
+            with pytest.raises(ValueError, match="region value has checksum"):
+                CheckedViews(opened)(image_id)
     finally:
         restore(store)
 
