@@ -1,10 +1,10 @@
 """What extraction costs beside another checkout: `python bench/extraction_before.py CHECKOUT PHOTOS [--rounds 40]`.
 
-`roibeam extract` of a folder of photos by the toy detector, from CHECKOUT and from here: two processes of one thread that
-stay, so that imports and the detector's first call are not in it, take turns on the same photos. Figures are CPU seconds
-of the process and its children, which other processes of the machine change less than they change the clock; turns are
-short, so what they do change changes both. The ratio is that of the same round, with 95 % of the medians of resampled
-rounds. The content of both stores must be the same.
+`roibeam extract` of a folder of photos by the toy detector, from CHECKOUT and from here: two processes of one thread
+that stay, so that imports and the detector's first call are not in it, take turns on the same photos. Figures are CPU
+seconds of the process and its children, which other processes of the machine change less than they change the clock;
+turns are short, so what they do change changes both. The ratio is that of the same round, with 95 % of the medians of
+resampled rounds. The content of both stores must be the same.
 """
 
 from __future__ import annotations
