@@ -154,8 +154,14 @@ def test_finetuning_refuses_test_images_and_drops_those_of_other_tasks(
     wrong = roibeam(*words, "--drop-held-out")
     assert wrong.code == 1 and "--drop-held-out: name what is held out" in one_line(wrong)
     assert not out.exists()
-    done = roibeam(*words, *rule, "--drop-held-out")
+    (data / "dataset_coco.json").write_text(
+        json.dumps({"images": [{"filename": f"{images[2]}.jpg", "imgid": 2, "split": "test", "sentences": []}]})
+    )
+    done = roibeam(*words, *rule, "--drop-held-out", "--set", "layout.max_pieces=5")
     assert done.code == 0 and "1 group of held-out images left out" in done.err
+    assert f"dataset_coco.json, karpathy: 1 of 1 held-out image inside: {images[2]}: what is measured" in done.err
+    assert "3 training texts longer than a row: 5 pieces are read of each" in done.err
+    assert "1 validation text longer than a row" in done.err
     (tmp_path / "all.txt").write_text("\n".join(images))
     told = roibeam("leaks", out, "--held-out", f"list={tmp_path}/all.txt")
     assert told.out.splitlines()[0].startswith(f"list: 3 of {len(images)} held-out images inside: {images[0]}, ")
