@@ -409,3 +409,33 @@ def test_images_without_a_record_stop_it_unless_fewer_are_allowed(
         asked = asked_of(world, store, build("vilbert"), min_match=0.1)
     assert len({each.name for each in asked.captions}) == 8
     assert any(note.startswith("32 images without a record in the store: ") for note in asked.notes)
+
+
+def test_fewer_regions_are_the_strongest_for_heads_baseline_and_ceiling_alike(world: World) -> None:
+    model = build("visualbert")
+    with FeatureStore(world.store) as store:
+        whole, few = (asked_of(world, store, model, max_images=3, max_regions=most) for most in (0, 2))
+        for caption in few.captions:
+            every, kept = whole.record_of(caption.record_id), few.record_of(caption.record_id)
+            best = np.sort(np.argsort(-every.class_scores, kind="stable")[:2])
+            np.testing.assert_array_equal(kept.boxes, every.boxes[best])
+        looks = looks_of(model, world, few)
+        assert looks.covered.mean() < looks_of(model, world, whole).covered.mean()
+    assert looks.hits[..., 1].sum() == (looks.covered[:, None, None] & np.ones_like(looks.hit)).sum()
+
+
+@pytest.mark.slow
+def test_parses_made_here_ask_about_the_papers_relations(world: World) -> None:
+    """Its words are those of the captions, so that all fit; most arcs are those of the gold parses."""
+    pytest.importorskip("spacy")
+    with FeatureStore(world.store) as store:
+        gold, made = (
+            asked_of(world, store, build("visualbert"), max_images=8, **own) for own in ({}, {"parses": Path("spacy")})
+        )
+    assert not [note for note in made.notes if "parse" in note]
+
+    def arcs(asked: Asked) -> set[tuple[str, int, str, tuple[int, ...]]]:
+        return {(each.name, each.number, q.population, q.pieces) for each in asked.captions for q in each.questions}
+
+    assert {"det", "amod", "pobj", "prep"} <= {each[2] for each in arcs(made)}
+    assert len(arcs(gold) & arcs(made)) > 0.7 * len(arcs(gold))

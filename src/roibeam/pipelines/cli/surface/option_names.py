@@ -128,7 +128,7 @@ _INPUTS = {
     "format": _text("Format of the feature file.", "FORMAT", INPUT),
     "layout": _text("Layout of the file, where its format has several.", "NAME", OUTPUT),
     "match-ids": _text("When two ids mean the same image: exact, or number (the number they end in).", "RULE", INPUT),
-    "task": _text("Task to learn: vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, labels or own.py.", "TASK", INPUT),
+    "task": _text("Task to learn: vqa, vcr, refcoco, retrieval, mrpc or another one, or own.py.", "TASK", INPUT),
     "task-text": _path("Train on a task's own text instead of captions.", "FILE", INPUT, is_advanced=True),
     "text-corpus": _path("Also train on plain text: UTF-8, a sentence or paragraph on each line.", "FILE", INPUT),
     "store-weight": _number("How often to draw from this store, relative to the others.", "WEIGHT", INPUT),
@@ -303,7 +303,7 @@ _PERFECT = {
     ),
 }  # fmt: skip
 _OUTPUTS = {
-    "tasks": _text("Also write tasks about the pictures: VQA v2, VCR, RefCOCO+, NLVR2.", "FOLDER", OUTPUT),
+    "tasks": _text("Also write tasks about the pictures: VQA v2, VCR, RefCOCO+, NLVR2, GLUE.", "FOLDER", OUTPUT),
     "page": _path("Also write a page of the best and the worst predictions, with boxes.", "FILE", OUTPUT),
     "out": _path("Where to write the result.", "PATH", OUTPUT, short="-o"),
     "draw": _path("Also draw the regions on the photo, into this .png file.", "FILE", OUTPUT),

@@ -32,7 +32,7 @@ _WRITING_CONFIG = f".writing-{CONFIG_NAME}"
 _WRITTEN_FIRST = frozenset(
     {
         "tokenizer", ".writing-tokenizer", "trained_images.npy", ".writing-trained_images.npy", BATCH_PAGE,
-        DETECTOR_NAME, _WRITING_CONFIG, LOCK_NAME,
+        "hard_negatives.npz", ".writing-hard_negatives.npz", DETECTOR_NAME, _WRITING_CONFIG, LOCK_NAME,
     }
 )  # fmt: skip
 # How long a run lasts and when its rate falls is often known only when it is on its way.
