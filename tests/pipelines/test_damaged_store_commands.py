@@ -29,6 +29,7 @@ from store_mutations import FAMILIES, Original, hurt, original_of, write_origina
 from roibeam.features.exchange.formats import FORMATS, format_named
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.inputs.captioned.checked_reads import SAMPLE_ONE_IN
 from roibeam.pipelines.inputs.captioned.corpus import CheckedViews
 
@@ -286,8 +287,14 @@ def test_a_record_is_compared_before_a_person_or_a_model_sees_it(
             others = [each for each in store.wanted if each != image_id][: SAMPLE_ONE_IN - 1]
             assert all(read(each).equals(store.wanted[each]) for each in others)
             assert not read(image_id).equals(store.wanted[image_id])
-            with pytest.raises(ValueError, match="region value has checksum"):
-                CheckedViews(opened)(image_id)
+            pair = StorePair(opened, opened)  # of a training that shows regions of two stores
+            for compared in (
+                CheckedViews(opened),
+                pair.__getitem__,
+                lambda each: pair.annotated(each, store.wanted[each]),
+            ):
+                with pytest.raises(ValueError, match="region value has checksum"):
+                    compared(image_id)
     finally:
         restore(store)
 
