@@ -30,6 +30,7 @@ from roibeam.features.exchange.formats import FORMATS, format_named
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
+from roibeam.pipelines.finetuning.tasks.retrieval.neighbours import mean_features
 from roibeam.pipelines.inputs.captioned.checked_reads import SAMPLE_ONE_IN
 from roibeam.pipelines.inputs.captioned.corpus import CheckedViews
 
@@ -292,6 +293,7 @@ def test_a_record_is_compared_before_a_person_or_a_model_sees_it(
                 CheckedViews(opened),
                 pair.__getitem__,
                 lambda each: pair.annotated(each, store.wanted[each]),
+                lambda each: mean_features(opened, [each]),  # of retrieval's hard negatives
             ):
                 with pytest.raises(ValueError, match="region value has checksum"):
                     compared(image_id)
