@@ -23,7 +23,7 @@ from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import Prediction
-from roibeam.pipelines.finetuning.tasks.entities import EntitiesOptions, open_entities
+from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions, open_entities
 
 MEN = "[/EN#1/people a man] and [/EN#2/people a man] near [/EN#9/other it] , [/EN#0/notvisual he] ."
 TWICE = f"{MEN}\nno phrase here .\n"

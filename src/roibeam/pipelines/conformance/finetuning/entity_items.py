@@ -27,7 +27,7 @@ from roibeam.pipelines.finetuning.rows import PHRASE, TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LONGEST
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, lay_out, places_of_phrases
 from roibeam.pipelines.finetuning.systems.visualbert import SYSTEM
-from roibeam.pipelines.finetuning.tasks.entities import EntitiesOptions, entity_groups
+from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions, entity_groups
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.sources.datasets.entities import ANNOTATIONS, SENTENCES, EntityCounts, read_entities
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
-from roibeam.pipelines.finetuning.tasks.glue import GlueOptions
+from roibeam.pipelines.finetuning.tasks.language.glue import GlueOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
 
 _COLUMNS = ("qnli", "cola", "sst-2", "sts-b", "rte", "mnli", "mnli", "qqp", "mrpc")

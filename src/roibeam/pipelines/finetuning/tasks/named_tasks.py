@@ -8,10 +8,10 @@ from types import MappingProxyType
 from roibeam.near_names import name_hint
 from roibeam.pipelines.finetuning.own_task_file import is_own, own_task
 from roibeam.pipelines.finetuning.task import NamedTask
-from roibeam.pipelines.finetuning.tasks.entities import NAME as ENTITIES
-from roibeam.pipelines.finetuning.tasks.entities import EntitiesOptions, open_entities
-from roibeam.pipelines.finetuning.tasks.glue import glue_task
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
+from roibeam.pipelines.finetuning.tasks.language.entities import NAME as ENTITIES
+from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions, open_entities
+from roibeam.pipelines.finetuning.tasks.language.glue import glue_task
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, open_nlvr2
 from roibeam.pipelines.finetuning.tasks.referring import SPLITS as REFERRING
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
