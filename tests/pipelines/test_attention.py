@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -318,6 +319,23 @@ def model_folder(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path
     build("vilbert").save_pretrained(folder)
     world.tokenizer.save(folder.parent / "tokenizer")
     return folder
+
+
+def test_a_damaged_record_is_not_asked(world: World, tmp_path: Path) -> None:
+    """Heads of all layers look at it: a wrong feature would be in every figure."""
+    copied = world._replace(store=tmp_path / "store")
+    shutil.copytree(world.store, copied.store)
+    (path,) = copied.store.glob("*.lmdb")
+    with FeatureStore(copied.store) as store:
+        value = np.ascontiguousarray(next(iter(store)).features).tobytes()
+    data = path.read_bytes()
+    at = data.index(value)
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with (
+        FeatureStore(copied.store) as store,
+        pytest.raises(ValueError, match=r"region value has checksum .*verify --deep"),
+    ):
+        asked_of(copied, store, build("visualbert"))
 
 
 def test_the_command_writes_numbers_and_pictures(

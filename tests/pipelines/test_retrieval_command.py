@@ -16,6 +16,7 @@ from tiny_commands import one_line
 Roibeam = Callable[..., Any]
 WORDS = ("red", "blue", "small", "old", "round", "wet", "tall", "dark")
 THINGS = ("dog", "boat", "tree", "house", "ball", "road", "tower", "horse")
+WEIGHTS = Path(__file__).parents[2] / "bench" / "evidence" / "weights" / "perfect" / "vilbert-base"
 SPLITS = {"train": range(1, 9), "val": range(9, 13), "test": range(13, 17)}
 
 
@@ -76,6 +77,30 @@ def test_eight_images_and_their_captions_are_told_apart_after_training(
     assert text.count('class="right"') == text.count('class="query"') > 5 and "the right one" in text
     _folds_and_some_images(roibeam, asked, data, tmp_path)
     _what_is_refused(roibeam, asked, score, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_pretrained_model_retrieves_toy_pictures_better_after_fine_tuning(roibeam: Roibeam, tmp_path: Path) -> None:
+    """From weights that the evidence keeps, on pictures of another toy world, none of which is trained on."""
+    world, store, data = tmp_path / "world", tmp_path / "store", tmp_path / "world" / "coco"
+    told(roibeam("toyworld", world, "--num-images", 1600, "--perfect-store", store, "--seed", 5, "--json"))
+    run: tuple[Any, ...] = ("--task", "retrieval", "--from", WEIGHTS, "--store", store, "--data", data, "--json")
+    run = (*run, "--device", "cpu", "--threads", 1, "--set", "head.kind=match", "--set", "data.validation_groups=40")
+    found = {}
+    for name, more in (
+        ("zero-shot", ("--steps", 1, "--batch-size", 2, "--learning-rate", 1e-12)),
+        ("tuned", ("--steps", 120, "--batch-size", 16, "--learning-rate", 0.0001)),
+    ):
+        told(roibeam("finetune", tmp_path / name, *run, *more))
+        scores = tmp_path / f"{name}.npy"
+        asked: tuple[Any, ...] = ("--store", store, "--data", data, "--split", "test", "--device", "cpu", "--json")
+        told(roibeam("predict", tmp_path / name, *asked, "--out", scores))
+        card = told(roibeam("score", "retrieval", scores, "--data", data, "--json"))["card"]
+        found[name] = card["numbers"][str(scores)]
+    chance = 100 * (1 + 5 + 10) / 40  # of captions, among forty pictures
+    assert found["zero-shot"]["rsum"] > 2 * chance + 100
+    assert found["tuned"]["rsum"] > found["zero-shot"]["rsum"] + 15
+    assert found["tuned"]["image mean rank"] < found["zero-shot"]["image mean rank"]
 
 
 def _folds_and_some_images(roibeam: Roibeam, asked: tuple[Any, ...], data: Path, folder: Path) -> None:

@@ -62,7 +62,7 @@ def read_asked(store: FeatureStore, samples: EvaluationSamples, request: Attenti
 
     @lru_cache(maxsize=max(request.batch_size, 1))
     def record_of(record_id: str) -> RegionRecord:
-        return _strongest(store[record_id], request.max_regions)
+        return _strongest(store.get(record_id, check=True), request.max_regions)
 
     def find(name: str) -> RegionRecord | None:
         record_id = found[name]

@@ -125,7 +125,7 @@ def _row(row: Mapping[str, Any], images: str) -> Iterator[str]:
 
 def _images(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, Shown]) -> Iterator[str]:
     for number, image_id in enumerate(row["images"]):
-        record = store[image_id]
+        record = store.get(image_id, copy=False, check=True)
         jpeg, why = photos.get(image_id, (None, "the store has no such image"))
         if _kind(row) == "regions":
             boxes = _chosen_boxes(row)

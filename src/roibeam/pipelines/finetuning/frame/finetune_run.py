@@ -194,6 +194,11 @@ def _trained(
         network, photos = _from_photos(request, sections, start, task, network, first, data)
         batches = batches.with_photos(photos)
     batches.check(data.train.groups[0])
+    with waiting("looking for long texts"):
+        cuts = [*batches.notes_of_cuts(data.train.groups, "training"), *batches.notes_of_cuts(data.asked, "validation")]
+    for note in cuts:
+        logger.warning("%s", note)
+    notes = [*notes, *cuts]
     trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed)
     described = _described(request.task, task, sections, start, tokenizer, first, data)
     result = train(

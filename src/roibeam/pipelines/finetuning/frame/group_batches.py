@@ -6,7 +6,7 @@ An image is read, and stands in a batch, once for a group.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from roibeam.features.counted import counted
+from roibeam.features.printable import printable
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_words
@@ -46,6 +48,7 @@ from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
+_MOST_SPECIAL = 16  # of the special pieces of a row, a "?" that a system adds among them
 _SPECIAL = 3  # [CLS] context [SEP] choice [SEP]
 
 
@@ -131,6 +134,33 @@ class GroupBatches:
         record = self._read(group.images[0])
         check_width(self._config, record, more=BOX_NUMBERS * self._options.box_numbers)
         self._global_feature(record)
+
+    def notes_of_cuts(self, groups: Iterable[TaskGroup], what: str) -> list[str]:
+        """One note where texts are longer than a row, so that the model reads only a part of them.
+
+        A task that cuts its texts by a rule of its own has been told so by its options.
+
+        Args:
+            what: the groups are, such as "training".
+        """
+        if self._task is not None and self._task.pieces is not None:
+            return []
+        long: dict[str, int] = {}
+        for group in groups:
+            for row in group.rows:
+                # A piece has a character at least.
+                if sum(len(part.text) for part in row.parts) + _MOST_SPECIAL > self._max_pieces:
+                    spans = self._system.text(self._pieces, row.parts, self._asked.form, len(row.images))
+                    pieces = sum(len(span.ids) for span in spans)
+                    if pieces > self._max_pieces:
+                        long[group.id] = max(pieces, long.get(group.id, 0))
+        if not long:
+            return []
+        longest = max(long, key=lambda each: long[each])
+        return [
+            f"{counted(len(long), f'{what} text')} longer than a row: {self._max_pieces} pieces are read of each "
+            f"(layout.max_pieces), and the longest has {long[longest]} ({printable(longest, 80)})"
+        ]
 
     def batch(self, groups: Sequence[TaskGroup]) -> TaskBatch:
         """

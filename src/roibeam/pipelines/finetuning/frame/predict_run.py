@@ -228,6 +228,8 @@ def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked
             batches = trained.from_photos(batches, store, groups, request.photos)
         for first in [group for group in groups if group.is_open][:1]:
             batches.check(first)
+        with waiting("looking for long texts"):
+            notes += batches.notes_of_cuts(groups, request.split)
         trained.network.module.to(device)
         weights = weights_digest(trained.network.module.state_dict())
         digest = _digest(request, weights, trained.task.tells, groups)

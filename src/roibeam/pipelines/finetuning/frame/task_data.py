@@ -30,6 +30,7 @@ from roibeam.pipelines.finetuning.trained_photos import (
     check_given_rules,
     check_own_splits,
     check_read_splits,
+    other_tasks_leaks,
     photo_names,
     seen_before,
 )
@@ -119,10 +120,11 @@ def guarded_data(
         notes.append(f"{counted(before - len(data.train.groups), 'group')} of held-out images left out")
         trained = data.train.image_ids()
     notes += _validation_leaks(data, names, start, allowed=allowed)
+    rule = task.reported_by or request.task
+    notes += other_tasks_leaks(rule, request.data, data.train_files, trained, names)
     if is_own(request.task) or task.reported_by == SPLITS:
         notes += check_read_splits(_other_splits(task), trained, names, allowed=allowed)
     else:
-        rule = task.reported_by or request.task
         notes += check_own_splits(rule, request.data, data.train_files, trained, names, allowed=allowed)
     return replace(data, names=names), notes
 

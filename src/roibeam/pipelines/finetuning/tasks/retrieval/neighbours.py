@@ -13,12 +13,12 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.console.progress import IMAGES, Progress
+from roibeam.pipelines.inputs.captioned.corpus import RecordStore, reader
 from roibeam.pipelines.training.launched import is_main_process
 
 NEIGHBOURS, FILE_NAME = 100, "hard_negatives.npz"
@@ -29,18 +29,13 @@ _ROUNDING = 1e-5  # of float32 products of 2,048 numbers, as a share of the long
 logger = logging.getLogger(__name__)
 
 
-class Records(Protocol):
-    """A store of features."""
-
-    def __getitem__(self, image_id: str) -> Any: ...
-
-
-def mean_features(store: Records, image_ids: Sequence[str]) -> np.ndarray:
+def mean_features(store: RecordStore, image_ids: Sequence[str]) -> np.ndarray:
     """(n, D) float32, mean over the regions of each image; zeros of an image without any."""
     means: np.ndarray | None = None
+    read = reader(store)
     with Progress("mean features", len(image_ids), IMAGES) as progress:
         for place, image_id in enumerate(image_ids):
-            features = np.asarray(store[image_id].features, np.float32)
+            features = np.asarray(read(image_id).features, np.float32)
             if means is None:
                 means = np.zeros((len(image_ids), features.shape[1]), np.float32)
             if len(features):
@@ -89,7 +84,7 @@ def _nearest_of(
         chosen = np.arange(len(means_ND))
 
 
-def hard_neighbours(store: Records, image_ids: Sequence[str], path: Path, *, features: str) -> list[np.ndarray]:
+def hard_neighbours(store: RecordStore, image_ids: Sequence[str], path: Path, *, features: str) -> list[np.ndarray]:
     """`nearest` of the images of a run, from its file where that is of the same images and features, else put there.
 
     Args:
