@@ -303,6 +303,10 @@ _PERFECT = {
     ),
 }  # fmt: skip
 _OUTPUTS = {
+    "web": _text("Also write a web of pages and WARC files with pictures, all labelled.", "FOLDER", OUTPUT),
+    "pages": _count("Number of pages of --web.", OUTPUT),
+    "page-kb": _count("Median size of a page of --web, in kB (10^3 bytes).", OUTPUT, most=10_000, is_advanced=True),
+    "web-port": _count("Port of 127.0.0.1 at which the pictures of --web will be served.", OUTPUT, most=65535),
     "tasks": _text("Also write tasks about the pictures: VQA v2, VCR, RefCOCO+, NLVR2.", "FOLDER", OUTPUT),
     "page": _path("Also write a page of the best and the worst predictions, with boxes.", "FILE", OUTPUT),
     "out": _path("Where to write the result.", "PATH", OUTPUT, short="-o"),
