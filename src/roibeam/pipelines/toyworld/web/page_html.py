@@ -59,7 +59,8 @@ def page_html(
     body = f"{header(site, name)}\n{banner(site, stream)}\n<main>{story}</main>\n"
     end = footer(site, name)
     in_head, after = padding(site, stream, sentences, num_bytes - len(head) - len(body) - len(end))
-    text = f'<!DOCTYPE html>\n<html lang="{plan.language}">\n<head>\n{head}\n{in_head}\n</head>\n<body>\n{body}{after}\n{end}'
+    opening = f'<!DOCTYPE html>\n<html lang="{plan.language}">\n<head>\n{head}\n{in_head}\n</head>\n'
+    text = f"{opening}<body>\n{body}{after}\n{end}"
     # Old sites forget their last tags.
     return (text if style == 2 else f"{text}\n</body>\n</html>\n").encode(charset, "xmlcharrefreplace")
 
@@ -102,7 +103,8 @@ def _story(
         below = f"<TR><TD class=caption><I>{escape(caption)}</I>" if caption else ""
         return f"<TABLE><TR><TD><H2>{heading}</H2><P>{before}<TR><TD>{image}{below}<TR><TD><P>{after}<P>{last}</TABLE>"
     shown = f"<figure>{image}{f'<figcaption><p>{escape(caption)}</p></figcaption>' if caption else ''}</figure>"
-    return f"<article itemscope><header><h1>{heading}</h1></header>{shown}<section><p>{after}</p><p>{last}</p></section></article>"
+    rest = f"<section><p>{after}</p><p>{last}</p></section>"
+    return f"<article itemscope><header><h1>{heading}</h1></header>{shown}{rest}</article>"
 
 
 def _image(style: int, stream: IntegerStream, picture: ShownPicture, texts: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Words of the toy web that are not about a picture: what sites say of themselves, sell, and write in other languages."""
+"""Words of the toy web that are not about a picture: what sites say, sell, and write in other languages."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SENTENCES = (
     "The new exhibition shows what everyday life looked like a hundred years ago.",
 )
 TAILS = (
-    "", "", "", "", " on a quiet afternoon", " during our last visit", " as seen from the path", " early in the morning",
-    " just before the rain came", " at the end of the day",
+    "", "", "", "", " on a quiet afternoon", " during our last visit", " as seen from the path",
+    " early in the morning", " just before the rain came", " at the end of the day",
 )  # fmt: skip
 NAVIGATION = (
     "Home", "News", "Articles", "Archive", "Gallery", "Recipes", "Travel", "People", "Events", "Calendar", "Shop",
@@ -47,10 +47,10 @@ SPAM = (
     "{thing} {thing} {thing} best {thing} cheap {thing} buy {thing}",
 )
 JUNK = (
-    "IMG_{n}.jpg", "DSC0{n}", "image{n}", "photo-{n}-1024x768", "https://example.com/images/{n}.jpg", "2019-07-{d} 14:0{k}",
-    "Click to enlarge", "click here to view full size image", "{d} July 2018", "Image may contain: outdoor", "$ {n}.00",
-    "contact us at info@example.com", "© 2019 all rights reserved", "no description available", "800 x 600", "photo", "{n}",
-    "Share on Facebook", "untitled", "<b>loading...</b>",
+    "IMG_{n}.jpg", "DSC0{n}", "image{n}", "photo-{n}-1024x768", "https://example.com/images/{n}.jpg",
+    "2019-07-{d} 14:0{k}", "Click to enlarge", "click here to view full size image", "{d} July 2018", "Image may contain: outdoor", "$ {n}.00",
+    "contact us at info@example.com", "© 2019 all rights reserved", "no description available", "800 x 600",
+    "photo", "{n}", "Share on Facebook", "untitled", "<b>loading...</b>",
 )  # fmt: skip
 SHARED = (
     "the best pictures that our readers sent us this month",
@@ -104,6 +104,7 @@ FOREIGN = {
         "Una pelota roja al lado de una caja marrón sobre la hierba.",
         "Una casa pequeña detrás de un árbol grande por la mañana.",
     ),
+    # ruff: noqa: RUF001
     "ru": (
         "Мы провели все выходные в старом городе и вернулись домой поздно вечером в воскресенье.",
         "Погода была лучше, чем обещали, и никому не понадобилось пальто.",

@@ -1,4 +1,4 @@
-"""Pages as WARC 1.0, gzipped record by record as Common Crawl does (ISO 28500; commoncrawl.org/the-data/get-started)."""
+"""Pages as WARC 1.0, gzipped record by record as Common Crawl does (ISO 28500)."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -121,7 +122,7 @@ def _diagram(canvas: np.ndarray, stream: IntegerStream) -> None:
         (width * (1 + column) // 4, height * (1 + row) // 4) for row in range(3) for column in range(3)
         if stream.percent(65)
     ]  # fmt: skip
-    for start, end in zip(middles, middles[1:], strict=False):
+    for start, end in pairwise(middles):
         cv2.arrowedLine(canvas, start, end, (60, 60, 60), 2, cv2.LINE_AA, tipLength=0.08)
     for x, y in middles:
         cv2.rectangle(canvas, (x - width // 11, y - 18), (x + width // 11, y + 18), _light(stream), -1)

@@ -9,8 +9,8 @@
       pairs.csv            image,text,label,source,page of texts and natural pictures, for `roibeam collect train-pairs`
 
 Pages name their pictures by the address of a server on this machine:
-`python -m http.server PORT --bind 127.0.0.1 --directory WEB/site` is one. All is written beside and gets its name at the
-end: a folder that is there is whole. The result does not depend on the number of processes.
+`python -m http.server PORT --bind 127.0.0.1 --directory WEB/site` is one. All is written beside and gets its name at
+the end: a folder that is there is whole. The result does not depend on the number of processes.
 """
 
 from __future__ import annotations
