@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from roibeam.pipelines.toyworld.captions import OPENINGS
+from roibeam.pipelines.toyworld.captions import NUMBERS, OPENINGS
 from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.randomness import IntegerStream
 from roibeam.pipelines.toyworld.truth import KnownScene, parse_caption
@@ -126,6 +126,8 @@ def _is_true(sentence: str, known: KnownScene) -> bool:
 def _with_another_noun(stream: IntegerStream, sentence: str, picture: Picture) -> str | None:
     """One category exchanged for one that is not in the picture, the article with it; None if none can be."""
     words = sentence.split(" ")
+    if words[0] in NUMBERS.values():  # "two fish" is a plural that looks like a category
+        return None
     places = [place for place, word in enumerate(words) if word in CATEGORIES]
     if not places:
         return None

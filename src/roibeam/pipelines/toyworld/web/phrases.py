@@ -48,7 +48,8 @@ SPAM = (
 )
 JUNK = (
     "IMG_{n}.jpg", "DSC0{n}", "image{n}", "photo-{n}-1024x768", "https://example.com/images/{n}.jpg",
-    "2019-07-{d} 14:0{k}", "Click to enlarge", "click here to view full size image", "{d} July 2018", "Image may contain: outdoor", "$ {n}.00",
+    "2019-07-{d} 14:0{k}", "Click to enlarge", "click here to view full size image", "{d} July 2018",
+    "Image may contain: outdoor", "$ {n}.00",
     "contact us at info@example.com", "© 2019 all rights reserved", "no description available", "800 x 600",
     "photo", "{n}", "Share on Facebook", "untitled", "<b>loading...</b>",
 )  # fmt: skip
