@@ -129,7 +129,9 @@ def threshold_for_precision(scores: np.ndarray, labels: np.ndarray, wanted: floa
             f"precision {wanted:g} is not reached at any threshold, {precision[last_of_score].max():.3f} is the most; "
             "ask for less (--precision), or label more rows"
         )
-    return float(scores[order][enough[-1]])
+    last, ordered = enough[-1], scores[order]
+    # Midway to the next lower score, not on the lowest that was seen: new rows lie a little beside.
+    return float((ordered[last] + (ordered[last + 1] if last + 1 < len(ordered) else 0.0)) / 2)
 
 
 def figures(scores: np.ndarray, labels: np.ndarray, threshold: float) -> dict[str, float]:

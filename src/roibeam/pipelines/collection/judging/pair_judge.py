@@ -1,4 +1,4 @@
-"""Does a text describe a picture? A `PairJudge` of the text, the picture's regions and, if trained so, a match score."""
+"""Does a text describe a picture? A `PairJudge` of text, regions and, if trained so, a match score."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ class TrainedPairJudge:
         check_names(model, regions)
         wanted, given = model.needs.get("match"), None if match is None else match.fingerprint()
         if wanted != given:
-            what = (
-                "without a pre-trained model" if wanted is None else "with another pre-trained model, or here is none"
-            )
-            raise ValueError(f"this model of pairs was trained {what}: the match model must be the same here")
+            what = "without a match model, here is one" if wanted is None else "with another match model than here"
+            raise ValueError(f"this model of pairs was trained {what}; name the one it was trained with, or none")
         self._model, self._regions, self._match = model, regions, match
         self._reader = NameReader(regions.names.classes or (), regions.names.attributes or ())
         self.threshold, self.fingerprint = model.threshold, model.fingerprint

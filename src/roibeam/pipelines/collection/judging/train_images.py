@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.analysis.answer_place import check_new
 from roibeam.pipelines.collection.judging.boosted_model import BoostedModel
 from roibeam.pipelines.collection.judging.boosting import (
     BoostingSettings,
@@ -27,7 +28,6 @@ from roibeam.pipelines.collection.judging.picture_statistics import NAMES
 from roibeam.pipelines.collection.judging.regions import StoredRegions
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.console.progress_text import Unit
-from roibeam.pipelines.foundation.files.named_files import check_new
 
 _PICTURES = Unit("picture", "pictures")
 _FOLDS = 5
@@ -78,6 +78,7 @@ def _train(
 ) -> TrainedJudge:
     found, pooled_NF, left_out = [], [], {"cannot be decoded": 0, "not in the store": 0}
     kept: list[LabelledImage] = []
+    nothing = None if regions is None else np.zeros(width + 1)
     with Progress("reading pictures", len(rows), _PICTURES) as progress:
         for row in progress.counting(rows):
             record = None if regions is None else regions.records([str(row.path)])[0]
@@ -85,9 +86,7 @@ def _train(
                 left_out["not in the store"] += 1
                 continue
             try:
-                found.append(
-                    picture_features(row.path.read_bytes(), record, None if width == 0 else np.zeros(width + 1))
-                )
+                found.append(picture_features(row.path.read_bytes(), record, nothing))
             except (ValueError, OSError):
                 left_out["cannot be decoded"] += 1
                 continue

@@ -11,6 +11,7 @@ import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.analysis.answer_place import check_new
 from roibeam.pipelines.collection.judging.boosting import BoostingSettings, LabelledRows, check_extra, train_boosted
 from roibeam.pipelines.collection.judging.labelled_rows import read_labelled_texts
 from roibeam.pipelines.collection.judging.match_scores import MatchScores
@@ -22,7 +23,6 @@ from roibeam.pipelines.collection.judging.regions import StoredRegions
 from roibeam.pipelines.collection.judging.train_images import TrainedJudge
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.console.progress_text import Unit
-from roibeam.pipelines.foundation.files.named_files import check_new
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 
 _PAIRS = Unit("pair", "pairs")

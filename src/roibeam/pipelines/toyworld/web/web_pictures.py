@@ -43,7 +43,18 @@ def unnatural_picture(sort: str, stream: IntegerStream, height: int, width: int)
     """
     canvas = np.full((height, width, 3), _light(stream), np.uint8)
     _DRAW[sort](canvas, stream)
-    return canvas
+    return _scanned(canvas, stream) if stream.percent(50) else canvas
+
+
+def _scanned(canvas: np.ndarray, stream: IntegerStream) -> np.ndarray:
+    """As from paper: a little blurred, noisy, unevenly lit. Else a single glance at the noise would tell photos."""
+    height, width = canvas.shape[:2]
+    light = np.array([stream.between(200, 255) for _ in range(4)], np.uint8).reshape(2, 2)
+    shade = cv2.cvtColor(cv2.resize(light, (width, height), interpolation=cv2.INTER_LINEAR), cv2.COLOR_GRAY2BGR)
+    picture = cv2.GaussianBlur(cv2.multiply(canvas, shade, scale=1 / 255), (3, 3), 0.7)
+    noise = np.random.PCG64(stream.below(1 << 30)).random_raw(-(-picture.size // 8)).view(np.uint8)[: picture.size]
+    strength = stream.between(3, 5)  # bits to lose: 2 to 31 grey levels
+    return cv2.add(picture, (noise >> strength).reshape(picture.shape))
 
 
 def encoded(pixels: np.ndarray, extension: str, quality: int) -> bytes:

@@ -6,6 +6,7 @@
       warc/part-N.warc.gz  the same pages as a crawler saved them, a thousand a file
       truth.jsonl          a line for each page: its kind, its main picture, its texts, and what is wrong with them
       images.csv           image,label of the main pictures: natural or not, for `roibeam collect train-images`
+      pictures.tsv         the main pictures with their kind, a list that `roibeam extract` reads
       pairs.csv            image,text,label,source,page of texts and natural pictures, for `roibeam collect train-pairs`
 
 Pages name their pictures by the address of a server on this machine:
@@ -47,7 +48,7 @@ from roibeam.pipelines.toyworld.world import WORLD_VERSION
 WEB_VERSION = 1
 WEB_NAME = "web.json"
 WEB_FORMAT = "roibeam-toyworld-web"
-IMAGES_NAME, PAIRS_NAME = "images.csv", "pairs.csv"
+IMAGES_NAME, PAIRS_NAME, PICTURES_NAME = "images.csv", "pairs.csv", "pictures.tsv"
 MAX_PAGES = 1_000_000
 PAGES = Unit("page", "pages")
 _CHUNK = 50
@@ -135,7 +136,10 @@ class ToyWeb:
         mark_shared(pages)
         truth = "".join(json.dumps(page, ensure_ascii=True) + "\n" for page in pages)
         images, pairs = _image_labels(pages), _pair_labels(pages)
-        for name, text in ((TRUTH_NAME, truth), (IMAGES_NAME, images), (PAIRS_NAME, pairs)):
+        listed = "".join(f"{kind}\t{file}\n" for file, kind in _first_kinds(pages).items())
+        for name, text in (
+            (TRUTH_NAME, truth), (IMAGES_NAME, images), (PAIRS_NAME, pairs), (PICTURES_NAME, listed),
+        ):  # fmt: skip
             write_text(folder / name, text)
         digest = hashlib.sha256("".join((truth, images, pairs)).encode())
         _write_warc(folder, pages, digest.update)
@@ -164,6 +168,11 @@ def _drawn(folder: Path, plan: WebPlan, workers: int) -> Iterator[str]:
             tasks = [pool.submit(draw_pages, folder, plan, first, last) for first, last in parts]
             for task in tasks:
                 yield from progress.counting(task.result())
+
+
+def _first_kinds(pages: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Of each picture file the kind of the first page that shows it."""
+    return {f"{PAGES_FOLDER}/{page['picture']['file']}": page["kind"] for page in reversed(list(pages))}
 
 
 def _image_labels(pages: Iterable[dict[str, Any]]) -> str:
