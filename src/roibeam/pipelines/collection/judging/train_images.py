@@ -18,13 +18,13 @@ from roibeam.pipelines.collection.judging.boosting import (
     train_boosted,
 )
 from roibeam.pipelines.collection.judging.labelled_rows import LabelledImage, read_labelled_images
-from roibeam.pipelines.collection.judging.picture_judge import (
-    KIND,
+from roibeam.pipelines.collection.judging.picture_features import (
+    NAMES,
     NAMES_WITH_REGIONS,
     picture_features,
     pooled_feature,
 )
-from roibeam.pipelines.collection.judging.picture_statistics import NAMES
+from roibeam.pipelines.collection.judging.picture_judge import KIND
 from roibeam.pipelines.collection.judging.regions import StoredRegions
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.console.progress_text import Unit
