@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.collection.judging.pair_words import NameReader, words_of
+from roibeam.pipelines.collection.judging.pair_words import WORD, NameReader
 
 RANDOM, SAME_PAGE, SAME_CLASS, SWAPPED = "random", "same page", "same class", "swapped noun"
 KINDS = (RANDOM, SAME_PAGE, SAME_CLASS, SWAPPED)
@@ -84,8 +84,8 @@ def swapped_noun(
     text: str, record: RegionRecord | None, reader: NameReader, generator: np.random.Generator
 ) -> str | None:
     """The text with one thing exchanged for another that the detector does not see there; None where it names none."""
-    words = words_of(text)
-    things = reader.things(words)
+    spans = list(WORD.finditer(text))
+    things = reader.things([span.group().lower() for span in spans])
     if not things:
         return None
     thing = things[int(generator.integers(len(things)))]
@@ -94,7 +94,9 @@ def swapped_noun(
     if not free:
         return None
     name = reader.class_names[free[int(generator.integers(len(free)))]].split(",")[0]
-    return " ".join([*words[: thing.place], name, *words[thing.place + thing.length :]])
+    # In place: a text that lost its capitals and full stops would be known by that.
+    first, last = spans[thing.place].start(), spans[thing.place + thing.length - 1].end()
+    return text[:first] + name + text[last:]
 
 
 def _another(images: Sequence[str], image: str, generator: np.random.Generator) -> str | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
+WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
 _LONGEST_NAME = 4  # words
 _REACH = 4  # words before a noun among which its attributes stand
 NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
@@ -31,7 +31,7 @@ class NamedThing:
 
 def words_of(text: str) -> list[str]:
     """Lower-case words of letters."""
-    return _WORD.findall(text.lower())
+    return WORD.findall(text.lower())
 
 
 class NameReader:
