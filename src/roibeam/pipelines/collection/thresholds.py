@@ -14,7 +14,7 @@ class PageThresholds:
     """Step 1, ours: a page over `max_bytes` is dropped unparsed; one that takes over `max_seconds` is dropped too."""
 
     max_bytes: int = 10_000_000
-    max_seconds: float = 20.0
+    max_seconds: float = 10.0
 
 
 @dataclass(frozen=True)

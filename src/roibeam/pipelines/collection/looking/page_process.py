@@ -31,13 +31,19 @@ _BATCH_PAGES, _BATCH_BYTES = 32, 4_000_000
 _START_SECONDS = 60.0  # imports and the language model, on a busy machine
 
 
+_FIRST = Page(
+    "http://pages.invalid/",
+    b"<main><p>A page is looked into before the first one comes, so that all is ready.</p>"
+    b"<img src=a.jpg alt='a white dog on the beach'>",
+)
+
+
 class PageProcess:
     """A context manager: the process lives as long, and is started anew after it died."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_warm = False
 
     def __enter__(self) -> PageProcess:
         return self
@@ -72,17 +78,15 @@ class PageProcess:
         """The outcomes, or why there are none."""
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
-        limit = self._thresholds.page.max_seconds + (0.0 if self._is_warm else _START_SECONDS)
         try:
             _write(process.stdin, pickle.dumps(pages))
-            data = _read_within(process.stdout, limit)
+            data = _read_within(process.stdout, self._thresholds.page.max_seconds)
         except (BrokenPipeError, EOFError):
             self._end()
             return f"the parser died (code {process.returncode})"
         except TimeoutError:
             self._end()
             return f"took over {self._thresholds.page.max_seconds:g} s"
-        self._is_warm = True
         return [outcome_from_json(each) for each in json.loads(data)]
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -93,9 +97,13 @@ class PageProcess:
             start_new_session=True,  # Ctrl-C is the run's to handle; the end of its input ends it
             env={**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
-        self._is_warm = False
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
         _write(self._process.stdin, pickle.dumps(self._thresholds))
+        try:
+            _read_within(self._process.stdout, _START_SECONDS)
+        except (EOFError, TimeoutError):
+            self._end()
+            raise RuntimeError("the process that looks into pages does not start; its own words stand above") from None
         return self._process
 
     def _end(self) -> None:
@@ -145,6 +153,8 @@ def main() -> None:
     settings = _read(source)
     assert settings is not None
     thresholds: Thresholds = pickle.loads(settings)
+    look_into(_FIRST, thresholds)  # reads the language model and the word list, which counts for no page
+    _write(answers, b"ready")
     while (data := _read(source)) is not None:
         outcomes = [outcome_to_json(_outcome(page, thresholds)) for page in pickle.loads(data)]
         _write(answers, json.dumps(outcomes).encode())
