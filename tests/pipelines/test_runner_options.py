@@ -43,7 +43,8 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.developers.worker_pool import PIPELINE
-from roibeam.pipelines.extract.beam_extraction import ExtractShards, _cause, extraction_pipeline
+from roibeam.pipelines.extract.beam_extraction import ExtractShards, extraction_pipeline
+from roibeam.pipelines.extract.runners.pipeline_run import _cause
 from roibeam.pipelines.extract.runners import option_sets
 from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
 from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION

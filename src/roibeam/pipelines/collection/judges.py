@@ -41,3 +41,15 @@ class PairJudge(Protocol):
         All candidate texts of a picture come as pairs of their own, with the same `Pair.picture`, one after another.
         """
         ...
+
+
+class Judges(Protocol):
+    """Both judges as a run is asked for them: plain and picklable, opened on each worker."""
+
+    def picture_judge(self) -> PictureJudge | None:
+        """The judge of pictures; None for none."""
+        ...
+
+    def pair_judge(self) -> PairJudge | None:
+        """The judge of pairs; None for none."""
+        ...
