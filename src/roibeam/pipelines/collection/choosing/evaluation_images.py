@@ -15,7 +15,6 @@ from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.files.image_ids import short_name
 from roibeam.pipelines.sources.held_out import HeldOut
 
-
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp"})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 from roibeam.pipelines.collection.pair import Picture
 from roibeam.pipelines.collection.pictures.perceptual_hash import NUM_BITS
@@ -43,7 +44,7 @@ def _near_pairs(hashes: Sequence[int], max_bits: int) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     num_bands = min(max_bits + 1, NUM_BITS)
     edges = [band * NUM_BITS // num_bands for band in range(num_bands + 1)]
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         buckets: dict[int, list[int]] = defaultdict(list)
         for value in hashes:
             buckets[(value >> low) & ((1 << (high - low)) - 1)].append(value)

@@ -18,7 +18,7 @@ def perceptual_hash(pixels_bgr: np.ndarray) -> str:
     """
     grey = cv2.resize(cv2.cvtColor(pixels_bgr, cv2.COLOR_BGR2GRAY), (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
     low = cv2.dct(grey.astype(np.float32))[:_LOW, :_LOW].ravel()
-    # The first is the mean brightness, far above all others: left out of the median, as imagehash leaves it in the bits.
+    # The first is the mean brightness, which tells nothing of what is shown.
     bits = low > np.median(low[1:])
     return np.packbits(bits).tobytes().hex()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,12 +110,12 @@ class PictureJob:
         return judged
 
 
-def pairs_of(picture: Picture, candidates: Iterator[PageCandidate]) -> list[Pair]:
+def pairs_of(picture: Picture, candidates: Iterable[PageCandidate]) -> list[Pair]:
     """A pair for each text of each page, in a fixed order."""
     pairs = [
         Pair(
-            pair_id(picture.sha256), text, picture, page.page_url, page.language, page.language_score, None, page.robots,
-            page.place,
+            pair_id(picture.sha256), text, picture, page.page_url, page.language, page.language_score, None,
+            page.robots, page.place,
         )
         for page in candidates
         for text in page.image.texts
