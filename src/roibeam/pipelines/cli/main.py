@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from roibeam.pipelines.cli.collect.app import collect_app
 from roibeam.pipelines.cli.convert import convert_command
 from roibeam.pipelines.cli.detector import detector_app
 from roibeam.pipelines.cli.developers.conformance import conformance_command
@@ -84,6 +85,7 @@ def demo_command(
 # In the order of the help.
 _add(FEATURES, "extract", extract_command, ExtractCommand)
 _add(FEATURES, "download", download_command)
+app.add_typer(collect_app, name="collect", rich_help_panel=FEATURES)
 app.add_typer(store_app, name="store", rich_help_panel=STORES)
 _add(TRAIN, "pretrain", pretrain_command)
 _add(TRAIN, "finetune", finetune_command)
