@@ -73,7 +73,8 @@ _STYLE = """
 .funnel i { display: block; min-width: 1px; height: 12px; background: var(--bar); }
 .funnel td:nth-child(3) { width: 45%; }
 .pairs-grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(220px, 100%), 1fr)); gap: 18px 16px; }
-.pairs-grid img, .pairs-grid .missing { width: 100%; aspect-ratio: 4 / 3; object-fit: contain; background: var(--frame); }
+.pairs-grid img, .pairs-grid .missing { width: 100%; aspect-ratio: 4 / 3; object-fit: contain;
+  background: var(--frame); }
 .pairs-grid figcaption { font-size: 13px; overflow-wrap: anywhere; }
 """
 
@@ -168,7 +169,8 @@ def _dropped(counts: Sequence[Counts], dropped: Sequence[DroppedPair]) -> Iterat
         return
     yield "<section><h2>Dropped examples</h2>\n"
     for reason in [each.value for each in Reason if each.value in examples]:
-        yield f'<h3>{escaped(reason)}</h3>\n<div class="pairs-grid">{"".join(examples[reason][:_DROPPED_SHOWN])}</div>\n'
+        figures = "".join(examples[reason][:_DROPPED_SHOWN])
+        yield f'<h3>{escaped(reason)}</h3>\n<div class="pairs-grid">{figures}</div>\n'
     yield "</section>\n"
 
 

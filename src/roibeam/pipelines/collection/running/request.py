@@ -55,6 +55,10 @@ class CollectRequest:
     retry_dead_letters: bool = False
     as_json: bool = False
 
+    def with_judges(self, judges: Judges, state: str) -> CollectRequest:
+        """This request with judges; `state` is the digest of what they read."""
+        return replace(self, judges=judges, judges_state=state)
+
     def thresholds(self) -> Thresholds:
         """Those of the paper and ours, with `settings` applied.
 
