@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON, RESUME, RESUME_FROM, THREADS, resume_asked, run_folder_lines
 from roibeam.pipelines.cli.surface.command import HelpedCommand, HelpedGroup
+from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, MODEL
 from roibeam.pipelines.cli.train.precision import precision_setting

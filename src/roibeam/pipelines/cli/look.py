@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR_SET, JSON, PRESET, SELECTION, WEIGHTS
+from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.foundation.console.progress import waiting
 

@@ -76,7 +76,7 @@ def demo_command(
     from roibeam.pipelines.foundation.files.named_files import check_output_is_no_file
 
     check_output_is_no_file(out)
-    from roibeam.pipelines.demo import run_demo
+    from roibeam.pipelines.cli.train.demo import run_demo
 
     # A clone's environment is often not on the path: then the command is told as it was called.
     run_demo(out, tell=typer.echo, command="roibeam" if shutil.which("roibeam") else sys.argv[0])

@@ -41,3 +41,25 @@ class PairJudge(Protocol):
         All candidate texts of a picture come as pairs of their own, with the same `Pair.picture`, one after another.
         """
         ...
+
+
+class Judges(Protocol):
+    """Both judges as a run is asked for them: plain and picklable, opened on each worker.
+
+    Attributes:
+        has_picture_judge, has_pair_judge: whether there is one, known without opening it.
+    """
+
+    @property
+    def has_picture_judge(self) -> bool: ...
+
+    @property
+    def has_pair_judge(self) -> bool: ...
+
+    def picture_judge(self) -> PictureJudge | None:
+        """The judge of pictures; None for none."""
+        ...
+
+    def pair_judge(self) -> PairJudge | None:
+        """The judge of pairs; None for none."""
+        ...

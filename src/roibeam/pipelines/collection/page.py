@@ -10,8 +10,8 @@ class Page:
     """A page that was read, not yet looked into.
 
     Attributes:
-        url: its address, http or https; of a folder of HTML a made-up one that tells the file
-            ("http://localhost/docs/a.html") unless the page names its own (`<link rel=canonical>`).
+        url: its address, http or https; of a folder of HTML its place below `--base-url`, by default below
+            "http://pages.invalid/", a host that never has an address (RFC 2606).
         body: the HTML, undecoded.
         charset: what the HTTP header calls its encoding; None where it says nothing.
         robots: values of its X-Robots-Tag headers, in order.

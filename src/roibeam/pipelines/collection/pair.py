@@ -58,6 +58,8 @@ class PageCandidate:
     language: str
     language_score: float
     image: CandidateImage
+    robots: str = ""  # what the page says to robots, none of it a refusal
+    place: str = ""  # of the page, see `Page`
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Picture:
         phash: perceptual hash, 16 hex digits (64 bits, a DCT of 32x32 grey pixels).
         width, height: pixels, as decoded.
         num_bytes: of its file.
-        nsfw: the classifier's score 0..1; None where it did not run.
+        nsfw, racy: the classifier's scores 0..1; None where it did not run.
         natural: a `PictureJudge`'s score 0..1; None without one.
     """
 
@@ -83,6 +85,7 @@ class Picture:
     height: int
     num_bytes: int
     nsfw: float | None = None
+    racy: float | None = None
     natural: float | None = None
 
 
@@ -102,6 +105,9 @@ class Pair:
     language: str
     language_score: float
     score: float | None = None
+    robots: str = ""
+    place: str = ""
+    num_pages: int = 1  # that show the image
 
 
 def pair_id(sha256: str) -> str:

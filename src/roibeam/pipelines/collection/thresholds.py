@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class PageThresholds:
-    """Step 1. `max_bytes`: a page over it is dropped unparsed (ours). `max_depth`: elements nested deeper are not
-    looked into (ours)."""
+    """Step 1, ours: a page over `max_bytes` is dropped unparsed; one that takes over `max_seconds` is dropped too."""
 
     max_bytes: int = 10_000_000
-    max_depth: int = 256
+    max_seconds: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class LanguageThresholds:
     language: str = "en"
     min_score: float = 0.8
     min_chars: int = 40
-    read_chars: int = 2000
+    read_chars: int = 1000
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,12 @@ class TextThresholds:
 
 @dataclass(frozen=True)
 class PictureThresholds:
-    """Step 5. `min_side` is the paper's: each side must be larger. `max_nsfw` is ours: that score drops."""
+    """Step 5. `larger_than_px` is the paper's: each side must be larger. Ours: a score `nsfw` of `max_nsfw` drops, and
+    `racy` of `max_racy`; 1.01 drops none, since that classifier calls parts of dressed bodies racy."""
 
-    min_side: int = 300
+    larger_than_px: int = 300
     max_nsfw: float = 0.5
+    max_racy: float = 1.01
 
 
 @dataclass(frozen=True)

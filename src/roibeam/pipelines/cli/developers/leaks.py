@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import HELD_OUT_NEEDED, ID_RULE, JSON, NUMBERS_OF
+from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 
 

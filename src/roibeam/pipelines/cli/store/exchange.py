@@ -11,8 +11,8 @@ import typer
 
 from roibeam.features.counted import counted
 from roibeam.features.record.imported import has_classes, num_classes_of
-from roibeam.pipelines.cli.json_output import error_line, json_line
 from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.surface.json_output import error_line, json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, OUTPUT
 from roibeam.pipelines.foundation.console.failure import failure_of

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from roibeam.pipelines.cli.json_output import print_error
+from roibeam.pipelines.cli.surface.json_output import print_error
 from roibeam.pipelines.foundation.console.address_space import (
     refuse_torch_under_a_small_limit,
     told_when_it_ends_unsaid,

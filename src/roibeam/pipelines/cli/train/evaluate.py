@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import (
     BACKGROUND_FIRST,
     CHECKPOINT_HELP,
@@ -20,6 +19,7 @@ from roibeam.pipelines.cli.options import (
     THREADS,
     TOKENIZER,
 )
+from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
 

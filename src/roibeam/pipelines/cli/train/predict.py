@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON, THREADS
+from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import (
     DROP_HELD_OUT,
     HELD_OUT,
@@ -22,6 +21,7 @@ from roibeam.pipelines.cli.options import (
     resume_asked,
     run_folder_lines,
 )
+from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import (
     BACKGROUND_FIRST,
     CHECKPOINT_HELP,
@@ -22,6 +21,7 @@ from roibeam.pipelines.cli.options import (
     TOKENIZER,
     WEIGHTS,
 )
+from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.foundation.console.progress import waiting
 

@@ -34,6 +34,14 @@ class JudgeFiles:
     match_model: str | None = None
     device: str = "auto"
 
+    @property
+    def has_picture_judge(self) -> bool:
+        return self.pictures is not None
+
+    @property
+    def has_pair_judge(self) -> bool:
+        return self.pairs is not None
+
     def check(self) -> None:
         """Reads the files, before anything heavy is imported.
 
