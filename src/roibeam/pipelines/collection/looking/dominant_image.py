@@ -110,7 +110,10 @@ def candidate_texts(document: Document, tag: ImageTag | None, limits: ImageThres
 
 def _near_sentences(document: Document, tag: ImageTag, limits: ImageThresholds) -> list[str]:
     """The first sentences of the block after the image, else of the block before it; menus do not count."""
-    for number in (tag.block + 1, tag.block):
+    after = tag.block + 1
+    if after < len(document.blocks) and document.blocks[after] == tag.place.caption:
+        after += 1
+    for number in (after, tag.block):
         if 0 <= number < len(document.blocks) and not document.is_edge_block(number):
             text = document.blocks[number][: limits.near_chars]
             if len(text) < len(document.blocks[number]):

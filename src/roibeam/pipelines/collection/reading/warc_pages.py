@@ -18,7 +18,7 @@ from roibeam.pipelines.collection.reasons import Reason
 
 _GZIP = b"\x1f\x8b\x08"
 _PIECE = 2**20
-_MEMBER_BYTES = 64  # enough of a member to see what it holds
+_MEMBER_BYTES = 1024  # enough of a member to see what it holds: its tables of codes come first
 _HTML = ("text/html", "application/xhtml+xml")
 
 
@@ -33,25 +33,24 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
     """
     name = os.path.basename(place)
     with _opened(place) as file:
-        start, count = 0, 0
+        start: int | None = 0
+        count, is_told = 0, False  # responses and what is damaged
         while start is not None:
-            last, error = start, None
-            found = 0
+            last, error, found = start, "", 0
             try:
                 for record in _records(file, start):
-                    last = start + record.stream_pos
-                    count, found = count + 1, found + 1
-                    yield from _page(record, f"{name}, record {count}", max_bytes)
+                    last, found = record.stream_pos, found + 1
+                    if record.record_type == _response():
+                        count += 1
+                        yield from _page(record, f"{name}, record {count}", max_bytes)
             except (OSError, ValueError, EOFError, UnicodeError) as problem:  # whatever FastWARC meets in hostile bytes
-                error = problem
-            if error is None:
-                return
-            if not found:
+                error = str(problem)
+            if error and not (is_told and not found):
                 count += 1
-                yield BrokenPage(f"{name}, record {count}", Reason.BROKEN_RECORD, printable(str(error), 200))
-            if not file.seekable():
-                return
-            start = _next_member(file, last + 1)
+                yield BrokenPage(f"{name}, record {count}", Reason.BROKEN_RECORD, printable(error, 200))
+            is_told = bool(error and found)  # the next member may be the damaged one, met again
+            # FastWARC ends at some damage without a word: a whole member that it did not come to tells of it.
+            start = _next_member(file, last + 1) if file.seekable() else None
 
 
 def _opened(place: str) -> Any:
@@ -63,11 +62,17 @@ def _opened(place: str) -> Any:
 
 
 def _records(file: BinaryIO, start: int) -> Iterator[Any]:
-    from fastwarc.warc import ArchiveIterator, WarcRecordType
+    from fastwarc.warc import ArchiveIterator
 
-    if start or file.seekable():
+    if file.seekable():
         file.seek(start)
-    return iter(ArchiveIterator(file, record_types=WarcRecordType.response, parse_http=True, auto_decode="all"))
+    return iter(ArchiveIterator(file, parse_http=True, auto_decode="all"))
+
+
+def _response() -> Any:
+    from fastwarc.warc import WarcRecordType
+
+    return WarcRecordType.response
 
 
 def _page(record: Any, place: str, max_bytes: int) -> Iterator[Page | BrokenPage]:
