@@ -306,3 +306,33 @@ def test_without_scikit_learn_training_says_which_extra_to_install(monkeypatch: 
     monkeypatch.setitem(__import__("sys").modules, "sklearn.ensemble", None)
     with pytest.raises(ValueError, match=r"pip install 'roibeam\[collect\]'"):
         boosting.check_extra()
+
+
+def test_match_scores_are_the_model_s_log_odds_and_a_long_text_is_cut_not_refused(tmp_path: Path) -> None:
+    import torch
+    from asked_models import WIDTH, build
+
+    from roibeam.pipelines.analysis.probing.probe import pair_batch
+    from roibeam.pipelines.collection.judging.match_scores import MatchScores
+    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "blue", "ball"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    model = build("ImageBERT")
+    model.save_pretrained(tmp_path / "model")
+    seen = replace(record((0, 0.9, 0)), features=np.ones((1, WIDTH), np.float32))
+    scores = MatchScores(str(tmp_path / "model"), tokenizer=str(tmp_path / "vocab.txt"))
+    ids = torch.from_numpy(load_tokenizer(str(tmp_path / "vocab.txt")).encode("a red ball").ids)
+    with torch.no_grad():
+        expected = float(model.match_log_odds(model.encode(pair_batch(seen, ids)))[0])
+    assert scores.log_odds(seen, "a red ball") == pytest.approx(expected, abs=1e-5)
+    assert scores.log_odds(seen, "a blue ball") != scores.log_odds(seen, "a red ball")
+    long = "red " * 200
+    assert scores.log_odds(seen, long) == scores.log_odds(seen, long + "ball") and np.isfinite(
+        scores.log_odds(seen, long)
+    )
+    assert len(scores.fingerprint()) == 64
+    build("VL-BERT").save_pretrained(tmp_path / "other")
+    without = MatchScores(str(tmp_path / "other"), tokenizer=str(tmp_path / "vocab.txt"))
+    with pytest.raises(ValueError, match="has no match head"):
+        without.log_odds(seen, "a red ball")
