@@ -137,7 +137,7 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*looks, "--max-images", 0), "--max-images '0': expected a whole number, 1 or more", 2),
         WrongCall(("toyworld", out, "--pages", 9), "--pages: only with --web FOLDER"),
         WrongCall(("toyworld", out, "--web", out / "w"), "name a folder beside the world"),
-        WrongCall(("toyworld", out, "--web", folder), "holds no pages of a toy world"),
+        WrongCall(("toyworld", out, "--web", photos), "holds no pages of a toy world"),
         WrongCall(("collect", "run", gone, out), f"no such file or folder: PAGES '{gone}'"),
         WrongCall(("collect", "run", photos, out), "no page in it; expected .warc, .warc.gz or .html"),
         WrongCall(("collect", "run", folder / "none.txt", out), "no page in it; expected .warc"),

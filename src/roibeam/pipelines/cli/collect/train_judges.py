@@ -24,7 +24,7 @@ def train_images_command(
     labels: Annotated[Path, argument("LABELS", "CSV with the columns image (its file) and label: natural or not.")],
     out: Annotated[Path, _OUT],
     store: Annotated[str | None, option("store", "Of these images; their regions are looked at too.")] = None,
-    wanted_precision: Annotated[float, _PRECISION] = 0.95,
+    wanted_precision: Annotated[float, _PRECISION] = 0.99,
     seed: Annotated[int, _SEED] = 0,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.collection.judging.boosted_model import BoostedModel, read_boosted_model
-from roibeam.pipelines.collection.judging.match_scores import MatchScores
 from roibeam.pipelines.collection.judging.pair_features import NAMES, pair_features
 from roibeam.pipelines.collection.judging.pair_words import NameReader
 from roibeam.pipelines.collection.judging.picture_judge import check_names
 from roibeam.pipelines.collection.judging.regions import Regions
 from roibeam.pipelines.collection.pair import Pair
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.collection.judging.match_scores import MatchScores
 
 KIND = "pairs"
 

@@ -47,7 +47,7 @@ class TrainImagesRequest:
     labels: Path
     out: Path
     store: str | None = None
-    precision: float = 0.95
+    precision: float = 0.99
     seed: int = 0
 
 

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import check_new
 from roibeam.pipelines.collection.judging.boosting import BoostingSettings, LabelledRows, check_extra, train_boosted
 from roibeam.pipelines.collection.judging.labelled_rows import read_labelled_texts
-from roibeam.pipelines.collection.judging.match_scores import MatchScores
 from roibeam.pipelines.collection.judging.negatives import TrainedPair, negatives
 from roibeam.pipelines.collection.judging.pair_features import NAMES
 from roibeam.pipelines.collection.judging.pair_judge import KIND, features_of
@@ -24,6 +24,9 @@ from roibeam.pipelines.collection.judging.train_images import TrainedJudge
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.console.progress_text import Unit
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.collection.judging.match_scores import MatchScores
 
 _PAIRS = Unit("pair", "pairs")
 CURATED, LABELLED = "curated", "labelled"
@@ -96,7 +99,7 @@ def train_pairs(request: TrainPairsRequest) -> TrainedJudge:
     if not right:
         raise ValueError(f"no right pair of an image that is in a store; left out: {dict(gathered.left_out)}")
     made = list(negatives(right, gathered.top_class, gathered.records, reader, np.random.default_rng(request.seed)))
-    match = None if request.match is None else MatchScores(request.match)
+    match = None if request.match is None else _match_scores(request.match)
     rows = _rows([*gathered.pairs, *made], gathered.records, reader, match, has_labels=request.labels is not None)
     needs = {"names": names.names.digest, "match": None if match is None else match.fingerprint()}
     settings = BoostingSettings(seed=request.seed)
@@ -117,6 +120,12 @@ def _check(request: TrainPairsRequest) -> None:
         raise ValueError("--pairs and --pairs-store go together: labelled texts, and the store of their images")
     if not request.captions and request.labels is None:
         raise ValueError("nothing to learn from: name --captions with --store, --pairs with --pairs-store, or both")
+
+
+def _match_scores(model: str) -> MatchScores:
+    from roibeam.pipelines.collection.judging.match_scores import MatchScores  # torch comes with it
+
+    return MatchScores(model)
 
 
 def _same_names(known: StoredRegions | None, found: StoredRegions, path: str) -> StoredRegions:
