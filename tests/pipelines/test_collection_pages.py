@@ -135,6 +135,7 @@ def test_addresses_that_cannot_be_fetched_are_none(reference: str) -> None:
     assert web_url("http://a.org/", reference) is None or reference == "//"
 
 
+@pytest.mark.slow  # its process starts three times
 def test_hostile_pages_cost_themselves_alone() -> None:
     """A parser in its own process, with a time limit: what stalls or kills it is one page of the run."""
     limits = Thresholds(page=PageThresholds(max_bytes=2_000_000, max_seconds=0.7))

@@ -152,6 +152,7 @@ def test_workers_and_runners_give_what_one_process_gives(
     assert len(digests) == 1
 
 
+@pytest.mark.slow  # test_each_page_is_a_pair_or_has_its_reason has one such address
 def test_private_addresses_are_refused_unless_named(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
     done = roibeam("collect", "run", site[0] / "pages", tmp_path / "out", "--no-nsfw", "--json")
     assert done.code == 0

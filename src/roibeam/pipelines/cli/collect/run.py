@@ -12,9 +12,6 @@ from roibeam.pipelines.cli.extract import ExtractCommand
 from roibeam.pipelines.cli.options import HELD_OUT, JSON
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.collection.judging.judge_files import JudgeFiles
-from roibeam.pipelines.collection.running.request import CollectRequest, files_state
-from roibeam.pipelines.sources.download.limits import DownloadLimits
 
 
 class CollectRunCommand(ExtractCommand):
@@ -65,6 +62,11 @@ def collect_run_command(
         roibeam collect run crawl/ pairs/ --pair-judge pairs.json --detector toy
         roibeam extract pairs/local.tsv store/ --detector toy
     """
+    # What is heavy waits until a command needs it, so that --help is quick.
+    from roibeam.pipelines.collection.judging.judge_files import JudgeFiles
+    from roibeam.pipelines.collection.running.request import CollectRequest, files_state
+    from roibeam.pipelines.sources.download.limits import DownloadLimits
+
     judges = JudgeFiles(picture_judge, pair_judge, detector, match_model, device)
     request = CollectRequest(
         pages, Path(os.path.abspath(out)),
@@ -77,6 +79,7 @@ def collect_run_command(
         **({} if base_url is None else {"base_url": base_url}),
     )  # fmt: skip
     request.check()
+    request.units()
     judges.check()
     if picture_judge or pair_judge:
         request = request.with_judges(judges, files_state([picture_judge, pair_judge], [detector, match_model]))

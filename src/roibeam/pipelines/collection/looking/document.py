@@ -151,7 +151,8 @@ def parse_document(html: str, url: str) -> Document:
     numbers, blocks, nodes = _blocks(texts, first_nodes)
     og_image = meta.get("og:image") or meta.get("og:image:url") or meta.get("twitter:image")
     return Document(
-        blocks, nodes, tuple(_image_tag(node, numbers[block] if block >= 0 else -1, base) for node, block in images), meta, robots,
+        blocks, nodes,
+        tuple(_image_tag(node, numbers[block] if block >= 0 else -1, base) for node, block in images), meta, robots,
         None if og_image is None else web_url(base, og_image),
     )  # fmt: skip
 

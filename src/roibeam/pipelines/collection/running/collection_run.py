@@ -22,7 +22,7 @@ from roibeam.features.folders.folder_lock import store_lock
 from roibeam.pipelines.collection.choosing.aggregation import DroppedPair, aggregate
 from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationImages
 from roibeam.pipelines.collection.pair import Pair
-from roibeam.pipelines.collection.reading.page_units import PageUnit, plan_units
+from roibeam.pipelines.collection.reading.page_units import PageUnit
 from roibeam.pipelines.collection.reasons import STEP_OF, Reason, Step
 from roibeam.pipelines.collection.running.beam_collection import run_units
 from roibeam.pipelines.collection.running.fetch import Fetch, fetch_images, gather, picture_units
@@ -103,7 +103,7 @@ def run_collection(
         LocalFaultError, OSError, RuntimeError: a fault of this machine or of a worker; what is done is kept.
     """
     thresholds = request.check()
-    units = plan_units(request.pages, base_url=request.base_url)
+    units = request.units()
     out = request.out
     evaluation = EvaluationImages(
         request.held_out, request.held_out_images, max_bits=thresholds.aggregation.max_phash_bits
@@ -159,7 +159,7 @@ def dry_run(request: CollectRequest) -> tuple[list[PageUnit], int]:
         ValueError: as of `run_collection`.
     """
     request.check()
-    units = plan_units(request.pages, base_url=request.base_url)
+    units = request.units()
     _check_folder(request.out)
     sizes = (Path(unit.root, name).stat().st_size for unit in units for name in unit.names if "://" not in name)
     return units, sum(sizes)

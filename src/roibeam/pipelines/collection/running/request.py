@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from roibeam.pipelines.collection.judges import Judges
 from roibeam.pipelines.collection.reading.html_pages import NOWHERE
+from roibeam.pipelines.collection.reading.page_units import PageUnit, plan_units
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.foundation.overrides import apply_overrides
@@ -86,6 +87,14 @@ class CollectRequest:
         named.check()
         assert thresholds is not None
         return thresholds
+
+    def units(self) -> list[PageUnit]:
+        """The pages, cut into units.
+
+        Raises:
+            ValueError: as of `plan_units`.
+        """
+        return plan_units(self.pages, base_url=self.base_url)
 
     def _check_base_url(self) -> None:
         parts = urlsplit(self.base_url)
