@@ -17,6 +17,7 @@ from roibeam.pipelines.collection.judging.boosted_model import BoostedModel, Tre
 from roibeam.pipelines.collection.judging.boosting import (
     BoostingSettings,
     LabelledRows,
+    best_of_groups,
     is_held_out,
     threshold_for_precision,
     train_boosted,
@@ -121,6 +122,12 @@ def test_the_threshold_is_the_lowest_that_is_precise_enough(wanted: float, thres
     assert threshold_for_precision(scores, labels, wanted) == pytest.approx(threshold)
     with pytest.raises(ValueError, match="precision 1 is not reached"):
         threshold_for_precision(scores, ~labels & (scores < 0.9), 1.0)
+
+
+def test_of_each_image_only_its_best_row_counts_where_a_run_keeps_one() -> None:
+    scores, groups = np.array([0.2, 0.9, 0.5, 0.5, 0.99]), ["a", "a", "b", "b", "c"]
+    among = np.array([True, True, True, True, False])
+    assert best_of_groups(scores, groups, among).tolist() == [False, True, True, False, False]
 
 
 def trained() -> tuple[BoostedModel, LabelledRows]:

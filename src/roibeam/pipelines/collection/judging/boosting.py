@@ -35,6 +35,8 @@ class LabelledRows:
         groups: (N,) names; rows of one group are never on both sides of the split.
         kinds: (N,) what a row is ("labelled", "random", ...), for figures by kind.
         counts_for_threshold: (N,) bool: rows as they come in life; the threshold is set on these.
+        keeps_best: whether of each group only the row with the best score is kept in life: then that row alone counts
+            for the threshold. A group of several wrong rows has several chances to pass.
     """
 
     features: np.ndarray
@@ -42,6 +44,7 @@ class LabelledRows:
     groups: Sequence[str]
     kinds: Sequence[str]
     counts_for_threshold: np.ndarray
+    keeps_best: bool = False
 
 
 def check_extra() -> None:
@@ -91,6 +94,9 @@ def train_boosted(
     decides = held & rows.counts_for_threshold
     _check_both_answers(rows.labels[decides], "held out")
     scores = untold.score(rows.features)
+    if rows.keeps_best:
+        decides = best_of_groups(scores, rows.groups, decides)
+        _check_both_answers(rows.labels[decides], "held out")
     threshold = threshold_for_precision(scores[decides], rows.labels[decides], precision)
     facts = {
         "rows": {"trained": int((~held).sum()), "held_out": int(held.sum()), "threshold_from": int(decides.sum())},
@@ -107,6 +113,21 @@ def is_held_out(group: str) -> bool:
     """The same for the same group, whatever else there is."""
     digest = hashlib.sha256(f"roibeam judge\n{group}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
+
+
+def best_of_groups(scores: np.ndarray, groups: Sequence[str], among: np.ndarray) -> np.ndarray:
+    """(N,) bool: of each group the row with the best score, the first of equal ones.
+
+    Args:
+        among: (N,) bool, rows that are looked at.
+    """
+    best: dict[str, int] = {}
+    for row in np.flatnonzero(among).tolist():
+        if groups[row] not in best or scores[row] > scores[best[groups[row]]]:
+            best[groups[row]] = row
+    chosen = np.zeros(len(scores), bool)
+    chosen[list(best.values())] = True
+    return chosen
 
 
 def threshold_for_precision(scores: np.ndarray, labels: np.ndarray, wanted: float) -> float:

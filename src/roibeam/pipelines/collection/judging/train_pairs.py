@@ -184,4 +184,4 @@ def _rows(
     # Made negatives are as many as we like; rows that people labelled come as they do in life.
     decides = np.array([kind == LABELLED for kind in kinds]) if has_labels else np.ones(len(pairs), bool)
     labels = np.array([pair.label for pair in pairs])
-    return LabelledRows(np.array(features), labels, [pair.image for pair in pairs], kinds, decides)
+    return LabelledRows(np.array(features), labels, [pair.image for pair in pairs], kinds, decides, has_labels)

@@ -41,6 +41,7 @@ from roibeam.pipelines.toyworld.beside_world import check_beside, found_beside
 from roibeam.pipelines.toyworld.files import write_text
 from roibeam.pipelines.toyworld.splits import place_of
 from roibeam.pipelines.toyworld.web.draw_pages import PAGES_FOLDER, WebPlan, draw_pages, draw_static
+from roibeam.pipelines.toyworld.web.phrases import SENTENCES
 from roibeam.pipelines.toyworld.web.warc import WarcWriter
 from roibeam.pipelines.toyworld.web.web_truth import TRUTH_NAME, mark_shared
 from roibeam.pipelines.toyworld.world import WORLD_VERSION
@@ -181,14 +182,19 @@ def _image_labels(pages: Iterable[dict[str, Any]]) -> str:
 
 
 def _pair_labels(pages: Iterable[dict[str, Any]]) -> str:
-    """Texts of natural pictures: 1 where true, 0 where not; what another rule drops is in neither."""
+    """Texts of natural pictures: 1 where true, 0 where not; what another rule drops is in neither.
+
+    Every second page has a sentence of its story too, as whoever labels the texts near a picture meets them.
+    """
     rows = []
-    for page in pages:
+    for number, page in enumerate(pages):
         if page["kind"] in ("good", "mixed", "copied", "wrong", "swapped"):
             image = f"{PAGES_FOLDER}/{page['picture']['file']}"
             for text in page["texts"]:
                 if text["why"] in ("", "wrong", "swapped"):
                     rows.append((image, text["text"], "1" if text["good"] else "0", text["source"], page["page"]))
+            if number % 2:
+                rows.append((image, SENTENCES[number // 2 % len(SENTENCES)], "0", "sentence", page["page"]))
     return _csv(("image", "text", "label", "source", "page"), rows)
 
 
