@@ -184,6 +184,7 @@ def test_a_damaged_record_costs_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [b"", b"<html>no WARC</html>" * 50, bytes(5000), gzip.compress(b"WARC/1.0\r\nfoo"), b"WARC/1.0\r\n\r\n\r\n"],
+    ids=["empty", "html", "zeros", "cut", "bare"],
 )
 def test_what_is_no_warc_is_counted_and_no_crash(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.warc.gz").write_bytes(content)

@@ -21,6 +21,7 @@ from roibeam.pipelines.collection.pair import CandidateText, Pair, Picture, Text
 from roibeam.pipelines.collection.pictures.nsfw import nsfw_scores
 from roibeam.pipelines.collection.pictures.perceptual_hash import differing_bits, perceptual_hash
 from roibeam.pipelines.collection.reasons import Reason
+from roibeam.pipelines.collection.running.request import need_packages
 from roibeam.pipelines.collection.thresholds import AggregationThresholds
 from roibeam.pipelines.sources.source_kinds import open_source
 
@@ -132,6 +133,13 @@ def test_a_rerun_does_nothing_again_and_ids_stay(site: tuple[Path, str], collect
     assert done.code == 1 and "with other thresholds of page, language, image, text or size" in done.err
     done = roibeam("collect", "run", site[0] / "warc", collected, *ALLOWED)
     assert done.code == 1 and "holds a collection of other pages" in done.err
+
+
+def test_without_the_extra_the_answer_says_what_to_install() -> None:
+    with pytest.raises(
+        ValueError, match=r"no_such_reader \(pages\), not installed here: pip install 'roibeam\[collect\]'"
+    ):
+        need_packages({"no_such_reader": "pages", "json": "nothing"})
 
 
 def test_a_dry_run_writes_nothing(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:

@@ -79,8 +79,8 @@ def collect_run_command(
         **({} if base_url is None else {"base_url": base_url}),
     )  # fmt: skip
     request.check()
-    request.units()
     judges.check()
+    request.units()
     if picture_judge or pair_judge:
         request = request.with_judges(judges, files_state([picture_judge, pair_judge], [detector, match_model]))
     from roibeam.pipelines.collection.running.collection_run import dry_run as run_dry

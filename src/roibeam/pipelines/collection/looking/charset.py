@@ -28,10 +28,10 @@ def decode_page(body: bytes, declared: str | None) -> str:
             return body[len(mark) :].decode(name, "replace")
     found = _META.search(body[:_META_BYTES])
     for label in (declared, found[1].decode("ascii") if found else None):
-        name = _known(label)
+        known = _known(label)
         # A page that one can read this far is in no 16-bit encoding, whatever its <meta> says (HTML's rule too).
-        if name is not None and not (name.startswith("utf-16") and found):
-            return body.decode(name, "replace")
+        if known is not None and not (known.startswith("utf-16") and found):
+            return body.decode(known, "replace")
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import IO
 
 from roibeam.pipelines.collection.looking.page_steps import (
     PageOutcome,
@@ -113,13 +113,13 @@ class PageProcess:
             process.communicate()
 
 
-def _write(file: BinaryIO, data: bytes) -> None:
+def _write(file: IO[bytes], data: bytes) -> None:
     file.write(_LENGTH.pack(len(data)))
     file.write(data)
     file.flush()
 
 
-def _read_within(file: BinaryIO, seconds: float) -> bytes:
+def _read_within(file: IO[bytes], seconds: float) -> bytes:
     """One message.
 
     Raises:
@@ -141,7 +141,7 @@ def _read_within(file: BinaryIO, seconds: float) -> bytes:
     return bytes(data[_LENGTH.size :])
 
 
-def _read(file: BinaryIO) -> bytes | None:
+def _read(file: IO[bytes]) -> bytes | None:
     head = file.read(_LENGTH.size)
     return file.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else None
 
