@@ -59,7 +59,8 @@ def main() -> None:
             print(f"{run.name:40} {'missing' if run in missing else 'there':8} {run.arm.what}")
     else:
         if not options.page:
-            words = ["--work", str(work), "--results", str(results), "--device", options.device, *(["--quick"] if options.quick else [])]
+            words = ["--work", str(work), "--results", str(results), "--device", options.device]
+            words += ["--quick"] if options.quick else []
             make(runs, options.jobs, words)
         page = work / "evidence.md" if options.quick else ROOT / "docs" / "evidence.md"
         say(f"{write(runs, page, quick=options.quick)}")

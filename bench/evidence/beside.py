@@ -85,7 +85,9 @@ class BesideCaptions:
         found = []
         for start in range(0, len(pairs), BATCH):
             rows = [self._row(asked, image) for asked, image in pairs[start : start + BATCH]]
-            log_odds: Tensor = self._model.match_log_odds(self._model.encode(self._samples.batch(rows).to(self._device)))
+            log_odds: Tensor = self._model.match_log_odds(
+                self._model.encode(self._samples.batch(rows).to(self._device))
+            )
             found.append(log_odds.float().cpu().numpy())
         return np.concatenate(found)
 

@@ -273,10 +273,10 @@ def overlapping_half(conventions: Conventions) -> list[int]:
     return choose([[0.0, 0.0, 10.0, 10.0], [0.0, 0.0, 10.0, 5.0]], conventions, proposal_nms_iou=0.5)
 
 
-def pooled_ramp(conventions: Conventions) -> list[float]:
-    """First and last bin of a map whose cells hold their column, for a box from half a cell to 13.5 cells."""
-    ramp_map = torch.arange(20.0).expand(1, 1, 4, 20)
-    bins = pool_regions(ramp_map, [torch.tensor([[8.0, 0.0, 216.0, 32.0]])], conventions)[0, 0, 0]
+def pooled_squares(conventions: Conventions) -> list[float]:
+    """First and last of 7 bins of a map whose cells hold their column squared, for a box from half a cell to 13.5."""
+    square_map = (torch.arange(20.0) ** 2).expand(1, 1, 4, 20)
+    bins = pool_regions(square_map, [torch.tensor([[8.0, 0.0, 216.0, 32.0]])], conventions, cells=7)[0, 0, 0]
     return rounded(bins[[0, -1]])
 
 
@@ -408,7 +408,11 @@ CASES: dict[str, tuple[Callable[[Conventions], object], dict[Any, object]]] = {
     ),
     "nms_comparison": (overlapping_half, {">": [0, 1], ">=": [0]}),
     # Half a cell rounds up to cell 1 (to even: 0) and 13.5 to 14; samples lie half a bin of 13/14 cells inside.
-    "region_pool": (pooled_ramp, {"roi-pool": [1.0, 14.0], "roi-align-1": [0.964, 13.036]}),
+    # Samples of the first bin lie at column 1.429, or at 0.964 and 1.893, between squares.
+    "region_pool": (
+        pooled_squares,
+        {"roi-pool": [4.0, 196.0], "roi-align-1": [2.286, 158.286], "roi-align-0": [2.321, 158.321]},
+    ),
     "region_feature": (feature, {"mean": 6.5}),
     "background": (
         lambda conventions: predictor_rows(replace(conventions, region_deltas="with-background")),

@@ -195,7 +195,10 @@ def test_impossible_sizes_are_refused(change, words):
     "change, words",
     [
         ({"channel_order": "grb"}, "convention channel_order is 'grb'; implemented: 'bgr', 'rgb'"),
-        ({"region_pool": "roi-align"}, "convention region_pool is 'roi-align'; implemented: 'roi-pool', 'roi-align-1'"),
+        (
+            {"region_pool": "roi-align"},
+            "convention region_pool is 'roi-align'; implemented: 'roi-pool', 'roi-align-1', 'roi-align-0'",
+        ),
         ({"res5_dilation": 3}, "convention res5_dilation is 3; implemented: 1, 2"),
         ({"pixel_mean": (1.0,)}, "pixel_mean is .*a tuple of 3 numbers"),
         ({"pixel_std": (1.0, 1.0, 0.0)}, "pixel_std is .*3 positive numbers"),

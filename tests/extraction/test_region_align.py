@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torchvision.ops import roi_align
 
+from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.region_align import RegionAlign
+from roibeam.extraction.network.roi_heads import pool_regions
 
 CHUNK = 16
 
@@ -43,3 +47,15 @@ def test_bins_are_those_of_torchvision(height, width, cells, count):
 def test_no_regions_give_zeros():
     sampled = RegionAlign(torch.empty(0, 4), (3, 3), cells=7, stride=16, chunk=CHUNK)(torch.ones(9, 2), 0)
     assert sampled.shape == (CHUNK, 2, 7, 7) and not sampled.any()
+
+
+@pytest.mark.parametrize(("pool", "weights"), [("roi-align-1", (0.0, 1.0, 0.0)), ("roi-align-0", (0.25, 0.5, 0.25))])
+def test_a_bin_has_one_sample_or_as_many_as_it_has_cells(pool: str, weights: tuple[float, ...]) -> None:
+    """Bins of two cells: one sample lies on a cell, two lie between three. R2C takes the latter."""
+    line = torch.randn(16, generator=torch.Generator().manual_seed(0))
+    feature_map = line.expand(1, 1, 16, 16).contiguous()
+    conventions = replace(CONVENTIONS["r2c"], region_pool=pool)
+    got = pool_regions(feature_map, [torch.tensor([[0.0, 0.0, 224.0, 224.0]])], conventions, cells=7)
+    want = sum(weight * line[place : place + 13 : 2] for place, weight in enumerate(weights))
+    torch.testing.assert_close(got[0, 0], want.expand(7, 7), rtol=0, atol=1e-6)
+    assert CONVENTIONS["r2c"].region_pool == "roi-align-0"

@@ -41,7 +41,7 @@ class Original:
     """An unhurt store in `folder`; mutations hurt its first shard, or a manifest.
 
     Attributes:
-        files: name -> bytes, of every file.
+        files: name -> bytes, of every file, also in its folders.
         wanted: image id -> record.
         pages: of branch and leaf pages; headers, bodies: of META and REGION values; index: of the offset index.
     """
@@ -94,6 +94,15 @@ def write_original(folder: Path, kinds: Sequence[dict[str, Any]] = KINDS) -> Ori
     ]
     second = [_with_shares(make_record(f"s1i{i:02}", 4, 64, seed=100 + i, **last)) for i in range(2)]
     write_store(folder, [first, second])
+    store = original_of(folder, first + second)
+    data = store.files[store.data_name]
+    assert any(struct.unpack_from("<H", data, start + 10) == (1,) for start, _ in store.pages), "no branch page"
+    assert any(row.region_length > PAGE // 2 for row in store.rows), "no value outside the leaf pages"
+    return store
+
+
+def original_of(folder: Path, records: Sequence[RegionRecord]) -> Original:
+    """What mutations need to know of the store in `folder`, whose records these are."""
     manifest = ShardManifest.read(folder / "part-00000.json")
     data_name = str(manifest.data_file)
     data = (folder / data_name).read_bytes()
@@ -104,12 +113,10 @@ def write_original(folder: Path, kinds: Sequence[dict[str, Any]] = KINDS) -> Ori
         number, _, flags = struct.unpack_from("<QHH", data, start)
         if number == start // PAGE and flags in (1, 2):
             pages.append((start, start + PAGE))
-    assert any(struct.unpack_from("<H", data, start + 10) == (1,) for start, _ in pages), "no branch page"
-    assert any(row.region_length > PAGE // 2 for row in rows), "no value outside the leaf pages"
     return Original(
         folder,
-        {path.name: path.read_bytes() for path in folder.iterdir()},
-        {record.image_id: record for record in first + second},
+        {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()},
+        {record.image_id: record for record in records},
         data_name,
         tuple(pages),
         rows,

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from house import PACKAGE, exported
 
-from roibeam.pipelines.cli.main import app
+from roibeam.pipelines.cli.commands import app
 
 REPOSITORY = PACKAGE.parents[1]
 HELP = {"--help", "-h", "--help-all"}

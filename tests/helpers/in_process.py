@@ -13,15 +13,16 @@ import pytest
 def run_roibeam(*arguments: object) -> int:
     """The exit code of `roibeam ARGUMENTS`, for fixtures of a module. Tests have the fixture `roibeam`, which also
     gives what was said."""
-    from roibeam.pipelines.cli import main as cli
+    from roibeam.pipelines.cli import commands
+    from roibeam.pipelines.cli.main import main
 
     if "torch" in sys.modules:  # a process without it shall stay without Beam, too
         _remember_signatures()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["roibeam", *map(str, arguments)])
-        patch.setattr(cli, "app", _commands())
+        patch.setattr(commands, "app", _commands())
         with pytest.raises(SystemExit) as stopped:
-            cli.main()
+            main()
     return int(stopped.value.code or 0)
 
 
@@ -30,7 +31,7 @@ def _commands() -> Callable[..., Any]:
     """What typer makes of the app at each call of it, from the parameters of all commands: a tenth of a second."""
     from typer.main import get_command
 
-    from roibeam.pipelines.cli.main import app
+    from roibeam.pipelines.cli.commands import app
 
     return get_command(app)
 

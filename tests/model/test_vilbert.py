@@ -88,6 +88,29 @@ def test_one_caption_against_many_images_and_back():
             bare.fuse(bare.read_text(batch), bare.read_images(take_rows(batch, [0, 1])))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"text_co_attention": (0, 1), "image_co_attention": (0, 0)},  # layers are left in both streams
+        {"with_co_attention": False},
+        {"dynamic_attention": True},
+    ],
+)
+def test_scores_read_the_same_first_states_as_all_of_them(options):
+    model, batch = make_model(**options).double(), make_batch(text_pad=2, region_pad=1)
+    batch = dataclasses.replace(batch, **{
+        name: getattr(batch, name).double() for name in ("region_features", "region_boxes", "image_hw")
+    })  # fmt: skip
+    bare, rows = model.vilbert, torch.tensor([0, 0, 1, 2, 2])
+    with torch.no_grad():
+        text, image = bare.read_text(batch).take(rows), bare.read_images(batch).take(rows.flip(0))
+        every, firsts = bare.fuse(text, image), bare.fuse_firsts(text, image)
+    for name in ("pooled", "pooled_text", "pooled_image", "whole_image_state"):
+        torch.testing.assert_close(getattr(firsts, name), getattr(every, name), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(firsts.text_states[:, 0], every.text_states[:, 0], rtol=1e-12, atol=1e-12)
+
+
 def test_a_map_for_each_layer():
     maps = make_model().vilbert(make_batch(), with_attention=True).attention
     assert [len(m) for m in (maps.text, maps.image, maps.text_to_image, maps.image_to_text)] == [3, 2, 2, 2]

@@ -14,7 +14,7 @@ _IMPORTED = (
     "transformers.modeling_utils",
     "torch.nn.parallel",
     "roibeam.extraction.training.heads",
-    "roibeam.pipelines.cli.main",
+    "roibeam.pipelines.cli.commands",
     "roibeam.pipelines.extract.extraction_run",
     "roibeam.extraction.choice.detector_choice",
     "roibeam.pipelines.model_files.joint_detector",

@@ -13,7 +13,7 @@ from roibeam.model.common.heads import DroppedLinear
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
@@ -25,8 +25,9 @@ ASKED = {
     CHOICE: AskedForm(CHOICE),
     REGION: AskedForm(REGION),
     "pair": AskedForm(LABEL, 2, num_images=2),
+    PHRASE: AskedForm(PHRASE),
 }
-LOSS = {LABEL: "bce", CHOICE: "softmax", REGION: "rows", "pair": "class"}
+LOSS = {LABEL: "bce", CHOICE: "softmax", REGION: "rows", "pair": "class", PHRASE: "captions"}
 # InterBERT shares its layers out to three parts, ViLBERT names the layers that meet.
 SIZES: dict[str, dict[str, Any]] = {
     "vilbert": {
@@ -71,9 +72,10 @@ def groups(kind: str) -> list[TaskGroup]:
 
 
 def small_network(
-    system: str, kind: str, *, head: str = "ours", double: bool = False, dropout: float = 0.0
-) -> TaskNetwork:
-    """Of new weights, in evaluation mode."""
+    system: str, kind: str, *, head: str = "ours", double: bool = False, dropout: float = 0.0,
+    asked: AskedForm | None = None,
+) -> TaskNetwork:  # fmt: skip
+    """Of new weights, in evaluation mode; `asked` is that of the kind."""
     torch.manual_seed(0)
     named = SYSTEMS[system]
     own: Any = named.model_class.config_class
@@ -82,7 +84,7 @@ def small_network(
     config = named.sizes["small"](
         vocab_size=tokenizer().vocab_size, region_feature_size=WIDTH, max_position_embeddings=64, **fields
     )
-    network = started_network(named, named.model_class(config), ASKED[kind], head, source="a test")
+    network = started_network(named, named.model_class(config), asked or ASKED[kind], head, source="a test")
     network.module.eval()
     drop(network.module, dropout)
     if double:

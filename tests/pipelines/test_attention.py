@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -320,6 +321,23 @@ def model_folder(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+def test_a_damaged_record_is_not_asked(world: World, tmp_path: Path) -> None:
+    """Heads of all layers look at it: a wrong feature would be in every figure."""
+    copied = world._replace(store=tmp_path / "store")
+    shutil.copytree(world.store, copied.store)
+    (path,) = copied.store.glob("*.lmdb")
+    with FeatureStore(copied.store) as store:
+        value = np.ascontiguousarray(next(iter(store)).features).tobytes()
+    data = path.read_bytes()
+    at = data.index(value)
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with (
+        FeatureStore(copied.store) as store,
+        pytest.raises(ValueError, match=r"region value has checksum .*verify --deep"),
+    ):
+        asked_of(copied, store, build("visualbert"))
+
+
 def test_the_command_writes_numbers_and_pictures(
     world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
 ) -> None:
@@ -391,3 +409,33 @@ def test_images_without_a_record_stop_it_unless_fewer_are_allowed(
         asked = asked_of(world, store, build("vilbert"), min_match=0.1)
     assert len({each.name for each in asked.captions}) == 8
     assert any(note.startswith("32 images without a record in the store: ") for note in asked.notes)
+
+
+def test_fewer_regions_are_the_strongest_for_heads_baseline_and_ceiling_alike(world: World) -> None:
+    model = build("visualbert")
+    with FeatureStore(world.store) as store:
+        whole, few = (asked_of(world, store, model, max_images=3, max_regions=most) for most in (0, 2))
+        for caption in few.captions:
+            every, kept = whole.record_of(caption.record_id), few.record_of(caption.record_id)
+            best = np.sort(np.argsort(-every.class_scores, kind="stable")[:2])
+            np.testing.assert_array_equal(kept.boxes, every.boxes[best])
+        looks = looks_of(model, world, few)
+        assert looks.covered.mean() < looks_of(model, world, whole).covered.mean()
+    assert looks.hits[..., 1].sum() == (looks.covered[:, None, None] & np.ones_like(looks.hit)).sum()
+
+
+@pytest.mark.slow
+def test_parses_made_here_ask_about_the_papers_relations(world: World) -> None:
+    """Its words are those of the captions, so that all fit; most arcs are those of the gold parses."""
+    pytest.importorskip("spacy")
+    with FeatureStore(world.store) as store:
+        gold, made = (
+            asked_of(world, store, build("visualbert"), max_images=8, **own) for own in ({}, {"parses": Path("spacy")})
+        )
+    assert not [note for note in made.notes if "parse" in note]
+
+    def arcs(asked: Asked) -> set[tuple[str, int, str, tuple[int, ...]]]:
+        return {(each.name, each.number, q.population, q.pieces) for each in asked.captions for q in each.questions}
+
+    assert {"det", "amod", "pobj", "prep"} <= {each[2] for each in arcs(made)}
+    assert len(arcs(gold) & arcs(made)) > 0.7 * len(arcs(gold))

@@ -1,4 +1,5 @@
-"""`roibeam conformance` on items of the releases' data sets: referring expressions and NLVR2.
+"""`roibeam conformance` on items of the releases' data sets: referring expressions, NLVR2, retrieval and
+Flickr30k Entities.
 
 The reference arrays themselves, and that each of them is compared.
 """
@@ -14,7 +15,7 @@ import pytest
 
 from roibeam.pipelines.conformance.case_files import Arrays
 from roibeam.pipelines.conformance.checks import Check
-from roibeam.pipelines.conformance.finetuning import nlvr2_items, referring_items
+from roibeam.pipelines.conformance.finetuning import entity_items, nlvr2_items, referring_items, retrieval_items
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 Checks = Callable[[Arrays], Iterable[Check]]
@@ -25,6 +26,10 @@ CASES: dict[str, tuple[Checks, str]] = {
     "finetune_vilbert/predictions_first": (referring_items.prediction_checks, "out/refer_"),
     "finetune_vilbert/predictions_multitask": (referring_items.prediction_checks, "out/refer_"),
     "finetune_visualbert/data_nlvr2": (nlvr2_items.checks, "out/"),
+    "finetune_vilbert/data_retrieval_first": (retrieval_items.checks, "out/"),
+    "finetune_vilbert/data_retrieval_multitask": (retrieval_items.checks, "out/"),
+    "finetune_interbert/data_retrieval": (retrieval_items.checks, "out/"),
+    "finetune_visualbert/data_flickr": (entity_items.checks, "out/"),
 }
 
 

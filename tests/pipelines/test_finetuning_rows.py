@@ -82,12 +82,15 @@ def test_a_long_text_loses_what_the_option_says(cut: str, most: int, text: str) 
 
 
 def test_a_text_that_is_longer_than_the_model_keeps_its_mask() -> None:
-    """600 words; what is read is still [MASK]."""
+    """600 words; what is read is still [MASK], and a note says that it was cut."""
     network = small_network("vlbert", LABEL)
     row = TaskRow((TaskText(tuple(["dogs"] * 600)),))
-    batch = batches(network, "vlbert", LABEL).batch([TaskGroup("long", ("image-0",), (row,), {0: 1.0})])
-    ids = batch.inputs.text_ids[0]
+    long, made = TaskGroup("long", ("image-0",), (row,), {0: 1.0}), batches(network, "vlbert", LABEL)
+    ids = made.batch([long]).inputs.text_ids[0]
     assert len(ids) == 62 and ids[-2] == tokenizer().mask_id and ids[-3] == tokenizer().sep_id
+    (note,) = made.notes_of_cuts([*groups(LABEL), long], "training")
+    assert note.startswith("1 training text longer than a row: 62 pieces are read of each (layout.max_pieces)")
+    assert note.endswith("the longest has 604 (long)") and made.notes_of_cuts(groups(LABEL), "training") == []
 
 
 @pytest.mark.parametrize(("system", "kind"), ALL)

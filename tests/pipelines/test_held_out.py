@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tiny_commands import tiny_run
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import EMPTY_CONTENT_DIGEST, StoreManifest
 from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, held_out_hint
-from roibeam.pipelines.sources.image_identity import data_set_of_source, data_set_of_store, image_keys
+from roibeam.pipelines.sources.image_identity import data_set_of_source, data_set_of_store, image_keys, reported_by_name
 from roibeam.pipelines.sources.source_kinds import Source
 from roibeam.pipelines.toyworld.draw import draw_samples
 
@@ -203,6 +204,23 @@ def test_numbers_of_different_data_sets_are_different_images() -> None:
     assert all(not (left & right) for k, left in enumerate(same) for right in same[k + 1 :])
 
 
+def test_whole_splits_are_known_by_the_names_of_their_images() -> None:
+    """And numbers, train2014 and a photo that is called alike are not."""
+    named = [
+        "COCO_val2014_000000000001",
+        "coco/val2014/COCO_val2014_000000000002.jpg",
+        "val2017/000000000003",
+        "test2-850-0-img1",
+    ]
+    others = [coco(1), "000000000003", "latest1-850-0-img1", "dev-850-0-img10", "val2014_12"]
+    line = reported_by_name([*others, *named])
+    assert line is not None and line.startswith(
+        "4 images of validation and test splits, as their names say: 2 of COCO's val2014 (VQA v2's val; Karpathy's val "
+        "and test are a part); 1 of COCO's val2017; 1 of NLVR2's test2. What is measured"
+    )
+    assert reported_by_name(others) is None
+
+
 def test_the_hint_names_the_rules_that_would_apply() -> None:
     assert held_out_hint(["images/00000/00000007", "dog", "42"], None) is None
     hint = held_out_hint([coco(1), coco(2), "VG_100K/3"], None)
@@ -293,3 +311,21 @@ def test_pretrain_refuses_held_out_images_or_leaves_them_out(
     facts = json.loads(told.out)
     assert facts["sources"][0]["held_out"]["leaked"] == 2 and facts["sources"][0]["join"]["joined"] == 4
     assert facts["notes"] == []
+
+
+def test_images_of_other_splits_of_a_karpathy_file_are_told_where_another_source_has_them(
+    roibeam: Cli, coco_like: tuple[Path, Path, str], tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    """The file's own captions of them are left out without a word from anybody; those of the other store are not."""
+    photos, captions, rule = coco_like
+    one, other = tmp_path / "store", tmp_path / "other"
+    assert roibeam("extract", photos, one, *tiny_network).code == 0
+    shutil.copytree(one, other)
+    karpathy = Path(rule.removeprefix("karpathy="))
+    content = json.loads(karpathy.read_text())
+    content["images"].append(content["images"][0] | {"filename": f"{coco(3)}.jpg", "cocoid": 3, "imgid": 3})
+    karpathy.write_text(json.dumps(content))
+    command = ("--store", one, "--captions", karpathy, "--store", other, "--captions", captions, *TINY_MODEL)
+    done = roibeam("pretrain", tmp_path / "run", *command, "--min-match", 0.1)
+    assert done.code == 0, done.err
+    assert f"note: {other}: 2 images that are trained on are in other splits of a caption file, such as " in done.out

@@ -18,7 +18,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from roibeam.pipelines.cli.main import app
+from roibeam.pipelines.cli.commands import app
 from roibeam.pipelines.cli.surface.command import HelpedCommand
 from roibeam.pipelines.cli.surface.help_page import command_page, examples_of, group_page
 from roibeam.pipelines.cli.surface.option import option

@@ -16,7 +16,7 @@ from tiny_commands import Pictures
 from typer.main import get_command
 from wrong_calls import WrongCall, calls_with_wrong_files, calls_with_wrong_names, make_wrong_files
 
-from roibeam.pipelines.cli.main import app
+from roibeam.pipelines.cli.commands import app
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 

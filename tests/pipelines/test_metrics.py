@@ -20,7 +20,7 @@ from roibeam.pipelines.finetuning.metrics.vqa import HumanAnswer, answer_accurac
 from roibeam.pipelines.finetuning.metrics.vqa_targets import label_of, soft_target
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
-FAMILIES = ("metrics_vqa", "metrics_refcoco", "metrics_vcr_nlvr_glue", "metrics_entities")
+FAMILIES = ("metrics_vqa", "metrics_refcoco", "metrics_vcr_nlvr_glue", "metrics_entities", "metrics_retrieval")
 
 
 def results(folder: Path) -> dict[str, CaseResult]:

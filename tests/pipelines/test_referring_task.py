@@ -40,8 +40,12 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     referring_groups,
     referring_scores,
 )
-from roibeam.pipelines.finetuning.tasks.referring_regions import joined_candidates, stored_regions
-from roibeam.pipelines.finetuning.tasks.referring_targets import candidate_targets, image_feature, prepare_candidates
+from roibeam.pipelines.finetuning.tasks.referring_rules.regions import joined_candidates, stored_regions
+from roibeam.pipelines.finetuning.tasks.referring_rules.targets import (
+    candidate_targets,
+    image_feature,
+    prepare_candidates,
+)
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
 
 # Photo 5: 100 x 60, two objects and a crowd, two detections. Photo 6: one object, nothing detected.

@@ -22,21 +22,28 @@ from roibeam.pipelines.finetuning.frame.task_start import start_of
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, STARTS
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
+from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
 from roibeam.pipelines.training.release_settings import ACCIDENTS
 
 Cli = Callable[..., Any]
 QUESTIONS = {"vqa": 658_111, "vcr": 212_923, "refcoco+": 120_191, "nlvr2": 86_373}  # of training, by the data sets
+QUESTIONS |= {"retrieval": 145_000}  # captions of Flickr30k
+QUESTIONS |= {"flickr30k-entities": 145_000}  # captions, five of each image; some have no phrase with a box
+QUESTIONS |= {name: task.rows["train"] for name, task in GLUE_TASKS.items()}
 ASKED = {
     "vqa": AskedForm(LABEL, 3129),
     "vcr": AskedForm(CHOICE),
     "refcoco+": AskedForm(REGION),
     "nlvr2": AskedForm(LABEL, 2, num_images=2),
+    "retrieval": AskedForm(CHOICE),
+    "flickr30k-entities": AskedForm(PHRASE),
+    **{name: AskedForm(LABEL, len(task.labels) or 1, num_images=0) for name, task in GLUE_TASKS.items()},
 }
 
 
@@ -57,9 +64,9 @@ def test_a_published_run_is_what_is_trained(name: str) -> None:
     assert config.accumulation * found["data"].batch_size == recipe.batch_size
     assert config.learning_rate == recipe.learning_rate and found["head"].kind == recipe.head
     assert (found[recipe.task], found["layout"]) == (recipe.options, recipe.layout)
-    own = request(recipe.task, steps=7, batch_size=16, learning_rate=0.5)
+    own = request(recipe.task, steps=7, batch_size=8, learning_rate=0.5)
     short = sections_of(own, options, recipe)["train"]
-    assert (short.steps, short.learning_rate, short.accumulation * 16) == (7, 0.5, recipe.batch_size)
+    assert (short.steps, short.learning_rate, short.accumulation * 8) == (7, 0.5, recipe.batch_size)
     with pytest.raises(ValueError, match="no multiple of 7 on 1 processes"):
         sections_of(request(recipe.task, batch_size=7), options, recipe)
 
@@ -79,7 +86,8 @@ def test_steps_are_right_and_the_releases_accidents_are_asked_for(name: str) -> 
     assert released.parameter_groups == "task" or released.parameter_groups in PARAMETER_RULES
 
 
-KINDS = {"vqa": LABEL, "vcr": CHOICE, "refcoco+": REGION, "nlvr2": "pair"}
+KINDS = {"vqa": LABEL, "vcr": CHOICE, "refcoco+": REGION, "nlvr2": "pair", "retrieval": CHOICE}
+KINDS |= {"flickr30k-entities": PHRASE}
 
 
 def test_every_rule_for_parameters_fits_its_network() -> None:
@@ -242,6 +250,9 @@ visualbert-nlvr2-ablation-without-second-caption | Table 7 | 64.9
 visualbert-nlvr2-9-regions | footnote 4 | 64.8
 visualbert-nlvr2-18-regions | footnote 4 | 65.5
 visualbert-nlvr2-72-regions | footnote 4 | 67.1
+visualbert-flickr30k-entities | Table 6 | 70.40 84.49 86.31 71.33 84.98 86.51
+visualbert-flickr30k-entities-late-fusion | Table 6 | 70.33 84.53 86.39
+visualbert-flickr30k-entities-without-coco | Table 6 | 68.07 83.98 86.24
 interbert-vcr-answer | Table 1 | 73.1 54.9
 interbert-vcr-answer-without-pretraining | Table 1 | 63.6 40.3
 interbert-vcr-answer-single-masks | Table 2 | 72.3 54.0
@@ -252,6 +263,39 @@ interbert-vcr-rationale-without-pretraining | Table 1 | 63.1
 interbert-vcr-rationale-single-masks | Table 2 | 74.3
 interbert-vcr-rationale-without-bert | section 3.6 | 64.4
 interbert-vcr-release-rationale | README.md | 74.8
+vilbert-retrieval | Table 1 | 58.20 84.90 91.52
+vilbert-retrieval-without-pretraining | Tables 1 and 3 | 45.50 76.78 85.02
+vilbert-retrieval-2-layer | Table 2 | 55.68 84.26 90.56
+vilbert-retrieval-4-layer | Table 2 | 55.38 84.10 90.62
+vilbert-retrieval-8-layer | Table 2 | 58.78 85.60 91.42
+vilbert-retrieval-25-percent | Table 3 | 53.08 80.80 88.52
+vilbert-retrieval-50-percent | Table 3 | 54.84 83.62 90.10
+imagebert-retrieval | Tables 2 and 4 | 73.1 92.6 96.0 87.0 97.6 99.2
+imagebert-retrieval | Table 2 | 73.6 94.3 97.2 85.4 98.7 99.8 50.5 78.7 87.1 66.4 89.8 94.4
+imagebert-retrieval-all-losses | Table 4, all losses | 71.9 91.1 94.1 86.6 97.6 98.7
+imagebert-retrieval-multi-class | Table 4, CE only | 70.6 91.4 95.7 85.6 97.4 99.2
+imagebert-retrieval-triplet | Table 4, triplet only | 70.6 91.4 95.9 86.8 97.3 98.8
+imagebert-retrieval-36-regions | Table 4, RoI(36) | 68.7 88.6 92.3 84.3 96.5 97.9
+imagebert-retrieval-100-regions | Table 4, RoI(100) | 73.0 92.2 95.8 87.3 98.0 99.5
+interbert-retrieval | Table 1 | 61.9 87.1 92.7
+interbert-retrieval-without-pretraining | Table 1 | 53.1 80.6 87.9
+interbert-retrieval-release | README.md | 61.9 87.1 92.7
+interbert-qnli | Table 3 | 91.1
+interbert-cola | Table 3 | 57.3
+interbert-sst-2 | Table 3 | 92.3
+interbert-sts-b | Table 3 | 88.9
+interbert-rte | Table 3 | 64.3
+interbert-mnli | Table 3 | 84.1 83.7
+interbert-qqp | Table 3 | 88.1
+interbert-mrpc | Table 3 | 88.6
+interbert-qnli-single-stream | Table 3 | 90.8
+interbert-cola-single-stream | Table 3 | 52.3
+interbert-sst-2-single-stream | Table 3 | 91.6
+interbert-sts-b-single-stream | Table 3 | 88.6
+interbert-rte-single-stream | Table 3 | 59.2
+interbert-mnli-single-stream | Table 3 | 82.6 84.1
+interbert-qqp-single-stream | Table 3 | 87.8
+interbert-mrpc-single-stream | Table 3 | 86.4
 """
 
 
@@ -269,13 +313,16 @@ def test_every_figure_is_the_printed_one() -> None:
 
 def test_a_pretrained_models_figures_are_those_of_its_fine_tuning() -> None:
     """Pre-training recipes print them too: no figure of these tasks stands there and not here."""
+    told_tasks = ("VQA", "VCR", "RefCOCO+", "NLVR2", "Flickr30k Entities")
     here = defaultdict(set)
     for recipe in TASK_RECIPES.values():
         here[recipe.model] |= {(each.task, each.value) for each in recipe.figures}
     same = {"interbert-release": "interbert", "vilbert-paper": "vilbert"}
     for name, pretrained in RECIPES.items():
         told = {
-            (each.task, each.value) for each in pretrained.figures if each.task in ("VQA", "VCR", "RefCOCO+", "NLVR2")
+            (each.task, each.value)
+            for each in pretrained.figures
+            if each.task in told_tasks or (each.task.endswith(" retrieval") and not each.task.startswith("zero-shot "))
         }
         assert told <= here[name] | here[same.get(name, name)], name
 
@@ -295,6 +342,8 @@ ONE_OF_EACH = (
     "vilbert-vqa-single-stream",
     "visualbert-nlvr2",
     "interbert-vcr-answer",
+    "imagebert-retrieval",
+    "interbert-rte",
 )
 
 
@@ -418,7 +467,9 @@ FULL = {
     *("vilbert-vqa", "vilbert-vcr-answer", "vilbert-vcr-rationale", "vilbert-refcoco+-detected"),
     *("visualbert-vqa", "visualbert-vcr-answer", "visualbert-vcr-rationale", "visualbert-nlvr2"),
     *("interbert-vcr-answer", "interbert-vcr-rationale", "interbert-vcr-release-answer"),
-    "interbert-vcr-release-rationale",
+    *("interbert-vcr-release-rationale", "vilbert-retrieval", "imagebert-retrieval", "interbert-retrieval"),
+    *("interbert-retrieval-release", "visualbert-flickr30k-entities"),
+    *(f"interbert-{task}" for task in GLUE_TASKS if task != "wnli"),
 }  # fmt: skip
 
 

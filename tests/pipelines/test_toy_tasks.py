@@ -22,6 +22,7 @@ from roibeam.pipelines.finetuning.toy_levels import toy_levels
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 from roibeam.pipelines.sources.datasets.folder import list_folder
+from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS, GlueCounts, GlueRow, glue_files, read_glue
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.sources.datasets.refer import read_refer
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_boxes
@@ -33,6 +34,7 @@ from roibeam.pipelines.toyworld.scene import generate
 from roibeam.pipelines.toyworld.tasks.blind_reader import BlindReader
 from roibeam.pipelines.toyworld.tasks.vqa import VqaTask
 from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks, WrittenTasks
+from roibeam.pipelines.toyworld.truth import KnownScene, parse_caption
 from roibeam.pipelines.toyworld.write import write_world
 
 Roibeam = Callable[..., Any]
@@ -42,6 +44,8 @@ DIGESTS = {
     "vcr": "ea27f3cd8132d3a8be202ab57d1ce72ec3ce93f901986a6db682e252240ddc07",
     "refcoco+": "58d70c4c705b21bf85239eab3480c2926f58fef0e6831c6c496a41a267e5e5e2",
     "nlvr2": "8946c64618aa125954dbcdd174f33156d55450c5afd7c98bbd6843b06a6c6778",
+    "mrpc": "3a72cbbc30c171e235121845409f0a191c5b60d77659d3494047e28cdfbf9535",
+    "rte": "2905917df2b761c09fa910069fe719287aae44ef497093de0fd14fe7de89018e",
 }  # fmt: skip
 # Every split that results are reported on, with its reader's suffix.
 JUDGED = (
@@ -384,3 +388,53 @@ def test_in_a_larger_world_every_level_leaves_room_to_learn(
     assert scored(roibeam, made, "vqa", "val", simple)["overall"] < floor
     rows = list(csv.reader((made.tasks / "readers" / "blind" / "vcr_val.csv").read_text("ascii").splitlines()))
     assert len(rows) == 1 + sum(1 for _ in made.vcr_rows("val"))
+
+
+# Texts alone
+
+
+def text_pairs(made: Made, name: str, split: str) -> list[GlueRow]:
+    task = GLUE_TASKS[name]
+    return list(read_glue(glue_files(made.tasks / name, task, split), task, split, GlueCounts()))
+
+
+def test_captions_said_to_be_of_one_scene_are_and_no_picture_is_in_two_splits(made: Made) -> None:
+    pictures = [{each.text for each in picture.captions} for picture in made.pictures.values()]
+    seen: dict[str, set[int]] = {}
+    for split in ("train", "dev"):
+        rows = text_pairs(made, "mrpc", split)
+        assert 0.3 < sum(row.label == "1" for row in rows) / len(rows) < 0.7
+        for row in rows:
+            one = [number for number, own in enumerate(pictures) if set(row.texts) <= own]
+            assert bool(one) == (row.label == "1") or row.label == "0", row  # two scenes may have one caption in common
+        unlike = [row for row in rows if row.label == "0" and any(set(row.texts) <= own for own in pictures)]
+        assert len(unlike) < len(rows) / 20
+        seen[split] = {
+            n for row in rows for n, own in enumerate(pictures) if row.label == "1" and set(row.texts) <= own
+        }
+    assert not seen["train"] & seen["dev"]
+    assert all(row.label is None for row in text_pairs(made, "mrpc", "test"))
+
+
+def test_what_follows_is_true_wherever_the_first_text_is(made: Made) -> None:
+    """Read by the truth of captions, which knows scenes, and not by the reader of claims that made the rows."""
+    scenes = [KnownScene(picture.scene, picture.relations) for picture in made.pictures.values()]
+    rows = [row for split in ("train", "dev") for row in text_pairs(made, "rte", split)]
+    assert {row.label for row in rows} == {"entailment", "not_entailment"}
+    broken = 0
+    for row in rows:
+        first, second = map(parse_caption, row.texts)
+        holds = [second.is_true_of(scene) for scene in scenes if first.is_true_of(scene)]
+        assert holds, row
+        if row.label == "entailment":
+            assert all(holds), row
+        broken += row.label != "entailment" and not all(holds)
+    others = sum(row.label != "entailment" for row in rows)
+    assert broken > 0.8 * others  # the rest may be true of the few scenes that there are, and does not follow
+
+
+def test_texts_alone_can_be_read_right_by_who_knows_the_scenes(made: Made) -> None:
+    levels = made.written.manifest["levels"]
+    assert levels["rte"]["dev"]["accuracy"]["perfect"] == 1.0
+    assert levels["mrpc"]["dev"]["accuracy"]["perfect"] > 0.9 > levels["mrpc"]["dev"]["accuracy"]["blind"]
+    assert set(levels["mrpc"]["dev"]) == {"accuracy and F1", "F1", "accuracy"}

@@ -14,7 +14,7 @@ import pytest
 from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.trained_photos import PhotoNames, check_own_splits, seen_before
+from roibeam.pipelines.finetuning.trained_photos import PhotoNames, check_own_splits, other_tasks_leaks, seen_before
 from roibeam.pipelines.sources.held_out import HeldOut, reported_files
 from roibeam.pipelines.sources.image_identity import Key
 from roibeam.pipelines.training.run_folder.trained_images import known_keys, trained_report, write_trained_images
@@ -117,6 +117,21 @@ def test_a_file_that_is_trained_on_as_a_whole_is_told_and_not_refused(official: 
     assert damaged.startswith("held-out images of vqa cannot be looked for: ")
 
 
+def test_files_of_other_tasks_beside_the_tasks_own_are_looked_at(official: Path) -> None:
+    """RefCOCO+'s are read too, the own ones not again, one that cannot be read says nothing."""
+    (official / "vcr").mkdir()
+    (official / "vcr" / "val.jsonl").write_text("no json\n")
+    train = official / "vqa" / "v2_OpenEnded_mscoco_train2014_questions.json"
+    trained = [coco(1, "train2014"), coco(2, "train2014"), coco(3)]
+    by_name, referring = other_tasks_leaks("vqa", official, [train], trained, PhotoNames())
+    assert by_name.startswith("1 image of validation and test splits, as its name says: 1 of COCO's val2014")
+    assert referring == (
+        f"refcoco+/refs(unc).p, refcoco: 1 of 1 held-out image inside: {trained[0]} (COCO 1): what is measured on "
+        "them is not held out"
+    )
+    assert other_tasks_leaks("vqa", official, [train], trained[1:2], PhotoNames()) == []
+
+
 def test_finetuning_refuses_test_images_and_drops_those_of_other_tasks(
     roibeam: Roibeam, store: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -139,8 +154,14 @@ def test_finetuning_refuses_test_images_and_drops_those_of_other_tasks(
     wrong = roibeam(*words, "--drop-held-out")
     assert wrong.code == 1 and "--drop-held-out: name what is held out" in one_line(wrong)
     assert not out.exists()
-    done = roibeam(*words, *rule, "--drop-held-out")
+    (data / "dataset_coco.json").write_text(
+        json.dumps({"images": [{"filename": f"{images[2]}.jpg", "imgid": 2, "split": "test", "sentences": []}]})
+    )
+    done = roibeam(*words, *rule, "--drop-held-out", "--set", "layout.max_pieces=5")
     assert done.code == 0 and "1 group of held-out images left out" in done.err
+    assert f"dataset_coco.json, karpathy: 1 of 1 held-out image inside: {images[2]}: what is measured" in done.err
+    assert "3 training texts longer than a row: 5 pieces are read of each" in done.err
+    assert "1 validation text longer than a row" in done.err
     (tmp_path / "all.txt").write_text("\n".join(images))
     told = roibeam("leaks", out, "--held-out", f"list={tmp_path}/all.txt")
     assert told.out.splitlines()[0].startswith(f"list: 3 of {len(images)} held-out images inside: {images[0]}, ")

@@ -2,16 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
 from captioned_records import CAPTIONS, LEARNER, WIDTH, make_corpus, make_record, make_store, run_pretrain
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.inputs.batches.sample import collate
+from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.visualbert import (
     VisualBertSampler,
-    box_numbers,
     cut_from_the_front,
     cut_the_longer,
 )
@@ -98,7 +99,8 @@ def test_regions_can_be_fewer_none_or_with_their_boxes(tokenizer):
     x1, y1, x2, y2 = record.boxes.T
     width, height = record.width, record.height
     wanted = np.stack([x1 / width, y1 / height, x2 / width, y2 / height, (x2 - x1) / width, (y2 - y1) / height], 1)
-    np.testing.assert_allclose(box_numbers(record, np.arange(record.num_regions)), wanted, rtol=0, atol=1e-6)
+    numbers = with_box_numbers(torch.zeros(record.num_regions, 0), record.boxes, record.width, record.height)
+    np.testing.assert_allclose(numbers, wanted, rtol=0, atol=1e-6)
 
 
 # --- cuts ---

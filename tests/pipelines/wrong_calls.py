@@ -66,10 +66,15 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
     detector: Words = ("detector", "train", out, "--labels", captions)
     tune: Words = ("finetune", out, "--task", "labels", "--from", "none", "--system", "vlbert", "--store", store)
     tune = (*tune, "--data", photos)
+    texts: Words = ("finetune", out, "--task", "rte", "--from", "none", "--system", "vlbert", "--data", photos)
     looks: Words = ("attention", folder / "trained", "--store", store, "--entities", folder / "entities", "--out", out)
     photo = sorted(photos.iterdir())[0]
     return [
         WrongCall((*extract, "--preset", "vlbert", "--weights", "random:1"), "did you mean vl-bert?"),
+        WrongCall((*texts, "--store", store), "--store: this task is of texts alone and shows no image; leave it out"),
+        WrongCall((*texts, "--end-to-end"), "--end-to-end: this task is of texts alone"),
+        WrongCall((*texts, "--set", "rte.validation=mismatched"), "MNLI alone has such a file; leave it at dev"),
+        WrongCall((*tune[:6], *tune[6:8], "--data", photos), "--store is missing: it has the regions"),
         WrongCall((*extract, "--preset", "lxmrt", "--weights", gone), "'lxmrt' is unknown; did you mean lxmert?"),
         WrongCall((*extract, "--detector", "smal", "--weights", "random:1"), "did you mean small?"),
         WrongCall((*extract, "--detector", "pythia-x152-fpn"), "weights are missing: pythia-x152-fpn brings none"),

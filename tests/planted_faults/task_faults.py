@@ -33,7 +33,7 @@ FAULTS = (
     ),
     Fault(
         "the right box is not mirrored",
-        "src/roibeam/pipelines/finetuning/tasks/referring_targets.py",
+        "src/roibeam/pipelines/finetuning/tasks/referring_rules/targets.py",
         "return PreparedCandidates(kept, photo.boxes[-1])",
         "return PreparedCandidates(kept, torch.as_tensor(right, dtype=torch.float32) * photo.scale_xy.repeat(2))",
         "tests/pipelines/test_conformance_task_items.py::test_the_reference_arrays[finetune_vlbert/data_refcoco]",

@@ -232,7 +232,7 @@ class FeatureStore:
         Raises:
             KeyError, ValueError, OSError: as `get` and `RegionRecord.draw`.
         """
-        record = self.get(image_id, copy=False)
+        record = self.get(image_id, copy=False, check=True)  # it is shown as true
         image_hw = (record.height, record.width)
         turned = self.manifest.config.get("detector", {}).get("conventions", {}).get("exif_orientation")
         pixels = sheet(image_hw) if photo is None else photo_pixels(photo, image_hw, image_id, exif_orientation=turned)

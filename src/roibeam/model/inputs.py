@@ -240,6 +240,20 @@ def check_text_length(model: str, length: int, longest: int) -> None:
         raise ValueError(f"{model}: text of {length} pieces; this model takes 1 ([CLS]) to {longest}")
 
 
+def check_text_alone(model: str, batch: VLBatch) -> None:
+    """Of a batch that is read as text without any image.
+
+    Args:
+        model: for people.
+    Raises:
+        ValueError: when it has regions.
+    """
+    if batch.region_mask.shape[1]:
+        raise ValueError(
+            f"{model}: encode_text reads no image, but the batch has {batch.region_mask.shape[1]} regions a row"
+        )
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AttentionMaps:
     """Attention weights, one tensor (B, heads, positions that ask, positions that are asked) a layer, as layers run.

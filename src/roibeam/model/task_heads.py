@@ -10,6 +10,7 @@ Shapes: B rows, T text pieces, R regions, P phrases, W width of what a head read
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -185,6 +186,8 @@ class GroundingHeadConfig(TaskHeadConfig):
     Fields, beside those of `TaskHeadConfig`:
         text_width, region_width: H, I.
         inner_width: of queries and keys.
+        num_heads: of them; of several, the mean of their weights is what is scored (VisualBERT section 4.4), one is the
+            release's.
     """
 
     model_type = "roibeam-grounding-head"
@@ -192,6 +195,7 @@ class GroundingHeadConfig(TaskHeadConfig):
     text_width: int = 768
     region_width: int = 768
     inner_width: int = 64
+    num_heads: int = 1
 
     @classmethod
     def widths(cls, model: BertSizes, fields: Mapping[str, Any]) -> dict[str, int]:
@@ -286,11 +290,14 @@ class GroundingHead(TaskHead):
     def __init__(self, config: GroundingHeadConfig) -> None:
         super().__init__(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.phrases = PhraseToRegions(config.text_width, config.region_width, config.inner_width)
+        widths = (config.text_width, config.region_width, config.inner_width)
+        self.phrases = PhraseToRegions(*widths)
+        self.others = nn.ModuleList(PhraseToRegions(*widths) for _ in range(config.num_heads - 1))
         self.post_init()
 
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
-        """(B, P, R), before the softmax; the lowest finite number at padded regions, no meaning at missing phrases.
+        """(B, P, R), before the softmax, of several heads the logarithm of their mean weights; the lowest finite number
+        at padded regions, no meaning at missing phrases.
 
         Raises:
             ValueError: when the batch has no phrases.
@@ -298,7 +305,13 @@ class GroundingHead(TaskHead):
         if batch.phrase_positions is None:
             raise ValueError("GroundingHead: the batch has no phrase_positions")
         phrases = phrase_states(output, batch.phrase_positions)
-        return self.phrases(self.dropout(phrases), self.dropout(output.region_states), batch.rows_region_mask)
+        states, mask = (self.dropout(phrases), self.dropout(output.region_states)), batch.rows_region_mask
+        every = [head(*states, mask) for head in (self.phrases, *self.others)]
+        if len(every) == 1 or not mask.shape[1]:
+            return every[0]
+        weights = torch.stack([scores.log_softmax(dim=-1) for scores in every])
+        mean = weights.logsumexp(dim=0) - math.log(len(every))
+        return mean.masked_fill(~mask[:, None], torch.finfo(mean.dtype).min)
 
 
 HEADS: Mapping[str, type[TaskHead]] = MappingProxyType(
@@ -313,6 +326,8 @@ class Encoder(Protocol):
     def config(self) -> BertSizes: ...
 
     def encode(self, batch: VLBatch) -> VLOutput: ...
+
+    def encode_text(self, batch: VLBatch) -> VLOutput: ...
 
     def activation_checkpointing_enable(self) -> None: ...
 
@@ -349,6 +364,45 @@ class TaskModel(nn.Module):
         """Writes the model into `folder`, where it can be read as a model, and the head into a folder of its own."""
         self.model.save_pretrained(folder)
         self.head.save_pretrained(folder / HEAD_FOLDER)
+
+
+class MatchModel(nn.Module):
+    """A model whose own match head, that of pre-training, scores its rows: retrieval of ImageBERT and InterBERT.
+
+    Raises:
+        ValueError: for a model that was made without one.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        if getattr(model, "match_head", None) is None and getattr(model, "relationship_head", None) is None:
+            raise ValueError(f"{type(model).__name__}: this model was made without a match head")
+        self.model = model
+
+    @property
+    def config(self) -> BertSizes:
+        """That of the model."""
+        return self.model.config
+
+    def activation_checkpointing_enable(self) -> None:
+        """Of the model's layers."""
+        self.model.activation_checkpointing_enable()
+
+    def forward(self, batch: VLBatch) -> Tensor:
+        """(B, 1), log-odds of a match."""
+        return self.scores(self.model.encode(batch))
+
+    def scores(self, output: VLOutput) -> Tensor:
+        """The same of what the model gave."""
+        return self.model.match_log_odds(output)[:, None]
+
+
+class TextTaskModel(TaskModel):
+    """The same for a task of texts without an image (GLUE)."""
+
+    def forward(self, batch: VLBatch) -> Tensor:
+        """As the head's."""
+        return self.head(batch, self.model.encode_text(batch))
 
 
 def load_task_head(folder: Path) -> TaskHead:

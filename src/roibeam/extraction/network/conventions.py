@@ -66,7 +66,8 @@ class Conventions:
         min_proposal_side: photo pixels.
         nms_comparison: a proposal is suppressed when its IoU is ">" or ">=" the threshold, in float32.
         region_pool: "roi-pool": max over bins, edges rounded half away from zero, bin edges in float32; "roi-align-1":
-            one bilinear sample in each bin, no half-pixel shift, sides of at least one cell.
+            one bilinear sample in each bin, no half-pixel shift, sides of at least one cell; "roi-align-0": as many
+            samples in each bin as it has cells, rounded up, and their mean.
         region_feature: "mean": of the last ReLU of res5 over the pooled cells.
         background: "first" or "last" row of the network's class logits and class embeddings.
         no_attribute: "first" or "last" row of the network's attribute logits.
@@ -159,7 +160,7 @@ IMPLEMENTED: MappingProxyType[str, tuple[object, ...]] = MappingProxyType(
         "objectness": ("logit", "pair-softmax"),
         "proposal_filter": ("topk-clip-nonempty", "clip-side-topk", "clip-nonempty-side-topk"),
         "nms_comparison": (">", ">="),
-        "region_pool": ("roi-pool", "roi-align-1"),
+        "region_pool": ("roi-pool", "roi-align-1", "roi-align-0"),
         "region_feature": ("mean",),
         "background": ("last", "first"),
         "no_attribute": ("last", "first"),
@@ -228,7 +229,7 @@ CONVENTIONS = MappingProxyType(
             region_pool="roi-align-1",
         ),
         # rowanz/r2c utils/detector.py, which VisualBERT takes for VCR: torchvision's ResNet-50 of ImageNet, whose last
-        # stage has no stride. There the norms take the statistics of the batch, and a bin has as many samples as fit.
+        # stage has no stride. There the norms take the statistics of the batch.
         "r2c": replace(
             _HF,
             channel_order="rgb",
@@ -240,7 +241,7 @@ CONVENTIONS = MappingProxyType(
             long_edge_rule="short-truncated",
             stem_pool="pad-1-floor",
             box_clip="last-pixel",
-            region_pool="roi-align-1",
+            region_pool="roi-align-0",
             res5_dilation=1,
         ),
     }

@@ -182,4 +182,5 @@ def pool_regions(
     boxes = boxes or [feature_map.new_zeros(0, 4)]  # and one list of boxes, also for no image
     if conventions.region_pool == "roi-pool":
         return roi_pool(feature_map, boxes, cells, 1.0 / FEATURE_STRIDE)
-    return roi_align(feature_map, boxes, cells, 1.0 / FEATURE_STRIDE, sampling_ratio=1, aligned=False)
+    ratio = 0 if conventions.region_pool == "roi-align-0" else 1
+    return roi_align(feature_map, boxes, cells, 1.0 / FEATURE_STRIDE, sampling_ratio=ratio, aligned=False)

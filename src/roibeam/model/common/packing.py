@@ -72,6 +72,14 @@ class Packing:
         every = torch.arange(len(self.mask), device=self.mask.device)[:, None].expand(self.mask.shape)
         return self.pack(every)
 
+    @cached_property
+    def firsts(self) -> Tensor:
+        """(B,) long: where each row begins in a packed tensor; every row has a real position, and its first is one."""
+        if self.places is None:
+            return torch.arange(len(self.mask), device=self.mask.device) * self.mask.shape[1]
+        lengths = self.mask.sum(dim=1)
+        return lengths.cumsum(dim=0) - lengths
+
     def pack(self, padded: Tensor) -> Tensor:
         """(P, ...) of (B, S, ...)."""
         flat = padded.flatten(0, 1)

@@ -225,6 +225,14 @@ class TransformerLayer(CheckpointedLayer):
         states_PH = self.attention_norm(states_PH + self.attention(states_PH, packing, maps=maps))
         return self.feed_forward_norm(states_PH + self.feed_forward(states_PH))
 
+    def at_firsts(self, states_PH: Tensor, packing: Packing) -> Tensor:
+        """(B, H), what `forward` gives at the first position of each row, and nothing else: a last layer of which no
+        more is read."""
+        asking = states_PH.index_select(0, packing.firsts)
+        alone = Packing(torch.ones(len(packing), 1, dtype=torch.bool, device=asking.device))
+        asking = self.attention_norm(asking + self.attention(asking, alone, states_PH, packing))
+        return self.feed_forward_norm(asking + self.feed_forward(asking))
+
 
 class TransformerEncoder(nn.Module):
     """A stack of `TransformerLayer`s."""

@@ -22,7 +22,14 @@ from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.regions import LOCATION_SIZE, WHOLE_IMAGE_LOCATION, region_locations
 from roibeam.model.common.transformer import BERT_NORM_EPS
 from roibeam.model.imagebert.fields import IMAGE_SEGMENT, ImageBertFields
-from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_text_length
+from roibeam.model.inputs import (
+    IGNORE_INDEX,
+    AttentionMaps,
+    VLBatch,
+    VLOutput,
+    check_text_alone,
+    check_text_length,
+)
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, only_matched
 
 
@@ -82,6 +89,10 @@ class ImageBertEmbeddings(nn.Module):
             parts.append((self._embed_separator(batch), batch.text_mask[:, :1]))
         states, masks = zip(*parts, strict=True)
         return self.dropout(torch.cat(states, dim=1)), torch.cat(masks, dim=1)
+
+    def text_alone(self, batch: VLBatch) -> Tensor:
+        """(B, T, H): no image, and no [SEP] that closes one."""
+        return self.dropout(self._embed_text(batch.with_texts_of_rows()))
 
     def _embed_text(self, batch: VLBatch) -> Tensor:
         """(B, T, H), "Linguistic embedding": word + segment + position."""
@@ -164,6 +175,23 @@ class ImageBertModel(ImageBertPreTrainedModel):
             attention=maps,
         )
 
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """A text without any image: neither a feature of the whole one nor the [SEP] behind its regions.
+
+        The paper does not feed one alone.
+
+        Raises:
+            ValueError: for a batch with regions, or a text too long or without [CLS].
+        """
+        check_text_alone("ImageBERT", batch)
+        batch = batch.with_texts_of_rows()
+        maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
+        states = self.embeddings.text_alone(batch)
+        states = self.encoder(states, batch.text_mask, None if maps is None else maps.joint)
+        return VLOutput(
+            text_states=states, region_states=states[:, :0], pooled=self.pooler(states[:, 0]), attention=maps
+        )
+
 
 class ImageBertForPreTraining(ImageBertPreTrainedModel):
     """ImageBERT with the heads of its four tasks (section 4.3); losses weigh the same."""
@@ -191,6 +219,10 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
     def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """As `ImageBertModel.forward`."""
         return self.imagebert(batch, with_attention=with_attention)
+
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `ImageBertModel.encode_text`."""
+        return self.imagebert.encode_text(batch, with_attention=with_attention)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
         """See `PreTrainingModel`."""

@@ -22,7 +22,7 @@ from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS, TransformerEncoder, TransformerLayer
-from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_alone, check_text_length
 from roibeam.model.interbert.config import InterBertConfig
 from roibeam.model.pretraining import PreTrainingLogits, PreTrainingTerms, count_labels, count_true, log_odds
 
@@ -217,10 +217,7 @@ class InterBertModel(InterBertPreTrainedModel):
         Raises:
             ValueError: for a batch with regions, or a text too long or without [CLS].
         """
-        if batch.region_mask.shape[1]:
-            raise ValueError(
-                f"InterBERT: encode_text reads no image, but the batch has {batch.region_mask.shape[1]} regions a row"
-            )
+        check_text_alone("InterBERT", batch)
         maps = AttentionMaps() if with_attention else None
         text = self.text_embeddings(batch)
         text = self.joint(text, batch.text_mask, None if maps is None else maps.joint)

@@ -115,6 +115,12 @@ class CoAttentionLayer(CheckpointedLayer):
         image_states = self.image_feed_forward_norm(image_states + self.image_feed_forward(image_states))
         return replace(text, states=text_states), replace(image, states=image_states)
 
+    def text_alone(self, text: Stream) -> Stream:
+        """The text's half where no image answers: nothing is added to its states before LayerNorm and feed-forward."""
+        states = self.text_attention_norm(text.states)
+        states = self.text_feed_forward_norm(states + self.text_feed_forward(states))
+        return replace(text, states=states)
+
 
 def image_layer(config: ViLbertConfig) -> TransformerLayer:
     """One layer of the image stream alone."""
@@ -157,20 +163,57 @@ class TwoStreamEncoder(nn.Module):
     def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
         """All other layers."""
         for step in self.together:
+            text, image = self._after(step, text, image, maps)
+        return text, image
+
+    def first_states(self, text: Stream, image: Stream) -> tuple[Tensor, Tensor]:
+        """(B, H) and (B, I), the first state of each row of what `forward` gives.
+
+        The last layer of a stream, where no co-attention follows it, computes nothing else.
+        """
+        last = {kind: self._last_step(kind) for kind in ("text", "image")}
+        found: dict[str, Tensor] = {}
+        for place, step in enumerate(self.together):
+            layers, stream = (self.text_layers, text) if step.kind == "text" else (self.image_layers, image)
+            layer = layers[step.layer] if last.get(step.kind) == place else None
+            if isinstance(layer, TransformerLayer) and not isinstance(layer, TextGatedLayer):
+                found[step.kind] = layer.at_firsts(stream.states, stream.packing)
+            else:
+                text, image = self._after(step, text, image, None)
+        text_first = found["text"] if "text" in found else text.states.index_select(0, text.packing.firsts)
+        return text_first, found["image"] if "image" in found else image.states.index_select(0, image.packing.firsts)
+
+    def _last_step(self, kind: str) -> int:
+        """Place in `together` of the last step of a stream; -1 where that is a co-attention, or there is none."""
+        places = [place for place, step in enumerate(self.together) if step.kind in (kind, "co")]
+        return places[-1] if places and self.together[places[-1]].kind == kind else -1
+
+    def _after(self, step: Step, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
+        """Both streams after one step."""
+        with self._gradients(step):
+            if step.kind == "co":
+                text, image = self.co_layers[step.layer](text, image, maps)
+            elif step.kind == "text":
+                text_maps = None if maps is None else maps.text
+                text = replace(text, states=self.text_layers[step.layer](text.states, text.packing, text_maps))
+            else:
+                layer, image_maps = self.image_layers[step.layer], None if maps is None else maps.image
+                # What the text says enters here and nowhere else before the first co-attention.
+                gate: tuple[Tensor, ...] = ()
+                if isinstance(layer, TextGatedLayer):
+                    gate = (layer.gate(text.mean())[image.packing.rows],)
+                image = replace(image, states=layer(image.states, image.packing, image_maps, *gate))
+        return text, image
+
+    def text_alone(self, text: Stream, maps: list[Tensor] | None) -> Stream:
+        """Every layer that the text runs through, its halves of the co-attentions too, without an image."""
+        for step in (*self.apart, *self.together):
             with self._gradients(step):
                 if step.kind == "co":
-                    text, image = self.co_layers[step.layer](text, image, maps)
+                    text = self.co_layers[step.layer].text_alone(text)  # type: ignore[operator]
                 elif step.kind == "text":
-                    text_maps = None if maps is None else maps.text
-                    text = replace(text, states=self.text_layers[step.layer](text.states, text.packing, text_maps))
-                else:
-                    layer, image_maps = self.image_layers[step.layer], None if maps is None else maps.image
-                    # What the text says enters here and nowhere else before the first co-attention.
-                    gate: tuple[Tensor, ...] = ()
-                    if isinstance(layer, TextGatedLayer):
-                        gate = (layer.gate(text.mean())[image.packing.rows],)
-                    image = replace(image, states=layer(image.states, image.packing, image_maps, *gate))
-        return text, image
+                    text = replace(text, states=self.text_layers[step.layer](text.states, text.packing, maps))
+        return text
 
     def _gradients(self, step: Step) -> AbstractContextManager[object]:
         """No graph is kept for the layers that stay as they are, nor for what lies below them."""

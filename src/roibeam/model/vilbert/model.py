@@ -33,7 +33,7 @@ from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS
-from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_alone, check_text_length
 from roibeam.model.pretraining import (
     PreTrainingLogits,
     PreTrainingTerms,
@@ -239,6 +239,45 @@ class ViLbertModel(ViLbertPreTrainedModel):
             attention=maps,
         )
 
+    def fuse_firsts(self, text: Stream, image: Stream) -> VLOutput:
+        """What `fuse` gives of the first elements, [CLS] and IMG, and of what is pooled from them: for scores of pairs.
+
+        As many captions as images; `text_states` is (B, 1, H), `region_states` (B, 0, I).
+        """
+        text_first, image_first = self.encoder.first_states(text, image)
+        pooled_text, pooled_image, pair = self.pooler(text_first, image_first)
+        return VLOutput(
+            text_states=text_first[:, None],
+            region_states=image_first[:, None][:, :0],
+            whole_image_state=image_first,
+            pooled=pair,
+            pooled_text=pooled_text,
+            pooled_image=pooled_image,
+        )
+
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """A text without any image, not even IMG: the text's stream. The paper does not feed one alone.
+
+        In a co-attention, where nothing answers, its states go on through their LayerNorm and feed-forward. `pooled`
+        and `pooled_text` are both [CLS], pooled.
+
+        Raises:
+            ValueError: for a batch with regions, a text too long or without [CLS], and for task ids that are missing or
+                not used.
+        """
+        check_text_alone("ViLBERT", batch)
+        maps = AttentionMaps() if with_attention else None
+        text = self.text_embeddings(batch.with_texts_of_rows())
+        text = self.encoder.text_alone(text, None if maps is None else maps.text)
+        words, task = text.packing.pad(text.states), None
+        if self.config.num_task_tokens:
+            words, task = torch.cat([words[:, :1], words[:, 2:]], dim=1), words[:, 1]
+        pooled = self.pooler.pool_text(words[:, 0])
+        return VLOutput(
+            text_states=words, region_states=words[:, :0], task_state=task, pooled=pooled, pooled_text=pooled,
+            attention=maps,
+        )  # fmt: skip
+
 
 class ViLbertForPreTraining(ViLbertPreTrainedModel):
     """ViLBERT with its pre-training heads (section 2.2, "Training Tasks and Objectives"); losses weigh the same."""
@@ -267,6 +306,10 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
     def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """As `ViLbertModel.forward`."""
         return self.vilbert(batch, with_attention=with_attention)
+
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `ViLbertModel.encode_text`."""
+        return self.vilbert.encode_text(batch, with_attention=with_attention)
 
     def logits(self, output: VLOutput) -> PreTrainingLogits:
         """Of all positions: for looking at, not for training."""

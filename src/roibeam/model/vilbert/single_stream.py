@@ -22,7 +22,7 @@ from roibeam.model.common.packing import Packing
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS
-from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_alone, check_text_length
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
 from roibeam.model.vilbert.single_stream_fields import REGION_SEGMENT, SingleStreamFields
 
@@ -59,16 +59,26 @@ class SingleStreamEmbeddings(nn.Module):
 
     def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
         """States (B, T + E, H) and their mask."""
-        batch, length = batch.with_texts_of_rows(), batch.text_ids.shape[1]
-        check_text_length("single-stream ViLBERT", length, self.positions.num_embeddings)
-        text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
+        batch = batch.with_texts_of_rows()
+        text = self._text(batch)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         real = Packing(elements.mask)
         regions = self.features(real.pack(elements.features)) + self.locations(real.pack(elements.locations))
         regions = real.pad(self.region_norm(regions + self.region_segments.weight[REGION_SEGMENT]))
         regions, mask = batch.images_to_rows(regions), batch.images_to_rows(elements.mask)
-        states = torch.cat([self.text_norm(text), regions], dim=1)
+        states = torch.cat([text, regions], dim=1)
         return self.dropout(states), torch.cat([batch.text_mask, mask], dim=1)
+
+    def text_alone(self, batch: VLBatch) -> Tensor:
+        """(B, T, H): no image, not even IMG."""
+        return self.dropout(self._text(batch.with_texts_of_rows()))
+
+    def _text(self, batch: VLBatch) -> Tensor:
+        """(B, T, H) of rows that share no text."""
+        length = batch.text_ids.shape[1]
+        check_text_length("single-stream ViLBERT", length, self.positions.num_embeddings)
+        text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
+        return self.text_norm(text)
 
 
 class SingleStreamForPreTraining(VLPreTrainedModel):
@@ -113,6 +123,21 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
             whole_image_state=whole[:, 0],
             pooled=self.pooler(states[:, 0]),
             attention=maps,
+        )
+
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """A text without any image, not even IMG: BERT.
+
+        Raises:
+            ValueError: for a batch with regions, or a text too long or without [CLS].
+        """
+        check_text_alone("single-stream ViLBERT", batch)
+        batch = batch.with_texts_of_rows()
+        maps = AttentionMaps() if with_attention else None
+        states = self.embeddings.text_alone(batch)
+        states = self.encoder(states, batch.text_mask, None if maps is None else maps.joint)
+        return VLOutput(
+            text_states=states, region_states=states[:, :0], pooled=self.pooler(states[:, 0]), attention=maps
         )
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:

@@ -24,7 +24,7 @@ from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.transformer import BERT_NORM_EPS
-from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_alone, check_text_length
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.visualbert.fields import VisualBertFields
 from roibeam.model.visualbert.presets import visualbert_fields
@@ -204,6 +204,15 @@ class VisualBertForPreTraining(VisualBertPreTrainedModel):
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """As `VisualBertModel.forward`."""
+        return self.visualbert(batch, with_attention=with_attention)
+
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """A text without any image: BERT. The paper does not feed one alone.
+
+        Raises:
+            ValueError: for a batch with regions, or a text too long or without [CLS].
+        """
+        check_text_alone("VisualBERT", batch)
         return self.visualbert(batch, with_attention=with_attention)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:

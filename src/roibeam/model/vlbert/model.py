@@ -14,6 +14,7 @@ hidden width.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder
 from roibeam.model.common.heads import MaskedWordHead, Pooler, RegionClassHead
 from roibeam.model.common.losses import PreTrainingOutput, SumCount, accuracy, precise, soft_cross_entropy
 from roibeam.model.common.packing import Packing
-from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
+from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_text_alone
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import (
@@ -241,6 +242,21 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """As `VLBertModel.forward`."""
+        return self.vlbert(batch, with_attention=with_attention)
+
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """A text without any image, not even the whole one: its pieces and [END] carry the feature of text alone, as
+        those of the release's text corpus do.
+
+        Args:
+            batch: of rows of text alone (`VLBatch.text_only`).
+        Raises:
+            ValueError: for a batch with regions, a text too long or without [CLS], or a model that was not made for
+                rows without an image.
+        """
+        check_text_alone("VL-BERT", batch)
+        if self.config.masked_appearance == "pixels":  # such a model asks for a feature of the whole image
+            batch = replace(batch, whole_image_features=batch.region_features.sum(dim=1))
         return self.vlbert(batch, with_attention=with_attention)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:

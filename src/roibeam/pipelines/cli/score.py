@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def score_command(
-    task: Annotated[str, argument("TASK", "vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, labels or own.py.")],
+    task: Annotated[str, argument("TASK", "As of `roibeam finetune`; glue for a zip of all its tables.")],
     file: Annotated[Path, argument("FILE", "Predictions, in the task's official format (docs/look.md).")],
     data: Annotated[Path, option("data")],
     split: Annotated[str | None, option("split", default="val, or dev for nlvr2")] = None,
     rules: Annotated[
-        str, option("rules", "strict and official; for boxes also uniter, vl-bert and vilbert.")
+        str, option("rules", "strict and official; boxes: uniter, vl-bert, vilbert; retrieval: five-folds, subset.")
     ] = "strict",
     check: Annotated[bool, option("check")] = False,
     against: Annotated[Path | None, option("against")] = None,
@@ -63,7 +63,8 @@ def _row(figure: Figure) -> str:
     from roibeam.pipelines.finetuning.metrics.vqa import printed_percent
 
     interval = "" if figure.low is None else f"{100 * figure.low:.2f} .. {100 * (figure.high or 0):.2f}"
-    row = f"{figure.name[:31]:<32}{printed_percent(figure.percent):>9.2f}{interval:>18}{figure.rows:>9,}"
+    value = "undefined" if figure.percent is None else f"{printed_percent(figure.percent):.2f}"
+    row = f"{figure.name[:31]:<32}{value:>9}{interval:>18}{figure.rows:>9,}"
     if figure.against is not None:
         row += f"{printed_percent(100 * figure.against):>9.2f}{100 * (figure.less or 0):>+19.2f}"
         if figure.less_low is not None:
@@ -80,6 +81,10 @@ def _card(card: dict[str, Any]) -> list[str]:
         ("task", f"{card['task']}, {card['split']}: {rows:,} rows; {whole}"),
         ("metric", card["metric"]),
         ("rules", f"{card['rules']}: {card['rules_words']}"),
+        *(
+            ("numbers", ", ".join(f"{name} {value:,.2f}" for name, value in numbers.items()))
+            for numbers in card.get("numbers", {}).values()
+        ),
         *(("labels", f"{path}  sha256 {digest[:16]}") for path, digest in card["labels"].items()),
     ]
     for (path, digest), predicted in zip(card["results"].items(), card["predicted"], strict=False):

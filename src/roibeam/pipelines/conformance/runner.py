@@ -24,6 +24,7 @@ from roibeam.pipelines.conformance.interbert_family import INTERBERT_FAMILY
 from roibeam.pipelines.conformance.metrics.box_cases import BOX_METRICS
 from roibeam.pipelines.conformance.metrics.choice_cases import CHOICE_METRICS
 from roibeam.pipelines.conformance.metrics.entity_cases import ENTITY_METRICS
+from roibeam.pipelines.conformance.metrics.retrieval_cases import RETRIEVAL_METRICS
 from roibeam.pipelines.conformance.metrics.vqa_cases import VQA_METRICS
 from roibeam.pipelines.conformance.vilbert_family import VILBERT_FAMILY
 from roibeam.pipelines.conformance.visualbert_family import VISUALBERT_FAMILY
@@ -40,7 +41,7 @@ FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
         for family in (
             *FINETUNING_FAMILIES,  # first: their weights have the names of the models' families
             DETECTOR_FAMILY, INTERBERT_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY, VLBERT_FAMILY,
-            VQA_METRICS, CHOICE_METRICS, BOX_METRICS, ENTITY_METRICS,
+            VQA_METRICS, CHOICE_METRICS, BOX_METRICS, ENTITY_METRICS, RETRIEVAL_METRICS,
         )
     }
 )  # fmt: skip

@@ -21,6 +21,7 @@ from roibeam.features.counted import counted
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.detector.settings import DetectorSettings, Start
 from roibeam.pipelines.detector.task import DetectorTask
+from roibeam.pipelines.sources.image_identity import reported_by_name
 from roibeam.pipelines.training.loop import TrainResult, train
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
 
@@ -60,6 +61,9 @@ def train_detector(
         counted(len(photos.class_names), "class", "classes"), counted(len(photos.attribute_names), "attribute"),
     )  # fmt: skip
     described = ("start", "photos", "sampling", "losses")
+    reported = reported_by_name(image.image_id for image in photos.images)
+    if reported is not None:
+        logger.warning("%s", reported)
     return train(
         task,
         settings.train,

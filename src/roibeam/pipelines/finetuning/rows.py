@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-LABEL, CHOICE, REGION = "label", "choice", "region"
-FORMS = (LABEL, CHOICE, REGION)  # what is asked of a row: one of many labels; one score; a score for each region
+LABEL, CHOICE, REGION, PHRASE = "label", "choice", "region", "phrase"
+# What is asked of a row: one of many labels; one score; a score for each region; the same for each of its phrases.
+FORMS = (LABEL, CHOICE, REGION, PHRASE)
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,14 @@ class TaskRow:
 
     Attributes:
         parts: the text, the context first: a question, then an answer.
-        images: numbers of the group's images that are shown; two for a statement about two images.
+        images: numbers of the group's images that are shown; two for a statement about two images, none for a text
+            alone.
+        phrases: of PHRASE, for each phrase the number of the word of the first part that stands for it.
     """
 
     parts: tuple[TaskText, ...]
     images: tuple[int, ...] = (0,)
+    phrases: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class TaskGroup:
 
     Attributes:
         id: by which its prediction is found again, as in the result file.
-        images: ids of its images, as in the store; read, embedded and convolved once.
+        images: ids of its images, as in the store; read, embedded and convolved once. () for texts alone.
         rows: of equal form.
         target: what is right, as the task's file says there; None where nobody knows.
         boxes: for each image boxes given with the task (R, 4) x1 y1 x2 y2 in pixels, to be shown beside or instead of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.cards.prediction_card import read_card, sha256_of
-from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
 from roibeam.pipelines.finetuning.own_task_file import is_own, own_task, task_name
 from roibeam.pipelines.finetuning.results.row_ids import STRICT
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS, OpenTask, ScoredTask
@@ -47,15 +48,16 @@ class Figure:
     """One measure.
 
     Attributes:
-        value: 0..1; percent: the same, to be rounded as official codes do.
+        value: 0..1, or -1..1 of a correlation, None where it is not defined; percent: the same, to be rounded as
+            official codes do.
         low, high: 95 % interval of the value over images, None where none is made.
         rows: that it is the mean of.
         against: value of the second file; less, less_low, less_high: first less second, with its paired interval.
     """
 
     name: str
-    value: float
-    percent: float
+    value: float | None
+    percent: float | None
     rows: int
     low: float | None = None
     high: float | None = None
@@ -101,6 +103,8 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
         for path in results:
             task.check(str(path))
         return Score((), card)
+    if task.numbers is not None:
+        card["numbers"] = {str(path): dict(task.numbers(str(path))) for path in results}
     measured = [task.measures(str(path)) for path in results]
     return Score(_figures(measured), card)
 
@@ -150,13 +154,17 @@ def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:
     found = []
     for name, measure in first.items():
         facts: dict[str, float] = {}
-        other = others[0][name] if others else None
-        if other is not None:
+        other = others[0].get(name) if others else None
+        if other is not None and not math.isnan(other.mean - measure.mean):
             facts |= {"against": other.mean, "less": measure.mean - other.mean}
-        if not name.startswith(_WITHOUT_INTERVAL):
+        if not name.startswith(_WITHOUT_INTERVAL) and not isinstance(measure, Whole):
             counts = measure.by_image(number_of)
             facts["low"], facts["high"] = bootstrap.ratio(*counts)
             if other is not None:
                 facts["less_low"], facts["less_high"] = bootstrap.difference(*counts, *other.by_image(number_of))
-        found.append(Figure(name, measure.mean, measure.percent, len(measure.values), **facts))
+        value: float | None = measure.mean
+        percent: float | None = measure.percent
+        if isinstance(measure, Whole) and math.isnan(measure.mean):
+            value = percent = None
+        found.append(Figure(name, value, percent, len(measure.values), **facts))
     return tuple(found)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import vcr_measures
 from roibeam.pipelines.finetuning.metrics.vqa import few_measures, vqa_measures
+from roibeam.pipelines.finetuning.results.glue_results import SUBMISSION, open_glue, open_submission
+from roibeam.pipelines.finetuning.results.grounding_results import open_entities_labels
 from roibeam.pipelines.finetuning.results.label_results import read_label_results
 from roibeam.pipelines.finetuning.results.nlvr2_results import judged_statements, read_nlvr2_predictions
+from roibeam.pipelines.finetuning.results.open_task import Measures, OpenTask, ScoredTask
 from roibeam.pipelines.finetuning.results.referring_results import read_referring_results, referring_measures
+from roibeam.pipelines.finetuning.results.retrieval_results import (
+    PairScores,
+    checked_scores,
+    retrieval_measures,
+    retrieval_numbers,
+)
 from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, STRICT, check_row_ids
 from roibeam.pipelines.finetuning.results.vcr_results import chosen_rows, read_vcr_results, scores_by_question
 from roibeam.pipelines.finetuning.results.vqa_results import (
@@ -24,6 +33,8 @@ from roibeam.pipelines.finetuning.results.vqa_results import (
     read_own_answers,
     read_vqa_results,
 )
+from roibeam.pipelines.sources.captions.captioned_pictures import read_captioned
+from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.sources.datasets.own_table import (
     TableRow,
@@ -35,49 +46,13 @@ from roibeam.pipelines.sources.datasets.own_table import (
 from roibeam.pipelines.sources.datasets.refer import ReferringSentence, read_refer
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
 from roibeam.pipelines.sources.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
+from roibeam.pipelines.sources.task_files import find_file
 
-Measures = dict[str, Measure]
 # Of referring expressions: names of files. Instances are those of the data set, or all of COCO's.
 REFS: Mapping[str, str] = MappingProxyType(
     {"refcoco": "refs(unc).p", "refcoco+": "refs(unc).p", "refcocog": "refs(umd).p"}
 )
 INSTANCES_NAMES = ("instances.json", "instances_train2014.json")
-
-
-@dataclass(frozen=True)
-class OpenTask:
-    """The label files of one split, read.
-
-    Attributes:
-        metric: what is computed and whose rule it is, for the card.
-        rules: what the chosen rules do, for the card.
-        files: that say what is right.
-        rows: of a result file.
-        check: reads a result file and raises ValueError for what is wrong with it.
-        measures: scores a result file.
-        is_own: whether the data are the user's, so that no official number of rows is known.
-    """
-
-    metric: str
-    rules: str
-    files: tuple[Path, ...]
-    rows: int
-    check: Callable[[str], object]
-    measures: Callable[[str], Measures]
-    is_own: bool = False
-
-
-@dataclass(frozen=True)
-class ScoredTask:
-    """Attributes:
-    splits: the official ones with their numbers of rows, None where nobody knows; the first is the default.
-    rules: names of its rule sets.
-    open: reads the label files of a folder by split and rules.
-    """
-
-    splits: Mapping[str, int | None]
-    rules: Collection[str]
-    open: Callable[[Path, str, str], OpenTask]
 
 
 MINIVAL = "minival"  # of VQA, see `minival_ids`
@@ -273,6 +248,30 @@ def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
     return opened_rows(path, list(read_table(path)), read_label_results, rules)
 
 
+def _open_retrieval(folder: Path, split: str, rules: str) -> OpenTask:
+    pictures, path = read_captioned(folder, split)
+    images = [each.image for each in pictures]
+    captions = [each.caption_id(number) for each in pictures for number in range(len(each.captions))]
+    folds = COCO_FOLDS if rules == FIVE_FOLDS else None
+
+    def check(results: str) -> PairScores:
+        return checked_scores(Path(results), captions, images, subset=rules == SUBSET)
+
+    metric = (
+        "share of queries whose right image, or best right caption, is among the first K; equal scores count against it"
+    )
+    said = {
+        FIVE_FOLDS: f"{_STRICT}; images in {COCO_FOLDS} parts of their order, each searched by itself, and their mean",
+        SUBSET: "some of the images, each with all of its captions",
+    }
+    return OpenTask(
+        metric, said.get(rules, _STRICT), (path,), len(captions), check,
+        lambda results: retrieval_measures(check(results), folds),
+        numbers=lambda results: retrieval_numbers(check(results), folds),
+    )  # fmt: skip
+
+
+FIVE_FOLDS, SUBSET, COCO_FOLDS = "five-folds", "subset", 5  # of retrieval
 _BOX_RULES = (STRICT, OFFICIAL, "uniter", "vl-bert", "vilbert")
 BOTH_RULES = (STRICT, OFFICIAL)
 # Numbers of rows: of the data sets' own pages and papers; of RefCOCO, RefCOCO+ and RefCOCOg, sentences.
@@ -292,31 +291,17 @@ SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
             {"val": 10_758, "testA": 5_726, "testB": 4_889, "train": 120_191}, _BOX_RULES, _open_refer("refcoco+")
         ),
         "refcocog": ScoredTask({"val": 4_896, "test": 9_602, "train": 80_512}, _BOX_RULES, _open_refer("refcocog")),
+        "retrieval": ScoredTask(
+            {"test": None, "val": None, "train": None}, (*BOTH_RULES, FIVE_FOLDS, SUBSET), _open_retrieval
+        ),
         "labels": ScoredTask(dict.fromkeys(OWN_SPLITS), BOTH_RULES, _open_labels),
+        **{
+            name: ScoredTask({task.validation: 0, **task.rows}, BOTH_RULES, open_glue(name))
+            for name, task in GLUE_TASKS.items()
+        },
+        "flickr30k-entities": ScoredTask(
+            dict.fromkeys(("val", "test", "train")), (*BOTH_RULES, *GROUNDING_RULES), open_entities_labels
+        ),
+        SUBMISSION: ScoredTask({"dev": None, "test": None}, BOTH_RULES, open_submission),
     }
 )  # fmt: skip
-
-
-class MissingFileError(ValueError):
-    """A folder does not have a file of a data set."""
-
-
-def find_file(folder: Path, *names: str) -> Path:
-    """The file of one of these names in the folder or in a folder right below it; the first name comes first.
-
-    Raises:
-        ValueError: when there is none, or several of one name.
-    """
-    for name in names:
-        found = sorted({*folder.glob(_literal(name)), *folder.glob(f"*/{_literal(name)}")})
-        if (folder / name) in found:
-            return folder / name
-        if len(found) > 1:
-            raise ValueError(f"--data {str(folder)!r} holds {name} twice: {found[0]} and {found[1]}; name one's folder")
-        if found:
-            return found[0]
-    raise MissingFileError(f"--data {str(folder)!r} holds no {' or '.join(names)}, in itself or in a folder of it")
-
-
-def _literal(name: str) -> str:
-    return name.replace("[", "[[]")

@@ -13,12 +13,15 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, PieceCoder, TaskGroup
 
+NUMBER_LOSS = "number"  # of a LABEL task without labels: its one score is the number that is asked for
+
 
 class Prediction(NamedTuple):
     """What a model says to one group.
 
     Attributes:
-        scores: (n,) float32: of each label, of each row, or of each region that was shown.
+        scores: (n,) float32: of each label, of each row, or of each region that was shown; (P, n) of each region for
+            each phrase.
         boxes: (n, 4) float32, x1 y1 x2 y2 in pixels of those regions; None where no region is chosen.
     """
 
@@ -92,6 +95,10 @@ class BoxClasses(NamedTuple):
     of: Callable[[TaskGroup], np.ndarray]
 
 
+SPLITS = "splits"
+DrawGroup = Callable[[TaskGroup, np.random.Generator], TaskGroup]
+
+
 @dataclass(frozen=True)
 class DownstreamTask:
     """A task with its folder of files opened.
@@ -106,7 +113,7 @@ class DownstreamTask:
         answers: groups and what was said to them -> entries of the result file, one for each group.
         write: entries -> the result file.
         labels: what the numbers of a LABEL task mean; kept with the model.
-        num_images: that a row shows.
+        num_images: that a row shows; 0 for texts alone, which need no store.
         mirrored: a group -> the same beside its mirrored images; None for a task that does not say what its words
             become.
         mirrors: whether every other group of training, by chance, is mirrored on stored features; from photos the run
@@ -135,10 +142,16 @@ class DownstreamTask:
         updates: of several problems, as of `AlternatingTask`.
         judged: a group of the validation split -> as a run asks about it while it trains, with the rows that are judged
             alone; None asks about all.
+        num_heads: of PHRASE, attention heads of the task's own, whose mean weights are the scores.
         tells: what a result file of this model tells; a second model may tell the rest. () for all there is.
         beside: what is learned beside the task; None for nothing.
         told_classes: what the model is told of its regions beside their features; None for nothing.
-        reported_by: rule of `HeldOut` that reads its validation and test files; "" for that of the task's name.
+        drawn_from: groups that are joined, the store, and the folder of the run -> what is shown of a group in an
+            epoch, by a generator; of the validation split, where the folder is None, once for all. None shows groups as
+            they are.
+        drawn: what `drawn_from` gave for the training split; the run sets it.
+        reported_by: rule of `HeldOut` that reads its validation and test files; "" for that of the task's name;
+            `SPLITS` for its splits as the task reads them itself.
     """
 
     name: str
@@ -171,13 +184,16 @@ class DownstreamTask:
     turns: Callable[[TaskGroup], str] | None = None
     updates: str = "step"
     judged: Callable[[TaskGroup], TaskGroup] | None = None
+    num_heads: int = 1
     tells: tuple[str, ...] = ()
     beside: BesideTask | None = None
     told_classes: BoxClasses | None = None
+    drawn_from: Callable[[Sequence[TaskGroup], Any, Path | None], DrawGroup] | None = None
+    drawn: DrawGroup | None = None
     reported_by: str = ""
 
     def __post_init__(self) -> None:
-        if self.form == LABEL and len(self.labels) < 2:
+        if self.form == LABEL and self.loss != NUMBER_LOSS and len(self.labels) < 2:
             raise ValueError(f"{self.name}: {len(self.labels)} labels; a model that chooses needs at least 2")
         assert self.form == CHOICE or self.pieces is None, "only rows of choices are cut by their task"
 
@@ -195,8 +211,12 @@ class NamedTask(NamedTuple):
         open: folder of its files, its settings, and the labels that a model learned, None for a new model -> the task.
             ValueError for files that are not there or not what they should be.
         check: its settings -> nothing; ValueError for those that cannot be trained with. None where all can.
+        all_pairs: whether a model is asked about all texts with all images of a split, not group by group.
+        reads_images: whether it shows any; one of texts alone takes no store.
     """
 
     options: type
     open: Callable[[Path, Any, Sequence[str] | None], DownstreamTask]
     check: Callable[[Any], None] | None = None
+    all_pairs: bool = False
+    reads_images: bool = True

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from roibeam.pipelines.finetuning.metrics.glue import has_extra
 from roibeam.pipelines.finetuning.results.row_ids import STRICT
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
+from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.toyworld.tasks.write_tasks import READERS_FOLDER, Levels
 
 CEILING, FLOOR = "perfect", "blind"  # folders of readers
@@ -27,6 +29,8 @@ def toy_levels(tasks: Path) -> Levels:
     for name in sorted({path.name for path in (tasks / READERS_FOLDER).glob("*/*")}):
         task, _, split = name.partition(".")[0].partition("_")
         opened = SCORED_TASKS[task].open(tasks / task, split, STRICT)
+        if task in GLUE_TASKS and not has_extra(GLUE_TASKS[task].name):
+            continue  # correlations and F1 are computed by packages of an extra
         measures = found.setdefault(task, {}).setdefault(split, {})
         for results in sorted((tasks / READERS_FOLDER).glob(f"*/{name}")):
             for measure in opened.measures(str(results)).values():

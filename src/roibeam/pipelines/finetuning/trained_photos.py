@@ -1,7 +1,8 @@
 """Which images a fine-tuning run may train on, and what of a split its model has seen before.
 
 The task's own files tell what results are reported on: its validation and test splits, by the rules that `--held-out`
-has for each task. Images of them stop a run. Other tasks' files are named with `--held-out`.
+has for each task. Images of them stop a run. Of other tasks images' own names and files beside the task's may tell;
+that is a note. All other files are named with `--held-out`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, refuse_leaks, reported_files
-from roibeam.pipelines.sources.image_identity import Key, checked_data_set, data_set_of_store
+from roibeam.pipelines.sources.held_out import RULES, HeldOut, LeakReport, refuse_leaks, reported_files
+from roibeam.pipelines.sources.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
 from roibeam.pipelines.training.run_folder.trained_images import known_keys, perhaps_trained_among, trained_among
 
 
@@ -104,6 +105,36 @@ def check_own_splits(
             f"{told}; take them out of one, or say --set data.shared_images=true"
         )
     return [*notes, f"{told}: what is measured on them is not held out"]
+
+
+def other_tasks_leaks(
+    task: str, folder: Path, trained_files: Sequence[Path], image_ids: Sequence[str], names: PhotoNames
+) -> list[str]:
+    """Notes on images that are trained on and that results of other tasks are reported on, as far as their own names
+    or files beside those of the task tell; the rest only `--held-out` can name.
+
+    Args:
+        task, trained_files, image_ids: as of `check_own_splits`.
+    """
+    by_name = reported_by_name(names.called.get(image_id, image_id) for image_id in image_ids)
+    notes = [] if by_name is None else [by_name]
+    known = {path.resolve() for path in trained_files} | {
+        Path(path).resolve() for path in reported_files(task, str(folder))
+    }
+    for rule in [each for each in RULES if each != "labels"]:  # those tables are of one task alone
+        files = [(rule, path) for path in reported_files(rule, str(folder)) if Path(path).resolve() not in known]
+        known |= {Path(path).resolve() for _, path in files}
+        try:
+            report = HeldOut([], files).scan(image_ids, names.data_set, names.called) if files else None
+        except ValueError:  # a file of that name, and of another task or of one's own
+            continue
+        told = "; ".join(
+            f"{Path(each.location).relative_to(folder)}, {each.line()}"
+            for each in (() if report is None else report.rules)
+            if each.found
+        )
+        notes += [f"{told}: what is measured on them is not held out"] if told else []
+    return notes
 
 
 def check_read_splits(

@@ -36,9 +36,9 @@ def check_choice(sampling: object, name: str, allowed: Collection[str]) -> None:
         )
 
 
-def check_width(config: ReadsRegions, record: RegionRecord) -> None:
-    """Raises ValueError when the record's features are not as wide as the model's."""
-    width = record.features.shape[1]
+def check_width(config: ReadsRegions, record: RegionRecord, *, more: int = 0) -> None:
+    """Raises ValueError when the record's features, with so many numbers `more`, are not as wide as the model's."""
+    width = record.features.shape[1] + more
     if config.region_feature_size != width:
         raise ValueError(
             f"record {record.image_id!r}: features have width {width}, the model was made for "

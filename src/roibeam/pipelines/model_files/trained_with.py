@@ -67,6 +67,8 @@ def _features(task: Mapping[str, Any], recorded: Mapping[str, Any], config: Path
         found = tuple(Fingerprint(**each) for each in recorded["features"])
     except (TypeError, ValueError) as error:
         raise ValueError(f"{config}: recorded.features was edited: {error}; put the file back") from None
+    if not found and task.get("feature_space") is None:
+        return ()  # of texts alone
     if not found or found[0].feature_space != task.get("feature_space"):
         raise ValueError(f"{config}: recorded.features is not of task.feature_space; put the file back")
     return found

@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.counted import counted
+from roibeam.features.printable import printable
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet, evaluation_set
@@ -35,7 +37,7 @@ from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.systems import System
 from roibeam.pipelines.pretraining.validation import KeptOut, join_validation
-from roibeam.pipelines.sources.image_identity import Key
+from roibeam.pipelines.sources.image_identity import FLICKR, Key, image_keys, reported_by_name
 from roibeam.pipelines.training.run_folder.trained_images import known_keys
 
 
@@ -186,6 +188,7 @@ def gather(
         missing |= broken
     told_of = joined if asked is None else [*joined, asked]
     notes = [note for each in told_of for note in (*each.told(each.notes), *_review(system, each, sampling))]
+    notes += _not_held_out(joined, end_to_end)
     texts = TextCorpus(text_files) if text_files else None
     notes += [] if texts is None else texts.notes
     if end_to_end is not None and end_to_end.detector is not None:
@@ -199,6 +202,28 @@ def corpus_of(joined: Sequence[JoinedSource]) -> Corpus:
     if isinstance(first.rows, TaskTable):
         return TaskCorpus(first.store, first.rows)
     return Corpus(first.store, first.rows, *((each.store, each.rows) for each in others))
+
+
+def _not_held_out(joined: Sequence[JoinedSource], end_to_end: EndToEnd | None) -> list[str]:
+    """What can be known without further files of images that are trained on and that results are reported on."""
+    captioned = chain.from_iterable(each.rows.captioned_ids() for each in joined)
+    labelled = () if end_to_end is None or end_to_end.detector is None else end_to_end.detector.trained_ids()
+    by_name = reported_by_name(chain(captioned, labelled))
+    notes = [] if by_name is None else [by_name]
+    # Of a Karpathy file its own images of val and test are left out; another source may have captions of them.
+    elsewhere = {key for each in joined for name in each.source.other_splits for key in image_keys(name, FLICKR)}
+    for each in joined if elsewhere else ():
+        shared = [
+            image_id
+            for image_id in each.rows.captioned_ids()
+            if not elsewhere.isdisjoint(known_keys(image_id, each.source.data_set))
+        ]
+        if shared:
+            notes.append(
+                f"{each.store.path}: {counted(len(shared), 'image')} that are trained on are in other splits of a "
+                f"caption file, such as {printable(shared[0], 80)}: what is measured on them is not held out"
+            )
+    return notes
 
 
 def _with_labelled(

@@ -15,6 +15,7 @@ from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS, ClassObjective, NamedSystem, named_system
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
@@ -22,7 +23,7 @@ from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler
 from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.vilbert import ViLbertSampler
-from roibeam.pipelines.pretraining.samples.visualbert import BOX_NUMBERS, VisualBertSampler, review_captions
+from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, review_captions
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
 
 

@@ -13,7 +13,11 @@ Names that leave no doubt count whatever the kind: "COCO_train2014_000000000042"
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
+from collections.abc import Iterable
 
+from roibeam.features.counted import counted
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.pipelines.foundation.files.image_ids import short_name
 from roibeam.pipelines.sources.numbers_in_names import image_numbers
@@ -29,6 +33,16 @@ _KINDS = {
 }  # fmt: skip
 _FOLDERS = {
     "flickr30k-images": FLICKR, "flickr30k_images": FLICKR, "VG_100K": VISUAL_GENOME, "VG_100K_2": VISUAL_GENOME,
+}  # fmt: skip
+# COCO_val2014_000000000042, val2017/000000000042; dev-850-0-img1 of NLVR2.
+_OF_A_SPLIT = re.compile(
+    r"(?:^|/)(?:(?:COCO_)?(val2014|test2014|test2015|val2017|test2017)[_/]\d{12}|(dev|test1|test2)-\d+-\d+-img[01])(?!\d)"
+)
+_REPORTED_ON = {
+    "val2014": "COCO's val2014 (VQA v2's val; Karpathy's val and test are a part)",
+    "test2014": "COCO's test2014", "test2015": "COCO's test2015 (VQA v2's test)",
+    "val2017": "COCO's val2017", "test2017": "COCO's test2017",
+    "dev": "NLVR2's dev", "test1": "NLVR2's test1", "test2": "NLVR2's test2",
 }  # fmt: skip
 
 
@@ -56,6 +70,22 @@ def whole_id(image_id: str) -> Key:
 def is_bare_number(image_id: str) -> bool:
     """Whether only its data set could tell what an id means."""
     return image_numbers(image_id).plain is not None
+
+
+def reported_by_name(image_ids: Iterable[str]) -> str | None:
+    """A line on images whose own names say that they are of a validation or test split, as a whole; None for none.
+
+    Of other data sets only files tell: `held_out.py` reads those.
+    """
+    found = Counter(match[1] or match[2] for match in map(_OF_A_SPLIT.search, image_ids) if match)
+    if not found:
+        return None
+    told = "; ".join(f"{count:,} of {_REPORTED_ON[name]}" for name, count in found.most_common())
+    names = "their names say" if found.total() > 1 else "its name says"
+    return (
+        f"{counted(found.total(), 'image')} of validation and test splits, as {names}: {told}. What is measured on "
+        f"these splits is not held out"
+    )
 
 
 def data_set_of_source(source: Source) -> str | None:

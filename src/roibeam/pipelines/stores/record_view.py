@@ -92,7 +92,7 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
                 raise ValueError(f"{store} holds no record")
         if image_id not in opened:
             raise ValueError(_not_there(opened, image_id))
-        record = opened[image_id]
+        record = opened.get(image_id, check=True)  # it is shown as true
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
         classified = store_has_classes(opened.fingerprint)
         annotation = annotation_of(opened, image_id)

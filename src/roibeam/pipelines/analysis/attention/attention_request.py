@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import answer_place
 from roibeam.pipelines.analysis.attention.attention_settings import RULES, SOURCE_WORDS, AttentionRequest
+from roibeam.pipelines.analysis.attention.spacy_parses import SPACY, check_spacy
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
@@ -61,7 +62,8 @@ def _checked(request: AttentionRequest) -> Path:
     has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
     has_store = named.need("--store", request.store)
     has_entities = named.need("--entities", request.entities, FOLDER)
-    has_parses = named.need("--parses", request.parses, FILE)
+    is_parsed = request.parses is not None and str(request.parses) == SPACY
+    has_parses = is_parsed or named.need("--parses", request.parses, FILE)
     named.need("--photos", request.images, FOLDER)
     named.need("--config", request.options, FILE)
     named.need("--tokenizer", request.tokenizer)
@@ -74,7 +76,9 @@ def _checked(request: AttentionRequest) -> Path:
         named.look(lambda: FeatureStore(request.store).close())
     if has_entities:
         named.look(lambda: check_entities(request.entities, request.split))
-    if has_parses and request.parses is not None:
+    if is_parsed:
+        named.look(check_spacy)
+    elif has_parses and request.parses is not None:
         named.look(lambda: next(read_conll(str(request.parses)), None))
     out = named.look(lambda: answer_place(request.checkpoint, request.out, "attention")) if has_checkpoint else None
     named.check()

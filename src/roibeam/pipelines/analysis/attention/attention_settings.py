@@ -26,11 +26,12 @@ class AttentionRequest:
         entities: folder of Flickr30k Entities.
         out: folder for attention.json and pictures, not there yet or empty; None is as of `answer_place`, "attention".
         split: a list beside Sentences; None takes all images.
-        parses: CoNLL file; None asks about phrases alone.
+        parses: CoNLL file, or `SPACY` of spacy_parses.py; None asks about phrases alone.
         rules: one of `RULES`.
         word: one of `SOURCE_WORDS`, see `questions.Questioner`.
         images: of a model that was trained end to end, and for pictures: folder of the photos.
         min_match: share of the images (0..1) that the store must have.
+        max_regions: of an image, those with the best scores; 0 = all.
         max_images: a subset of so many, drawn by `seed`; 0 = all.
         seed: of the subset, the halves and the intervals.
         batch_size: captions at once.
@@ -50,6 +51,7 @@ class AttentionRequest:
     word: str = "last"
     images: str | None = None
     min_match: float = 1.0
+    max_regions: int = 0
     max_images: int = 0
     seed: int = 0
     batch_size: int = 16

@@ -19,7 +19,9 @@ from roibeam.pipelines.analysis.attention.questions import (
     asked_captions,
     parses_by_caption,
 )
+from roibeam.pipelines.analysis.attention.spacy_parses import SPACY, spacy_parses
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.sources.datasets.conll import read_conll
 from roibeam.pipelines.sources.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
 from roibeam.pipelines.sources.image_finder import ImageFinder
@@ -52,11 +54,15 @@ def read_asked(store: FeatureStore, samples: EvaluationSamples, request: Attenti
     if request.parses is not None:
         source = str(request.parses)
         every = [(image.name, number) for image in images for number in image.sentences]
-        parses = parses_by_caption(read_conll(source), every, source)
+        made = spacy_parses(_some(images, request)) if source == SPACY else read_conll(source)
+        parses = parses_by_caption(made, every, source)
     finder = ImageFinder(store.ids())
     found = {image.name: finder.find(image.name) for image in images}
     _check_match(found, request)
-    record_of = lru_cache(maxsize=max(request.batch_size, 1))(store.__getitem__)
+
+    @lru_cache(maxsize=max(request.batch_size, 1))
+    def record_of(record_id: str) -> RegionRecord:
+        return _strongest(store.get(record_id, check=True), request.max_regions)
 
     def find(name: str) -> RegionRecord | None:
         record_id = found[name]
@@ -68,6 +74,24 @@ def read_asked(store: FeatureStore, samples: EvaluationSamples, request: Attenti
     if not captions:
         raise ValueError(f"nothing can be asked of --entities {request.entities!r}: {'; '.join(notes)}")
     return Asked(captions, record_of, notes)
+
+
+def _strongest(record: RegionRecord, most: int) -> RegionRecord:
+    """The record of its regions with the best scores, in the order in which they stand; 0 keeps all. Heads, baseline
+    and ceiling then know no others."""
+    if not most or record.num_regions <= most:
+        return record
+    kept = np.sort(strongest_regions(record, most))
+    return RegionRecord(
+        image_id=record.image_id,
+        height=record.height,
+        width=record.width,
+        boxes=record.boxes[kept],
+        features=record.features[kept],
+        class_ids=record.class_ids[kept],
+        class_scores=record.class_scores[kept],
+        image_feature=record.image_feature,
+    )
 
 
 def _check_match(found: dict[str, str | None], request: AttentionRequest) -> None:

@@ -247,7 +247,7 @@ def _stored(request: ProbeRequest) -> _Seen:
     """The record of a store."""
     assert request.store is not None
     with FeatureStore(request.store) as opened:
-        record, classes = opened[request.image], tuple(opened.vocabulary["classes"] or ())
+        record, classes = opened.get(request.image, check=True), tuple(opened.vocabulary["classes"] or ())
         banner = warning_of_store(opened.manifest)
     pixels = None if request.photo is None else _pixels(request.photo, record)
     return _Seen(record, classes, pixels, banner=banner)

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from roibeam.pipelines.cli.surface.json_output import print_error
 from roibeam.pipelines.foundation.console.address_space import (
+    refuse_the_smallest_limit,
     refuse_torch_under_a_small_limit,
     told_when_it_ends_unsaid,
 )
@@ -43,6 +44,7 @@ def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
     say_goodbye = told_when_it_ends_unsaid()
     refuse_torch_under_a_small_limit()
     try:
+        refuse_the_smallest_limit()
         code = _run(app)
         if sys.stdout is not None:  # none where a shell has closed it
             sys.stdout.flush()  # a reader that has gone away, or a full disk, is seen here at the latest

@@ -25,12 +25,15 @@ def attention_command(
     store: Annotated[str, option("store", "Heads look at its regions.")],
     entities: Annotated[str, option("entities")],
     split: Annotated[str | None, option("split", "A list of --entities.", default="all images")] = None,
-    parses: Annotated[Path | None, option("parses", default="phrases alone are asked about")] = None,
+    parses: Annotated[
+        Path | None, option("parses", "Or spacy: parsed here.", default="phrases alone are asked about")
+    ] = None,
     rules: Annotated[str, option("rules", values="any, merged or release")] = "any",
     word: Annotated[str, option("word")] = "last",
     photos: Annotated[
         str | None, option("photos", "For a model trained end to end.", default="where the store says")
     ] = None,
+    max_regions: Annotated[int | None, option("max-regions", default="all", group=QUESTION)] = None,
     max_images: Annotated[int | None, option("max-images", "Drawn by --seed.", default="all")] = None,
     min_match: Annotated[float, option("min-match")] = 1.0,
     seed: Annotated[int, option("seed", "Here: subset, halves, intervals.", group=QUESTION, is_advanced=True)] = 0,
@@ -53,14 +56,16 @@ def attention_command(
     Examples:
         roibeam attention run/ --store store/ --entities flickr30k_entities/
         roibeam attention run/ --store store/ --entities e/ --parses p.conll
+        roibeam attention run/ --store s/ --entities e/ --parses spacy
     """
     from roibeam.pipelines.analysis.attention.attention_request import analyse_attention
     from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
 
     request = AttentionRequest(
         checkpoint=checkpoint, store=store, entities=entities, out=out, split=split, parses=parses, rules=rules,
-        word=word, images=photos, min_match=min_match, max_images=max_images or 0, seed=seed, batch_size=batch_size,
-        task=task_token, tokenizer=tokenizer, options=config, device=device, threads=threads,
+        word=word, images=photos, min_match=min_match, max_regions=max_regions or 0, max_images=max_images or 0,
+        seed=seed, batch_size=batch_size, task=task_token, tokenizer=tokenizer, options=config, device=device,
+        threads=threads,
     )  # fmt: skip
     tell: Callable[[str], None] = (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
     _print(analyse_attention(request, tell), as_json=as_json)

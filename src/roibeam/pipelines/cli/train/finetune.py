@@ -29,8 +29,8 @@ def finetune_command(
     out: Annotated[Path, argument("RUN", "Run folder to write.")],
     task: Annotated[str, option("task")],
     start: Annotated[str, option("from", "Or none: new weights.")],
-    store: Annotated[str, option("store", "Of all images of the task.")],
     data: Annotated[Path, option("data", "Or tables of your own (docs/finetuning.md).")],
+    store: Annotated[str | None, option("store", "Of all images of the task; GLUE has none.")] = None,
     annotated_store: Annotated[str | None, option("annotated-store")] = None,
     recipe: Annotated[str | None, option("recipe", "Here: a published run of the task.")] = None,
     system: Annotated[str | None, option("system", "With --from none.", default="that of --from or --recipe")] = None,
@@ -83,8 +83,9 @@ def finetune_command(
 ) -> None:
     """Trains a pre-trained model on a task, from stored features or through the detector's network.
 
-    Tasks are vqa, vcr, nlvr2, refcoco, refcoco+ and refcocog from their official files; labels, one label for an image
-    and a text, from a table of your own; or a file of your own task. torchrun starts it on several GPUs.
+    Tasks are vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, flickr30k-entities and those of GLUE (cola, sst-2, mrpc,
+    sts-b, qqp, mnli, qnli, rte, wnli), from their official files; labels, one label for an image and a text, from a
+    table of your own; or a file of your own task. torchrun starts it on several GPUs.
 
     Examples:
         roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
@@ -143,5 +144,6 @@ def _tell_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> Non
     typer.echo(f"\n{len(summary['runs'])} seeds, the best is {summary['best']}:")
     for name, found in summary["measures"].items():
         sd = "" if found["sd"] is None else f", sd {100 * found['sd']:.2f}"
-        typer.echo(f"  {name:<28} mean {100 * found['mean']:.2f} %{sd}, best {100 * max(found['values']):.2f} %")
+        median, best = 100 * found["median"], 100 * max(found["values"])
+        typer.echo(f"  {name:<28} mean {100 * found['mean']:.2f} %{sd}, median {median:.2f} %, best {best:.2f} %")
     typer.echo(f"{path}   all of it")

@@ -12,7 +12,7 @@ from roibeam.pipelines.cli.options import JSON, THREADS
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
-from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, asks_pairs, check_predict
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.foundation.console.interruption import typed_again
 from roibeam.pipelines.foundation.console.progress import waiting
@@ -20,9 +20,9 @@ from roibeam.pipelines.foundation.console.progress import waiting
 
 def predict_command(
     run: Annotated[Path, argument("RUN", "Run folder of `roibeam finetune`; of several seeds the best is asked.")],
-    store: Annotated[str, option("store", "Of all images of the split.")],
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],
+    store: Annotated[str | None, option("store", "Of all images of the split; GLUE has none.")] = None,
     second: Annotated[
         Path | None, argument("RUN_2", "A run of VCR's other problem, for one file that tells both.")
     ] = None,
@@ -36,7 +36,9 @@ def predict_command(
     blind: Annotated[bool, option("blind")] = False,
     permute_images: Annotated[bool, option("permute-images")] = False,
     seed: Annotated[int, option("seed", "Here: of --permute-images.", group=QUESTION, is_advanced=True)] = 0,
-    batch_size: Annotated[int, option("batch-size", "Here: questions or statements.", group=SPEED)] = 64,
+    max_images: Annotated[int | None, option("max-images", "Of retrieval.", default="all", is_advanced=True)] = None,
+    folds: Annotated[int, option("folds", "Of retrieval; COCO 1k is 5.")] = 1,
+    batch_size: Annotated[int, option("batch-size", "Here: questions, statements, or pairs.", group=SPEED)] = 64,
     device: Annotated[str, option("device")] = "auto",
     threads: Annotated[int | None, THREADS] = None,
     as_json: Annotated[bool, JSON] = False,
@@ -50,19 +52,21 @@ def predict_command(
         roibeam predict vqa-run/ --store store/ --data vqa/ --out answers.json
         roibeam predict vqa-run/ --store store/ --data vqa/ --blind --out blind.json
         roibeam predict r/ --store s/ --data vqa/ --out a.json --page a.html
+        roibeam predict r/ --store s/ --data flickr/ --split test --out scores.npy
         roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
     """
     request = PredictRequest(
         run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, photos=photos,
         split=split, blind=blind, permute_images=permute_images, seed=seed, batch_size=batch_size, device=device,
-        threads=threads, task=task, page=page, command=typed_again(sys.argv),
+        max_images=max_images or 0, folds=folds, threads=threads, task=task, page=page, command=typed_again(sys.argv),
     )  # fmt: skip
     check_predict(request)
     with waiting("loading torch"):
         from roibeam.pipelines.finetuning.frame.predict_run import run_prediction
+        from roibeam.pipelines.finetuning.retrieval.predict_pairs import run_pair_prediction
         from roibeam.pipelines.training.launched import is_main_process
 
-    result = run_prediction(request)
+    result = run_pair_prediction(request) if asks_pairs(request) else run_prediction(request)
     if not is_main_process():
         return
     if as_json:

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from roibeam.pipelines.conformance.case_files import Arrays
 from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
-from roibeam.pipelines.conformance.finetuning import nlvr2_items, referring_items, vcr_items, vqa_items
+from roibeam.pipelines.conformance.finetuning import (
+    entity_items,
+    nlvr2_items,
+    referring_items,
+    retrieval_items,
+    vcr_items,
+    vqa_items,
+)
 from roibeam.pipelines.conformance.finetuning.start_weights import start_weight_checks
 from roibeam.pipelines.conformance.finetuning.trajectory import LOSSES, Trajectory, trajectory_checks
 from roibeam.pipelines.conformance.finetuning.two_stream_trajectories import two_stream_trajectory
@@ -36,6 +43,8 @@ ITEMS: dict[str, Callable[[Arrays], Iterable[Check]]] = {
     "data_refer": referring_items.checks,
     "data_refcoco": referring_items.checks,
     "data_nlvr2": nlvr2_items.checks,
+    "data_retrieval": retrieval_items.checks,
+    "data_flickr": entity_items.checks,
 }
 # By how the outputs of result files begin: what compares these.
 PREDICTIONS: dict[str, Callable[[Arrays], Iterable[Check]]] = {

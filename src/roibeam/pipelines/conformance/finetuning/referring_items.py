@@ -50,7 +50,11 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     referring_files,
     referring_groups,
 )
-from roibeam.pipelines.finetuning.tasks.referring_targets import candidate_targets, image_feature, prepare_candidates
+from roibeam.pipelines.finetuning.tasks.referring_rules.targets import (
+    candidate_targets,
+    image_feature,
+    prepare_candidates,
+)
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 REFS = f"{FILES}refs.json"

@@ -1,4 +1,4 @@
-"""The family "metrics_vcr_nlvr_glue": VCR's choices and NLVR2's judgements. GLUE's cases are not known yet."""
+"""The family "metrics_vcr_nlvr_glue": VCR's choices, NLVR2's judgements, and GLUE (glue_cases.py)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from roibeam.pipelines.conformance.metrics.glue_cases import prediction_lists, submission_files
 from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from roibeam.pipelines.conformance.tolerances import METRICS
 from roibeam.pipelines.finetuning.metrics.measure import Measure
@@ -114,6 +115,8 @@ _KINDS_OF_CASE: dict[str, Callable[[MetricCase], Ours]] = {
     "answer_probabilities": _vcr_arrays,
     "as_written": _vcr_leaderboard,
     "prediction_variants": _nlvr2,
+    "cases": prediction_lists,
+    "CoLA.tsv": submission_files,
 }
 
 

@@ -40,7 +40,7 @@ def model_facts(found: FoundModel, weights: str, seen: SeenBefore, seeds: Mappin
 
 
 def card_facts(
-    store: FeatureStore,
+    store: FeatureStore | None,
     models: Sequence[Mapping[str, Any]],
     told: Mapping[str, Any],
     *,
@@ -53,6 +53,7 @@ def card_facts(
     """The card, see prediction_card.py.
 
     Args:
+        store: that has the images; None of a task of texts alone.
         models: `model_facts` of each model; a second one tells another problem of the task.
         told: of `joined_parts`.
         rows: groups that were asked about.
@@ -66,7 +67,7 @@ def card_facts(
         "asked": dict(asked),
         **{name: first[name] for name in ("task", "options", "model", "leaks")},
         "second": None if second is None else {name: second[name] for name in ("options", "model", "leaks")},
-        "store": {
+        "store": {} if store is None else {
             "path": str(store.path), "content": store.manifest.content_digest,
             "feature_space": store.fingerprint.feature_space,
             "boxes": boxes_words(store.fingerprint) or f"not told ({store.fingerprint.feature_space[:60]})",

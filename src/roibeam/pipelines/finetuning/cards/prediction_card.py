@@ -98,6 +98,8 @@ def _words(text: str) -> str:
 
 def _boxes(store: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """Which boxes were shown, and where their features are from."""
+    if not store:
+        return "none: this task is of texts alone"
     given = f"{options['boxes']} ones of the task; " if options.get("boxes") else ""
     return f"{given}{store.get('boxes')}; store {store.get('path')}, content {str(store.get('content'))[:16]}"
 
@@ -138,6 +140,8 @@ def _leaks(leaks: Mapping[str, Any]) -> str:
     trained, images = leaks.get("trained_on"), leaks.get("images")
     if trained is None:
         return "not known: the run does not tell what it was trained on"
+    if not images:
+        return "none can be: this task shows no image"
     perhaps = leaks.get("perhaps_trained_on")
     maybe = f", perhaps on {perhaps:,} more" if perhaps else ""
     start = "" if leaks.get("start_is_known", True) else "; what its start was trained on before is not known"

@@ -42,7 +42,7 @@ def write_prediction_page(
     title: str,
     summary: str,
     told: Mapping[str, Any],
-    store: FeatureStore,
+    store: FeatureStore | None,
     *,
     facts: Sequence[tuple[str, str]] = (),
     remarks: Sequence[str] = (),
@@ -53,7 +53,7 @@ def write_prediction_page(
     Args:
         title, summary: plain texts.
         told: of `joined_parts`.
-        store: that has the images; it tells where photos lie.
+        store: that has the images; it tells where photos lie. None of a task of texts alone.
         facts: of the card, name and value.
         remarks: what a reader must not miss, such as images that were trained on.
         banner: why the regions mean nothing.
@@ -66,19 +66,20 @@ def _page(
     title: str,
     summary: str,
     told: Mapping[str, Any],
-    store: FeatureStore,
+    store: FeatureStore | None,
     facts: Sequence[tuple[str, str]],
     remarks: Sequence[str],
     banner: Banner | None,
 ) -> Iterator[str]:
     chosen = sections(told)
     photos = stored_photos(
-        [store], dict.fromkeys(image for rows in chosen.values() for r in rows for image in r["images"])
+        [] if store is None else [store],
+        dict.fromkeys(image for rows in chosen.values() for r in rows for image in r["images"]),
     )
     yield page_start(title, summary, style=CANVAS_STYLE + _STYLE) + banner_html(banner)
     for remark in remarks:
         yield note("Note:", remark)
-    kinds = dict.fromkeys(_kind(row) for rows in chosen.values() for row in rows)
+    kinds = dict.fromkeys(_kind(row) for rows in chosen.values() for row in rows if row["images"])
     yield f'<p class="quiet">{" ".join(_LEGENDS[kind] for kind in kinds)}</p>\n'
     room = _MOST_BYTES
     for name, rows in chosen.items():
@@ -87,7 +88,8 @@ def _page(
         if not rows:
             yield '<p class="quiet">none</p>\n'
         for place, row in enumerate(rows):
-            markup = "".join(_row(row, store, photos))
+            images = "" if store is None else "".join(_images(row, store, photos))
+            markup = "".join(_row(row, images))
             room -= len(markup.encode("utf-8"))
             if room < 0:
                 left = counted(len(rows) - place, "row")
@@ -105,7 +107,7 @@ def _kind(row: Mapping[str, Any]) -> str:
     return "regions" if row["boxes"] is not None else "named" if row["tags"] else "best"
 
 
-def _row(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, Shown]) -> Iterator[str]:
+def _row(row: Mapping[str, Any], images: str) -> Iterator[str]:
     texts = "".join(f"<p class='asked'><bdi>{escaped(text, 600)}</bdi></p>" for text in row["text"])
     yield f'<article class="told"><div>{texts}<p class="quiet id">{escaped(row["id"], 80)}</p>\n'
     right = escaped(row["right"], 300) or "none of what can be said"
@@ -118,12 +120,12 @@ def _row(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, Shown
         for words, share, is_right in row["top"]
     ]
     yield table(["choices", "share"], lines, numbers=[1]) + "</div>\n"
-    yield f'<div class="canvases">{"".join(_images(row, store, photos))}</div></article>\n'
+    yield f'<div class="canvases">{images}</div></article>\n'
 
 
 def _images(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, Shown]) -> Iterator[str]:
     for number, image_id in enumerate(row["images"]):
-        record = store[image_id]
+        record = store.get(image_id, copy=False, check=True)
         jpeg, why = photos.get(image_id, (None, "the store has no such image"))
         if _kind(row) == "regions":
             boxes = _chosen_boxes(row)

@@ -5,13 +5,15 @@ A part of a prediction has a summary of its own, plain data for its file; summar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from roibeam.features.printable import printable
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskGroup, TaskRow
+from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 
 SHOWN = 8  # rows of a section of the page
@@ -41,8 +43,10 @@ def _told_problem(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Predict
     """As `told_part`, of one problem."""
     known, given = [group for group, _ in pairs], [each for _, each in pairs]
     measures = task.judge(known, given)
-    main = next(iter(measures.values()))
+    main = _main(measures)
     best = _best_values(task, known, measures)
+    if task.form == PHRASE:
+        pairs = [each for pair in pairs for each in _phrases(*pair)]
     rows = [_row(task, *pair, value) for pair, value in zip(pairs, main.values, strict=True)]
     for row in rows:
         row["id"] += f", {problem}" if problem else ""
@@ -55,6 +59,22 @@ def _told_problem(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Predict
         "best_sum": float(sum(best)),
         "rows": {name: [_filled(task, *pair_of[row["id"]], row) for row in own] for name, own in chosen.items()},
     }
+
+
+def _phrases(group: TaskGroup, said: Prediction) -> Iterator[tuple[TaskGroup, Prediction]]:
+    """Each phrase of a caption as a row of its own, in the order in which phrases are judged. What is right is the box
+    that a region covers best."""
+    caption = group.rows[0].parts[0]
+    boxes = np.zeros((0, 4)) if said.boxes is None else said.boxes
+    for place, (phrase, right) in enumerate(zip(group.facts["phrases"], group.target, strict=True)):
+        overlaps = [_overlaps(boxes, each).max(initial=0.0) for each in right]
+        text = TaskText((caption.text,)), TaskText((f"phrase: {phrase.text}",))
+        yield (
+            replace(
+                group, id=f"{group.id}, phrase {place}", rows=(TaskRow(text),), target=right[int(np.argmax(overlaps))]
+            ),
+            Prediction(said.scores[place], said.boxes),
+        )
 
 
 def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -98,10 +118,15 @@ def _best_values(task: DownstreamTask, groups: Sequence[TaskGroup], measures: Ma
     """The main measure of each group for a model that always says the best that it can say."""
     if UPPER_BOUND in measures:
         return list(measures[UPPER_BOUND].values)
-    if task.form != LABEL:
+    if task.form != LABEL or not task.labels:
         return [1.0] * len(groups)
     ideal = [Prediction(_ideal_scores(group.target, len(task.labels))) for group in groups]
-    return list(next(iter(task.judge(groups, ideal).values())).values)
+    return list(_main(task.judge(groups, ideal)).values)
+
+
+def _main(measures: Mapping[str, Measure]) -> Measure:
+    """The first one that is a mean over rows."""
+    return next(each for each in measures.values() if not isinstance(each, Whole))
 
 
 def _ideal_scores(target: Any, count: int) -> np.ndarray:
@@ -146,6 +171,8 @@ def _right_places(task: DownstreamTask, group: TaskGroup, said: Prediction) -> l
         right = _judged(task, group)[1]
         return [] if right is None else [right]
     if task.form == LABEL:
+        if not task.labels:
+            return []  # a number is asked for
         if isinstance(group.target, Mapping):
             return [max(group.target, key=lambda place: group.target[place])] if group.target else []
         return [] if group.target is None else [int(group.target)]
@@ -162,7 +189,9 @@ def _filled(task: DownstreamTask, group: TaskGroup, said: Prediction, row: dict[
     shares = probabilities(task, said.scores[judged])
     order = np.argsort(-shares, kind="stable")[:_TOP].tolist()
     right = _right_places(task, group, said)
-    if task.form == LABEL:
+    if task.form == LABEL and not task.labels:
+        words = {0: f"{float(said.scores[0]):.2f}"}
+    elif task.form == LABEL:
         words = {place: task.labels[place] for place in {*order, *right}}
     elif task.form == CHOICE:
         words = {place: rows[place].parts[-1].text for place in {*order, *right}}

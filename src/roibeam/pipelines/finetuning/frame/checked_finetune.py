@@ -8,6 +8,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos, joint_start
 from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.frame.predict_request import STORE_MISSING, refuse_images
 from roibeam.pipelines.finetuning.own_task_file import task_name
 from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
@@ -28,7 +29,7 @@ def check_finetune(request: FinetuneRequest) -> None:
     task, recipe = task_named(request.task), recipe_of(request)
     named = NamedFiles()
     named.need("--data", request.data, FOLDER)
-    has_store = named.need("--store", request.store)
+    has_store = request.store is not None and named.need("--store", request.store)
     request.encoder.need(named)
     has_annotated = request.annotated_store is not None and named.need("--annotated-store", request.annotated_store)
     has_start = request.start == NEW or named.need("--from", request.start)
@@ -36,7 +37,8 @@ def check_finetune(request: FinetuneRequest) -> None:
     if has_start and request.start != NEW:
         named.look(lambda: check_model_files(request.start))
     if has_store:
-        named.look(lambda: FeatureStore(request.store).close())
+        named.look(lambda: FeatureStore(str(request.store)).close())
+    named.look(lambda: _check_store(request, task))
     if has_annotated:
         named.look(lambda: FeatureStore(str(request.annotated_store)).close())
     named.look(lambda: check_device(request.device))
@@ -50,11 +52,27 @@ def check_finetune(request: FinetuneRequest) -> None:
     if is_main_process() and request.seeds == 1:
         check_run_folder(request.out, resume="auto" if request.resume is None else request.resume)
     found = None if request.start == NEW else found_model(request.start)
+    if request.store is None:
+        return
     with FeatureStore(request.store) as store:
         if request.end_to_end:
             check_tells_photos(store, request.encoder.photos)
         elif found is not None:
             check_feature_space(found, store)
+
+
+def _check_store(request: FinetuneRequest, task: NamedTask) -> None:
+    """Raises ValueError for a task of texts alone that is given what has images, or another one without a store."""
+    if task.reads_images and request.store is None:
+        raise ValueError(STORE_MISSING)
+    if not task.reads_images:
+        given = {
+            "--store": request.store,
+            "--annotated-store": request.annotated_store,
+            "--held-out": request.held_out.rules,
+            "--end-to-end": request.end_to_end,
+        }
+        refuse_images(given)
 
 
 def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:

@@ -21,7 +21,7 @@ class FinetuneRequest:
         out: run folder to write; with several seeds the folder that holds a run for each.
         task: a name of `TASKS`.
         start: pre-training run, model folder or official checkpoint; "none" for new weights.
-        store: folder of the store with the regions of all images.
+        store: folder of the store with the regions of all images; None for a task of texts alone.
         data: folder with the files of the task.
         annotated_store: of the task's own boxes, beside detected ones in `store`; None for none.
         recipe: a published run; None for none.
@@ -41,7 +41,7 @@ class FinetuneRequest:
     out: Path
     task: str
     start: str
-    store: str
+    store: str | None
     data: Path
     annotated_store: str | None = None
     recipe: str | None = None

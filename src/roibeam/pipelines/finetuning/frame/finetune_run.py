@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from roibeam.pipelines.finetuning.frame.finetune_settings import (
     without_evaluations,
 )
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import GroupTask, PhotoTask, TurnsTask
+from roibeam.pipelines.finetuning.frame.group_task import GroupTask, PhotoTask, TurnsTask, drawn_once
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network, with_encoder
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
@@ -49,6 +49,7 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
 from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import digest_of_classes
@@ -112,13 +113,15 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     with waiting("reading the task"):
         task = named.open(request.data, sections[task_name(request.task)], None)
     check_annotated(task, request.annotated_store, from_photos=request.end_to_end)
-    with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
-        stores = [store] if annotated is None else [store, annotated]
+    with opened_store(request.store) as store, opened_store(request.annotated_store) as annotated:
+        stores = [each for each in (store, annotated) if each is not None]
         read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
         choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
-        shown = store if annotated is None else StorePair(store, annotated)
+        shown = store if annotated is None or store is None else StorePair(store, annotated)
         data = joined_data(task, store, shown, request.min_match)
-        data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
+        told: list[str] = []
+        if store is not None:
+            data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
         notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
@@ -153,7 +156,7 @@ def _trained(
     sections: Mapping[str, Any],
     start: TaskStart,
     task: DownstreamTask,
-    store: FeatureStore | StorePair,
+    store: FeatureStore | StorePair | None,
     data: TaskData,
     notes: Sequence[str],
 ) -> FinetuneResult:
@@ -161,13 +164,16 @@ def _trained(
     if is_main_process():
         keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
         write_trained_images(request.out, keys, before=start.run)
+    task, data = _with_draws(task, data, store, request.out)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
-    asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image)
+    asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
     loss = loss_named(task.form, task.loss, task.region_targets)
     torch.manual_seed(config.seed)
     with waiting("building the model"):
         first = store.store if isinstance(store, StorePair) else store
-        width = sections["detector"].feature_dim if request.end_to_end else first.feature_dim
+        width = sections["detector"].feature_dim if request.end_to_end else None if first is None else first.feature_dim
+        if width is not None:
+            width += BOX_NUMBERS * sections["layout"].box_numbers
         model = start.model(vocab_size=tokenizer.vocab_size, width=width)
         network = started_network(
             start.system,
@@ -184,10 +190,15 @@ def _trained(
         start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
         task=task,
     )  # fmt: skip
-    if request.end_to_end:
+    if request.end_to_end and first is not None:
         network, photos = _from_photos(request, sections, start, task, network, first, data)
         batches = batches.with_photos(photos)
     batches.check(data.train.groups[0])
+    with waiting("looking for long texts"):
+        cuts = [*batches.notes_of_cuts(data.train.groups, "training"), *batches.notes_of_cuts(data.asked, "validation")]
+    for note in cuts:
+        logger.warning("%s", note)
+    notes = [*notes, *cuts]
     trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed)
     described = _described(request.task, task, sections, start, tokenizer, first, data)
     result = train(
@@ -209,6 +220,20 @@ def _trained(
             evaluation = trained.evaluate()
     judged = len(data.asked[: sections["data"].validation_groups or None])
     return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
+
+
+def _with_draws(
+    task: DownstreamTask, data: TaskData, store: FeatureStore | StorePair | None, run: Path
+) -> tuple[DownstreamTask, TaskData]:
+    """The task that draws what training shows of a group, and validation groups with what is drawn for them."""
+    if task.drawn_from is None or store is None:
+        return task, data
+    with waiting("looking for distractors"):
+        drawing = replace(task, drawn=task.drawn_from(data.train.groups, store, run))
+    if data.validation is None:
+        return drawing, data
+    draw = task.drawn_from(data.validation.groups, store, None)
+    return drawing, replace(data, validation=replace(data.validation, groups=drawn_once(data.validation.groups, draw)))
 
 
 def _from_photos(
@@ -280,7 +305,7 @@ def _described(
     sections: Mapping[str, Any],
     start: TaskStart,
     tokenizer: CaptionTokenizer,
-    store: FeatureStore,
+    store: FeatureStore | None,
     data: TaskData,
 ) -> dict[str, Any]:
     """What a resumed run must have alike, and predicting asks for."""
@@ -299,7 +324,7 @@ def _described(
         "data": kept,
         "groups": _digest_of_groups(data.train.groups),
         "tokenizer": tokenizer.digest,
-        "feature_space": store.fingerprint.feature_space,
+        "feature_space": None if store is None else store.fingerprint.feature_space,
         **_described_photos(sections),
     }
 
@@ -314,24 +339,25 @@ def _described_photos(sections: Mapping[str, Any]) -> dict[str, Any]:
 def _recorded(
     request: FinetuneRequest,
     task: DownstreamTask,
-    shown: FeatureStore | StorePair,
+    shown: FeatureStore | StorePair | None,
     data: TaskData,
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Facts that may differ on resume."""
-    stores = (shown.store, shown.second) if isinstance(shown, StorePair) else (shown,)
+    both = (shown.store, shown.second) if isinstance(shown, StorePair) else (shown,)
+    stores = [each for each in both if each is not None]
     return {
         "labels": list(task.labels),
         "command": request.command,
         "start": request.start,
         "recipe": request.recipe,
-        "store": str(stores[0].path),
+        "store": str(stores[0].path) if stores else None,
         "annotated_store": request.annotated_store,
         "photos": request.encoder.photos,
         "data": str(request.data),
         "trained_groups": len(data.train.groups),
         "notes": list(notes),
-        "classes": digest_of_classes(stores[0]),
+        "classes": digest_of_classes(stores[0]) if stores else None,
         "features": [each.fingerprint.to_json() for each in stores],
         "torch": torch.__version__,
     }

@@ -15,8 +15,8 @@ from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.training.launched import num_processes
 from roibeam.pipelines.training.train_config import TrainConfig
 
-OURS, RELEASE = "ours", "release"
-HEAD_KINDS = (OURS, RELEASE)
+OURS, RELEASE, MATCH = "ours", "release", "match"
+HEAD_KINDS = (OURS, RELEASE, MATCH)
 DRAWN, WORDS = "drawn", "words"
 HEAD_STARTS = (DRAWN, WORDS)
 CORRECT = "correct"
@@ -29,7 +29,8 @@ BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
 class HeadOptions:
     """
     Attributes:
-        kind: "ours", the same kind of head on every system; "release", that of the system's release.
+        kind: "ours", the same kind of head on every system; "release", that of the system's release;
+            "match", that of pre-training for a pair, which scores choices: of retrieval.
         start: of the last layer of labels: "drawn", or each label at the mean of its word embeddings ("words": VL-BERT
             on VQA, with the head of its release).
     """

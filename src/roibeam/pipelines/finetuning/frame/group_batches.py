@@ -6,7 +6,7 @@ An image is read, and stands in a batch, once for a group.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from roibeam.features.counted import counted
+from roibeam.features.printable import printable
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_words
+from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos, ShownRegions
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.shown.shown_image import (
@@ -29,14 +32,15 @@ from roibeam.pipelines.finetuning.frame.shown.shown_image import (
 )
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
-from roibeam.pipelines.finetuning.rows import LABEL, REGION, PartPieces, TaskGroup, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, PHRASE, REGION, PartPieces, TaskGroup, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import ALL, IN_FILE, SHOWN, STORED, LayoutOptions
-from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out
+from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out, places_of_phrases
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
-from roibeam.pipelines.inputs.captioned.corpus import reader
+from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS, with_box_numbers
+from roibeam.pipelines.inputs.captioned.corpus import Reader, reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
@@ -44,6 +48,7 @@ from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
+_MOST_SPECIAL = 16  # of the special pieces of a row, a "?" that a system adds among them
 _SPECIAL = 3  # [CLS] context [SEP] choice [SEP]
 
 
@@ -60,7 +65,7 @@ class GroupBatches:
     Args:
         config: of the pre-trained model, whatever head it has.
         asked: what is asked of a row.
-        store: that every image of every group is in, under the group's own name for it.
+        store: that every image of every group is in, under the group's own name for it; None for texts alone.
         task: that says which regions are shown, how texts are cut and what is learned beside; None leaves all of that
             to the options.
         blind: shows nothing of the images: no regions, and of regions that are to be chosen among only their boxes.
@@ -75,7 +80,7 @@ class GroupBatches:
         tokenizer: CaptionTokenizer,
         options: LayoutOptions,
         asked: AskedForm,
-        store: FeatureStore | StorePair,
+        store: FeatureStore | StorePair | None,
         *,
         loss: TaskLoss | None,
         blind: bool = False,
@@ -88,7 +93,8 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._store, self._read, self._loss, self._blind, self._task = store, reader(store), loss, blind, task
+        self._store, self._loss, self._blind, self._task = store, loss, blind, task
+        self._read: Reader = _no_record if store is None else reader(store)
         self._separator, self._mask_id = tokenizer.sep_id, tokenizer.mask_id
         self._vocab_size = tokenizer.vocab_size
         if task is not None and task.pieces is not None:
@@ -107,25 +113,54 @@ class GroupBatches:
         encoder's.
 
         Raises:
-            ValueError: for a system that reads several images in one row.
+            ValueError: for a system that reads several images in one row, or box numbers behind features.
         """
         if self._system.joins_images and self._asked.num_images > 1:
             raise ValueError(
                 f"--end-to-end: {self._system.name} reads {self._asked.num_images} images in one row, which is not "
                 f"made of photos; take stored features, or a system with a row for each image, such as vilbert"
             )
+        if self._options.box_numbers:
+            raise ValueError("--end-to-end: features of photos have no box numbers; set layout.box_numbers to false")
         made = copy.copy(self)
         made._photos = photos
         return made
 
     def check(self, group: TaskGroup) -> None:
         """Raises ValueError when record or photo of the group's first image does not fit the model."""
-        if self._photos is not None:
+        if self._photos is not None or not group.images:
             self.batch([group])
             return
         record = self._read(group.images[0])
-        check_width(self._config, record)
+        check_width(self._config, record, more=BOX_NUMBERS * self._options.box_numbers)
         self._global_feature(record)
+
+    def notes_of_cuts(self, groups: Iterable[TaskGroup], what: str) -> list[str]:
+        """One note where texts are longer than a row, so that the model reads only a part of them.
+
+        A task that cuts its texts by a rule of its own has been told so by its options.
+
+        Args:
+            what: the groups are, such as "training".
+        """
+        if self._task is not None and self._task.pieces is not None:
+            return []
+        long: dict[str, int] = {}
+        for group in groups:
+            for row in group.rows:
+                # A piece has a character at least.
+                if sum(len(part.text) for part in row.parts) + _MOST_SPECIAL > self._max_pieces:
+                    spans = self._system.text(self._pieces, row.parts, self._asked.form, len(row.images))
+                    pieces = sum(len(span.ids) for span in spans)
+                    if pieces > self._max_pieces:
+                        long[group.id] = max(pieces, long.get(group.id, 0))
+        if not long:
+            return []
+        longest = max(long, key=lambda each: long[each])
+        return [
+            f"{counted(len(long), f'{what} text')} longer than a row: {self._max_pieces} pieces are read of each "
+            f"(layout.max_pieces), and the longest has {long[longest]} ({printable(longest, 80)})"
+        ]
 
     def batch(self, groups: Sequence[TaskGroup]) -> TaskBatch:
         """
@@ -136,9 +171,9 @@ class GroupBatches:
 
     def finished(self, groups: Sequence[TaskGroup], rows: SharedRows) -> TaskBatch:
         """The batch of groups whose rows are made, once their photos are read."""
-        inputs = rows.collate(pad_id=self._pad_id)
-        if self._options.task_token >= 0:
-            inputs = replace(inputs, task_ids=torch.full((len(rows.texts),), self._options.task_token))
+        inputs = self._with_task_token(rows.collate(pad_id=self._pad_id))
+        if not self._asked.num_images:
+            inputs = replace(inputs, text_only=torch.ones(len(rows.texts), dtype=torch.bool))
         sizes = tuple(len(group.rows) for group in groups)
         targets = None
         if self._loss is not None and all(group.target is not None for group in groups):
@@ -161,9 +196,46 @@ class GroupBatches:
             self._add(rows, place, group)
         return rows
 
+    def texts(self, groups: Sequence[TaskGroup]) -> VLBatch:
+        """The text of each group, which has one row, beside the image of the first: to be read without one."""
+        rows = SharedRows()
+        image = rows.image(0, partial(self._image, [self._shown(groups[0], 0)]))
+        for group in groups:
+            text = self.row_text(group)
+            rows.row(group.id, rows.text(text.ids, text.segments), image, self._no_words())
+        return self._with_task_token(rows.collate(pad_id=self._pad_id))
+
+    def images(self, groups: Sequence[TaskGroup]) -> VLBatch:
+        """The image of each group beside the text of the first: to be read without one."""
+        rows = SharedRows()
+        text = self.row_text(groups[0])
+        number = rows.text(text.ids, text.segments)
+        for place, group in enumerate(groups):
+            image = rows.image(place, partial(self._image, [self._shown(group, 0)]))
+            rows.row(group.id, number, image, self._no_words())
+        return self._with_task_token(rows.collate(pad_id=self._pad_id))
+
+    def row_text(self, group: TaskGroup) -> RowText:
+        """The text of a group's only row, in pieces."""
+        (parts,) = self._parts(group)
+        return self._text(parts, 1)
+
+    def num_regions(self, group: TaskGroup) -> int:
+        """Regions of a group's first image that are shown."""
+        return len(self._shown(group, 0).regions)
+
+    def _no_words(self) -> np.ndarray | None:
+        """Of an image none of whose regions is named, for a model that is told which words name them."""
+        return np.full((1, 1), -1) if self._tells_words else None
+
+    def _with_task_token(self, inputs: VLBatch) -> VLBatch:
+        if self._options.task_token < 0:
+            return inputs
+        return replace(inputs, task_ids=torch.full((len(inputs.text_ids),), self._options.task_token))
+
     def _add(self, rows: SharedRows, place: int, group: TaskGroup) -> None:
         """The rows of a group; each is one of the batch, or one for each of its images."""
-        if self._asked.form in (LABEL, REGION) and len(group.rows) != 1:
+        if self._asked.form != CHOICE and len(group.rows) != 1:
             raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
         images = [self._shown(group, number) for number in range(len(group.images))]
         if self._task is not None and self._task.told_classes is not None:
@@ -183,11 +255,16 @@ class GroupBatches:
             if generator is not None and beside is not None and beside.hidden_words:
                 ids, labels = self._with_hidden_words(text, beside.hidden_words, generator)
             number = rows.text(text.ids if ids is None else ids, text.segments)
+            if not row.images:
+                rows.row(group.id, number, rows.image((place, number), self._no_image), None, labels)
+                continue
             for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
                 shown = [images[each] for each in together]
                 image = rows.image((place, *together), partial(self._image, shown))
                 words = self._aligned(group.id, text, shown[0]) if self._system.grounds_words else None
                 rows.row(group.id, number, image, words, labels)
+                if self._asked.form == PHRASE:
+                    rows.row_phrases.append(places_of_phrases(row.phrases, text))
 
     def _parts(self, group: TaskGroup) -> list[Sequence[TaskText | PartPieces]]:
         """Of each row; those that the task cuts are what stands before the choice, and the choice."""
@@ -198,7 +275,10 @@ class GroupBatches:
         return [[joined_pieces(context), choice] for *context, choice in rows]
 
     def _text(self, parts: Sequence[TaskText | PartPieces], num_images: int) -> RowText:
-        spans = self._system.text(self._pieces, parts, self._asked.form, num_images)
+        if num_images:
+            spans = self._system.text(self._pieces, parts, self._asked.form, num_images)
+        else:
+            spans = self._system.text_alone(self._pieces, parts)
         return lay_out(spans, self._max_pieces, self._options.cut)
 
     def _with_hidden_words(
@@ -228,7 +308,7 @@ class GroupBatches:
         else:
             regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
             named = {int(region): place for place, region in enumerate(regions)}
-        if self._blind and self._asked.form != REGION:
+        if self._blind and self._asked.form not in (REGION, PHRASE):
             regions, named = np.arange(0), {}
         boxes = record.boxes[regions]
         if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
@@ -277,12 +357,25 @@ class GroupBatches:
         cut = ShownRegions(one.record, one.regions, boxes, side.masked)
         return PhotoSide(**vars(side), photo=self._photos.coming(cut, mirrored=one.mirrored))
 
+    def _no_image(self) -> AskedImage:
+        """In the place of an image, of a row that shows none."""
+        nothing, width = np.zeros(0, bool), self._config.region_feature_size
+        boxes = np.zeros((0, 4), np.float32)
+        return AskedImage(
+            features=torch.zeros(0, width), boxes=boxes, masked=nothing, predicted=nothing, height=1, width=1
+        )
+
     def _features(self, shown: Sequence[ShownImage]) -> torch.Tensor:
         """(R, D) of what is shown together; none, (R, 0), where the encoder makes them of photos."""
         if self._photos is not None:
             count = sum(len(each.regions) for each in shown)
             return torch.zeros(count, self._config.region_feature_size if self._blind else 0)
         parts = [as_tensor(each.record.features[each.regions]) for each in shown]
+        if self._options.box_numbers:
+            parts = [
+                with_box_numbers(part, each.boxes, each.record.width, each.record.height)
+                for part, each in zip(parts, shown, strict=True)
+            ]
         features = torch.cat(parts) if len(parts) > 1 else parts[0]
         return torch.zeros_like(features) if self._blind else features
 
@@ -334,6 +427,10 @@ class GroupBatches:
                 f"that it was trained with"
             )
         return torch.zeros(width) if self._blind else as_float32(feature)
+
+
+def _no_record(image_id: str) -> RegionRecord:
+    raise AssertionError(f"a task of texts alone asks for the image {image_id}")
 
 
 def _at_boxes(record: RegionRecord, boxes: Any) -> RegionRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.losses import SumCount, accuracy
+from roibeam.model.common.losses import SumCount
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.task_beside import REGION_CLASSES, WORDS
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
@@ -19,9 +20,9 @@ from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores, scored_boxes
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
-from roibeam.pipelines.finetuning.rows import LABEL, REGION, TaskGroup
+from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION, TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
+from roibeam.pipelines.finetuning.task import DownstreamTask, DrawGroup, Prediction
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
@@ -33,6 +34,7 @@ from roibeam.pipelines.training.step_policies import AlternatingTask
 _ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
 _MIRRORED = 4  # the same of what is mirrored
 _HIDDEN = 5  # and of what is hidden
+_DRAWN = 6  # and of what a task draws for a group
 _LOSS = "task"
 _NOTHING: np.ndarray = np.zeros((0, 4), np.float32)
 
@@ -116,6 +118,8 @@ class GroupTask:
     def _shown(self, epoch: int, place: int) -> TaskGroup:
         """A group as it is trained on; whether it is mirrored depends on seed, epoch and group alone."""
         group, mirrored = self._train[place], self._task.mirrored if self._mirrors else None
+        if self._task.drawn is not None:
+            group = self._task.drawn(group, np.random.default_rng((_DRAWN, *self._seed, epoch, place)))
         if self._task.beside is not None:
             group = replace(group, draws=(_HIDDEN, *self._seed, epoch, place))
         if mirrored is None or np.random.default_rng((_MIRRORED, *self._seed, epoch, place)).random() < 0.5:
@@ -140,7 +144,7 @@ class GroupTask:
             losses = {name: _weighted(term, self._weights[name]) for name, term in said.losses.items()}
             metrics = dict(said.metrics)
         losses[_LOSS] = self._loss.term(scores, batch.targets, self._real(batch))
-        return TaskOutput(losses, {**metrics, "best_is_right": _best_is_right(scores, batch.targets)})
+        return TaskOutput(losses, {**metrics, self._loss.metric: self._loss.right(scores, batch.targets)})
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """Matrices and tables decay, biases and LayerNorms do not; what the task does not read is left out."""
@@ -163,7 +167,7 @@ class GroupTask:
             return {}
         predictions = list(predicted(self._model, self._batches, self._validation, self._asked.form, self.batch_size))
         measures = self._task.judge(self._validation, predictions)
-        return {name.replace(" ", "_"): measure.mean for name, measure in measures.items()}
+        return {name.replace(" ", "_"): _known(measure.mean) for name, measure in measures.items()}
 
     def _real(self, batch: TaskBatch) -> Tensor:
         asked = self._asked
@@ -192,6 +196,11 @@ class PhotoTask(GroupTask):
         )
 
 
+def drawn_once(groups: Sequence[TaskGroup], draw: DrawGroup) -> list[TaskGroup]:
+    """Groups that are asked about, each with what is drawn for it: the same in every run."""
+    return [draw(group, np.random.default_rng((_DRAWN, place))) for place, group in enumerate(groups)]
+
+
 class TurnsTask(AlternatingTask):
     """Several problems of one task, which one model learns in turn, judged together.
 
@@ -207,6 +216,11 @@ class TurnsTask(AlternatingTask):
     def evaluate(self) -> dict[str, float | None]:
         """As `GroupTask.evaluate`."""
         return self._judged.evaluate()
+
+
+def _known(value: float) -> float | None:
+    """None for what is not defined, such as the correlation of what is always alike."""
+    return None if math.isnan(value) else value
 
 
 def _weighted(term: SumCount, weight: float) -> SumCount:
@@ -253,21 +267,11 @@ def _said(
         return
     batch = batches.batch(groups)
     scores = scores_of(model, batch.to(device), form).float().cpu().numpy()
-    if form == REGION:
+    if form in (REGION, PHRASE):
         boxes, real = scored_boxes(groups, batch.inputs)
         for row, kept in enumerate(real.sum(dim=1).tolist()):
-            yield Prediction(scores[row, :kept], boxes[row, :kept].numpy())
+            of_row = scores[row] if form == REGION else scores[row, : len(groups[row].rows[0].phrases)]
+            yield Prediction(of_row[..., :kept], boxes[row, :kept].numpy())
         return
     for row, rows in enumerate(batch.group_sizes):
         yield Prediction(scores[row] if form == LABEL else scores[row, :rows])
-
-
-def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
-    """How right what is best by the scores is, mean over groups: of soft targets their value."""
-    if targets.ndim == 1:
-        known = targets >= 0
-        return accuracy(scores, targets, known)
-    if not scores.shape[1]:  # no image of the batch has a region
-        return SumCount(targets.sum(), torch.tensor(len(targets), device=targets.device))
-    value = targets.gather(1, scores.argmax(dim=1, keepdim=True))
-    return SumCount(value.sum(), torch.tensor(len(value), device=value.device))

@@ -15,10 +15,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roibeam.model.common.losses import SumCount, binary_cross_entropy, cross_entropy, soft_cross_entropy
+from roibeam.model.common.losses import (
+    SumCount,
+    accuracy,
+    binary_cross_entropy,
+    cross_entropy,
+    precise,
+    soft_cross_entropy,
+)
+from roibeam.model.imagebert.retrieval import triplet_loss
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.task_losses import DENOMINATORS, answer_bce, answer_kl, class_bce, referred_targets, region_bce
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup
+from roibeam.model.task_losses import (
+    DENOMINATORS,
+    answer_bce,
+    answer_kl,
+    class_bce,
+    grounding_loss,
+    referred_targets,
+    region_bce,
+    score_regression,
+)
+from roibeam.pipelines.finetuning.metrics.glue import NEAR
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, region_shares
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup
+from roibeam.pipelines.finetuning.task import NUMBER_LOSS
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
 
 # Groups, their inputs, N -> targets.
@@ -32,11 +52,15 @@ class TaskLoss:
         targets: of groups whose own are all known.
         term: scores (G, N), targets, and which of the scores are real (G, N) bool -> the loss.
         count: targets and which are real -> what its mean is taken over, known before the model runs.
+        metric: what is told of the training rows beside the loss.
+        right: scores and targets -> its value.
     """
 
     targets: Targets
     term: Callable[[Tensor, Tensor, Tensor], SumCount]
     count: Callable[[Tensor, Tensor], int]
+    metric: str = "best_is_right"
+    right: Callable[[Tensor, Tensor], SumCount] = lambda scores, targets: _best_is_right(scores, targets)
 
 
 def _soft(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
@@ -51,6 +75,50 @@ def _soft(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
 def _number(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
     """(G,) long: a group's target is a number."""
     return torch.tensor([int(group.target) for group in groups])
+
+
+def _value(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
+    """(G, 1) float: a group's target is a value."""
+    return torch.tensor([[float(group.target)] for group in groups])
+
+
+def _near(scores: Tensor, targets: Tensor) -> SumCount:
+    near = (scores - targets).abs() <= NEAR
+    return SumCount(near.sum(), torch.tensor(len(near), device=near.device))
+
+
+def _grounded(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
+    """(G, P, R): 1/n at each of the n regions that cover a phrase; a group's target says of each phrase its boxes, and
+    the rule by which one covers it stands in its facts."""
+    assert inputs.phrase_positions is not None
+    boxes, real = inputs.images_to_rows(inputs.region_boxes), inputs.rows_region_mask
+    targets = torch.zeros(*inputs.phrase_positions.shape, num)
+    for row, group in enumerate(groups):
+        shown = boxes[row, real[row]].numpy()
+        for place, right in enumerate(group.target):
+            shares = region_shares(shown, right, GROUNDING_RULES[group.facts["rule"]])
+            targets[row, place, : len(shares)] = torch.from_numpy(shares)
+    return targets
+
+
+def _grounding_term(per: str) -> Callable[[Tensor, Tensor, Tensor], SumCount]:
+    def term(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
+        found = grounding_loss(scores, targets)
+        return found if per == "captions" else SumCount(found.total, (targets.sum(dim=-1) > 0).sum())
+
+    return term
+
+
+def _covered_phrases(targets: Tensor, real: Tensor) -> int:
+    return int((targets.sum(dim=-1) > 0).sum())
+
+
+def _best_covers(scores: Tensor, targets: Tensor) -> SumCount:
+    """Whether the best region covers its phrase, of phrases that any region covers."""
+    if not scores.shape[-1]:
+        return SumCount(targets.sum(), torch.tensor(0, device=targets.device))
+    hits = targets.gather(-1, scores.argmax(dim=-1, keepdim=True)) > 0
+    return SumCount(hits.sum(), (targets.sum(dim=-1) > 0).sum())
 
 
 def _right_boxes(rules: Mapping[str, Any]) -> Targets:
@@ -91,11 +159,32 @@ def _choice_bce(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
     return binary_cross_entropy(scores, F.one_hot(targets, scores.shape[1]), real)
 
 
+def _all_three(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
+    """Per group: the mean of its pairs' binary losses, and the other two of ImageBERT (section 4.4)."""
+    logits = precise(scores)
+    is_right = F.one_hot(targets, scores.shape[1]).to(logits.dtype)
+    pairs = F.binary_cross_entropy_with_logits(logits, is_right, reduction="none")
+    binary = (pairs.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1)).sum()
+    others = cross_entropy(scores, targets), triplet_loss(scores, targets)
+    return SumCount(binary + sum(term.total for term in others), others[0].count)
+
+
 def _regions(per: str, rules: Mapping[str, Any]) -> TaskLoss:
     def term(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
         return region_bce(scores, targets, real, per=per)
 
     return TaskLoss(_right_boxes(rules), term, _all if per == "rows" else lambda targets, real: int(real.sum()))
+
+
+def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
+    """How right what is best by the scores is, mean over groups: of soft targets their value."""
+    if targets.ndim == 1:
+        known = targets >= 0
+        return accuracy(scores, targets, known)
+    if not scores.shape[1]:  # no image of the batch has a region
+        return SumCount(targets.sum(), torch.tensor(len(targets), device=targets.device))
+    value = targets.gather(1, scores.argmax(dim=1, keepdim=True))
+    return SumCount(value.sum(), torch.tensor(len(value), device=value.device))
 
 
 LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
@@ -105,6 +194,9 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
             "kl": TaskLoss(_soft, lambda scores, targets, real: answer_kl(scores, targets), _all),
             "ce": TaskLoss(_soft, _soft_ce, _with_any),
             "class": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
+            NUMBER_LOSS: TaskLoss(
+                _value, lambda scores, targets, real: score_regression(scores, targets[:, 0]), _all, "near", _near
+            ),
             "class_bce": TaskLoss(
                 _number, lambda scores, targets, real: class_bce(scores, targets), lambda targets, real: int(real.sum())
             ),
@@ -112,6 +204,14 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
         CHOICE: {
             "softmax": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
             "sigmoid": TaskLoss(_number, _choice_bce, lambda targets, real: int(real.sum())),
+            "multi_class": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _all),
+            "binary": TaskLoss(_number, _choice_bce, lambda targets, real: int(real.sum())),
+            "triplet": TaskLoss(_number, lambda scores, targets, real: triplet_loss(scores, targets), _all),
+            "all_three": TaskLoss(_number, _all_three, _all),
+        },
+        PHRASE: {
+            "captions": TaskLoss(_grounded, _grounding_term("captions"), _all, "best_covers", _best_covers),
+            "phrases": TaskLoss(_grounded, _grounding_term("phrases"), _covered_phrases, "best_covers", _best_covers),
         },
     }
 )
@@ -136,7 +236,8 @@ def group_scores(form: str, given: Tensor, group_sizes: Sequence[int]) -> Tensor
     """(G, N) scores of groups from those of the network.
 
     Args:
-        given: LABEL (G, A); CHOICE (rows, 1), rows of a group one after the other; REGION (G, E), see `scored_boxes`.
+        given: LABEL (G, A); CHOICE (rows, 1), rows of a group one after the other; REGION (G, E), see `scored_boxes`;
+            PHRASE (G, P, R).
     """
     if form != CHOICE:
         return given
@@ -157,12 +258,14 @@ def scored_boxes(groups: Sequence[TaskGroup], inputs: VLBatch) -> tuple[Tensor, 
 def real_scores(
     form: str, inputs: VLBatch, group_sizes: Sequence[int], num_labels: int, *, whole_image: bool = False
 ) -> Tensor:
-    """(G, N) bool, which scores are of a label, row or region that there is.
+    """(G, N) bool, which scores are of a label, row or region that there is; of phrases (G, R).
 
     Args:
         whole_image: the image as a whole has a score, before its regions.
     """
     sizes, mask = torch.tensor(list(group_sizes)), inputs.rows_region_mask
+    if form == PHRASE:
+        return mask
     if form == REGION:
         return F.pad(mask, (1, 0), value=True) if whole_image else mask
     if form == LABEL:

@@ -16,8 +16,9 @@ from roibeam.model.common.checkpoint import load_start
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.task_beside import TaskModelBeside
-from roibeam.model.task_heads import HEADS, TaskModel
-from roibeam.pipelines.finetuning.frame.finetune_settings import RELEASE
+from roibeam.model.task_heads import HEADS, MatchModel, TaskModel, TextTaskModel
+from roibeam.pipelines.finetuning.frame.finetune_settings import MATCH, RELEASE
+from roibeam.pipelines.finetuning.rows import CHOICE
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, ReleaseHead, TaskSystem
 from roibeam.pipelines.finetuning.task import BesideTask
 from roibeam.pipelines.foundation.files.json_files import read_json_object
@@ -66,7 +67,7 @@ def started_network(
     Raises:
         ValueError: when the system has no such head or place for classes, or the model none for what is learned beside.
     """
-    changes = system.changes.get(asked.form, {})
+    changes = system.changes.get(asked.form, {}) if asked.num_images else system.alone
     if any(getattr(model.config, name) != value for name, value in changes.items()):
         model = changed_model(model, changes, source=source)
     if asked.num_images > 1 and system.pair_start is not None:
@@ -89,9 +90,12 @@ def started_network(
         module: Any = release.network(config)
         load_start(module, dict(release.start(model.state_dict(), list(module.state_dict()))))
         return _of_release(module, release, system)
+    if head == MATCH:
+        return _matching(system, model, asked, beside, source)
     own_head = system.new_head(model.config, asked)
-    task_model = TaskModel(model, own_head) if beside is None else _beside(system, model, own_head, beside)
-    return _of_ours(task_model, system)
+    if beside is not None:
+        return _of_ours(_beside(system, model, own_head, beside), system)
+    return _of_ours(_model_class(asked)(model, own_head), system)
 
 
 def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:
@@ -155,6 +159,17 @@ def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetw
     return _network(settings, system, asked, lambda make: build_model(make, state), folder)
 
 
+def _matching(
+    system: TaskSystem, model: Any, asked: AskedForm, beside: BesideTask | None, source: object
+) -> TaskNetwork:
+    if asked.form != CHOICE or asked.num_images > 1 or beside is not None:
+        raise ValueError("head.kind 'match' scores pairs of a text and an image: of retrieval; set it to 'ours'")
+    try:
+        return _of_match(MatchModel(model), system)
+    except ValueError as error:
+        raise ValueError(f"head.kind 'match': {source}: {error}; set head.kind to 'ours'") from None
+
+
 def _network(
     settings: Mapping[str, Any],
     system: TaskSystem,
@@ -176,12 +191,18 @@ def _network(
             return _of_release(build(lambda: network_class(config)), release, system)
         model_class: Any = system.model_class
         encoder = config_class_of(model_class).from_dict(settings["model"])
+        if settings["head"]["model_type"] == MATCH:
+            return _of_match(build(lambda: MatchModel(model_class(encoder))), system)
         head_class = HEADS[settings["head"]["model_type"]]
         head: Any = head_class.config_class
-        module = build(lambda: TaskModel(model_class(encoder), head_class(head.from_dict(settings["head"]))))
+        module = build(lambda: _model_class(asked)(model_class(encoder), head_class(head.from_dict(settings["head"]))))
     except (KeyError, ValueError) as error:
         raise ValueError(f"{folder}: no model of a fine-tuning run: {error}") from None
     return _of_ours(module, system)
+
+
+def _model_class(asked: AskedForm) -> type[TaskModel]:
+    return TaskModel if asked.num_images else TextTaskModel
 
 
 def _of_release(module: Any, release: ReleaseHead, system: TaskSystem) -> TaskNetwork:
@@ -205,10 +226,25 @@ def _of_ours(module: TaskModel, system: TaskSystem) -> TaskNetwork:
     model: Any = module.model
     kept = ("masked_word_head.",) if getattr(module, "with_words", False) else ()
     _train_only(model, (*system.trained, *kept))
+    if isinstance(module, TextTaskModel):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad and not any(part in name for part in system.unread_alone))
     described = {
         "model_type": TASK_MODEL,
         "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},
         "head": module.head.config.to_diff_dict(),
+    }
+    return TaskNetwork(module, model.config, described)
+
+
+def _of_match(module: MatchModel, system: TaskSystem) -> TaskNetwork:
+    """The other heads of pre-training are not trained."""
+    model: Any = module.model
+    _train_only(model, (*system.trained, "match_head.", "relationship_head."))
+    described = {
+        "model_type": TASK_MODEL,
+        "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},
+        "head": {"model_type": MATCH},
     }
     return TaskNetwork(module, model.config, described)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos
 from roibeam.pipelines.finetuning.frame.seeds import best_of_seeds
-from roibeam.pipelines.finetuning.rows import REGION
+from roibeam.pipelines.finetuning.rows import PHRASE, REGION
+from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
@@ -17,6 +19,7 @@ from roibeam.pipelines.model_files.model_folder import CONFIG, FoundModel, model
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 FINETUNING = "finetuning"  # kind of a run, in its configuration
+STORE_MISSING = "--store is missing: it has the regions of the task's images; roibeam extract makes one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +37,15 @@ class PredictRequest:
         permute_images: show every group another group's images, drawn by `seed`.
         batch_size: groups at once.
         device, threads: as of `RequestedTraining`.
+        max_images, folds: of a task that is asked of all pairs: how many images are searched, drawn by `seed`, 0 for
+            all; and in how many parts, each by itself.
         task: file of a task of one's own that the run learned; None for one of `TASKS`.
         page: file to write a page of the best and the worst predictions to; None for none.
         command: as it was typed, for the card.
     """
 
     run: Path
-    store: str
+    store: str | None
     data: Path
     out: Path
     second: Path | None = None
@@ -53,6 +58,8 @@ class PredictRequest:
     batch_size: int = 64
     device: str = "auto"
     threads: int | None = None
+    max_images: int = 0
+    folds: int = 1
     task: str | None = None
     page: Path | None = None
     command: str = ""
@@ -79,7 +86,7 @@ def check_predict(request: PredictRequest) -> None:
     """Raises ValueError with all that is wrong with what was named."""
     named = NamedFiles()
     has_run = named.need("RUN", request.run, FOLDER) & named.need("RUN_2", request.second, FOLDER)
-    has_store = named.need("--store", request.store)
+    has_store = named.need("--store", request.store) and request.store is not None
     named.need("--data", request.data, FOLDER)
     named.need("--photos", request.photos, FOLDER)
     named.need_output_folder(request.out.parent)
@@ -89,16 +96,23 @@ def check_predict(request: PredictRequest) -> None:
     named.need("--annotated-store", request.annotated_store)
     found = named.look(request.checkpoints) if has_run else None
     if has_store:
-        named.look(lambda: FeatureStore(request.store).close())
+        named.look(lambda: FeatureStore(str(request.store)).close())
     named.look(lambda: _refuse_folder("--out", request.out))
     named.look(lambda: _refuse_folder("--page", request.page))
     named.check()
     assert found is not None
+    if not asks_pairs(request) and (request.max_images or request.folds != 1):
+        raise ValueError("--max-images and --folds are of retrieval; leave them out")
     described = [saved_config(each.source.parent)["task"] for each in found]
     if len({each["task"] for each in described}) > 1:
         tasks = " and ".join(each["task"] for each in described)
         raise ValueError(f"RUN and RUN_2 learned different tasks, {tasks}; one file tells of one task")
-    if request.permute_images and described[0]["form"] == REGION:
+    if not described[0]["num_images"]:
+        _check_text_alone(request)
+        return
+    if request.store is None:
+        raise ValueError(STORE_MISSING)
+    if request.permute_images and described[0]["form"] in (REGION, PHRASE):
         raise ValueError("--permute-images: this task chooses among the regions of its own image; --blind hides them")
     with FeatureStore(request.store) as store:
         from_photos = [reads_photos(each) for each in found]
@@ -111,6 +125,31 @@ def check_predict(request: PredictRequest) -> None:
         for each, reads in zip(found, from_photos, strict=True):
             if not reads:
                 check_feature_space(each, store)
+
+
+def asks_pairs(request: PredictRequest) -> bool:
+    """Whether the task of a run is asked of all texts with all images; ValueError as `PredictRequest.checkpoints`."""
+    task = saved_config(request.checkpoints()[0].source.parent)["task"]["task"]
+    return task in TASKS and TASKS[task].all_pairs
+
+
+def _check_text_alone(request: PredictRequest) -> None:
+    """Raises ValueError for what only a task has that shows images."""
+    given = {
+        "--store": request.store,
+        "--annotated-store": request.annotated_store,
+        "--photos": request.photos,
+        "--blind": request.blind,
+        "--permute-images": request.permute_images,
+    }
+    refuse_images(given)
+
+
+def refuse_images(given: Mapping[str, object]) -> None:
+    """Raises ValueError for an option, by its name, that is given to a task of texts alone."""
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"{name}: this task is of texts alone and shows no image; leave it out")
 
 
 def reads_photos(found: FoundModel) -> bool:

@@ -37,7 +37,7 @@ from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
 from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted
-from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages, check_ids
+from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, check_ids
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict, reads_photos
 from roibeam.pipelines.finetuning.frame.seeds import seeds_of
@@ -197,8 +197,8 @@ def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked
     if task.joins_training_alone and request.annotated_store is None and request.split != task.train:
         task = replace(task, joined=None)
     check_annotated(task, request.annotated_store, from_photos=trained.photos is not None)
-    with FeatureStore(request.store) as store, opened_store(request.annotated_store) as annotated:
-        stores = [store] if annotated is None else [store, annotated]
+    with opened_store(request.store) as store, opened_store(request.annotated_store) as annotated:
+        stores = [each for each in (store, annotated) if each is not None]
         features = [] if trained.photos else stores  # photos take its boxes alone
         notes = [note for each in features for note in check_feature_space(trained.found, each)]
         what = f"{task.name}, {request.split}"
@@ -206,24 +206,30 @@ def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked
             read = task.read(request.split)
             notes += read.notes
             check_ids(task, read.groups, what)
-            joined = StoreImages(store).join(read.groups, what, min_match=1.0)
-            shown = store if annotated is None else StorePair(store, annotated)
+            joined = JoinedGroups(read.groups, (), 0, 0)
+            if store is not None:
+                joined = StoreImages(store).join(read.groups, what, min_match=1.0)
+            shown = store if annotated is None or store is None else StorePair(store, annotated)
             if isinstance(shown, StorePair):
                 joined = shown.with_both(joined, what, min_match=1.0)
         check_num_boxes(task, joined.groups, shown)
         if request.page is not None and not any(map(task.is_told, joined.groups)):
             raise ValueError(f"--page: nothing in {request.data} says what is right in the split {request.split}")
-        seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
+        seen = SeenBefore(0, ())
+        if store is not None:
+            seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
         notes += seen.notes(trained.run, request.split)
         groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
             trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
         )  # fmt: skip
-        if trained.photos is not None:
+        if trained.photos is not None and store is not None:
             batches = trained.from_photos(batches, store, groups, request.photos)
         for first in [group for group in groups if group.is_open][:1]:
             batches.check(first)
+        with waiting("looking for long texts"):
+            notes += batches.notes_of_cuts(groups, request.split)
         trained.network.module.to(device)
         weights = weights_digest(trained.network.module.state_dict())
         digest = _digest(request, weights, trained.task.tells, groups)
@@ -243,7 +249,7 @@ def _write_card(
         model_facts(each.found, own.weights, own.seen, seeds_of(each.run))
         for each, own in zip(trained, asked, strict=True)
     ]
-    with FeatureStore(request.store) as store:
+    with opened_store(request.store) as store:
         settings = {name: getattr(request, name) for name in ("blind", "permute_images", "seed", "batch_size")}
         card = card_facts(
             store, models, told, rows=len({name for each in asked for name in each.ids}), split=request.split,
@@ -261,7 +267,7 @@ def _write_card(
         remarks = dict.fromkeys(note for each in asked for note in each.seen.notes("the model", request.split))
         write_prediction_page(
             request.page, f"Predictions of {request.out.name}", summary, told, store, facts=card_lines(card),
-            remarks=list(remarks), banner=warning_of_store(store.manifest),
+            remarks=list(remarks), banner=None if store is None else warning_of_store(store.manifest),
         )  # fmt: skip
 
 

@@ -29,7 +29,8 @@ def seed_summary(results: Sequence[tuple[Path, Mapping[str, float | None]]], mai
         results: folder of each run and its measures.
         main: measure by which the best is chosen.
     Returns:
-        for each measure that all have: mean, sd (of a sample, None for one run), values; and the best run's folder.
+        for each measure that all have: mean, median, sd (of a sample, None for one run), values; and the best run's
+        folder.
     """
     measures = {}
     for name in results[0][1]:
@@ -37,7 +38,8 @@ def seed_summary(results: Sequence[tuple[Path, Mapping[str, float | None]]], mai
         known = [value for value in given if value is not None]
         if len(known) == len(results):
             sd = statistics.stdev(known) if len(known) > 1 else None
-            measures[name] = {"mean": statistics.fmean(known), "sd": sd, "values": known}
+            mean, median = statistics.fmean(known), statistics.median(known)
+            measures[name] = {"mean": mean, "median": median, "sd": sd, "values": known}
     best = max(results, key=lambda each: each[1].get(main) or 0.0)[0]
     return {"main": main, "best": best.name, "runs": [run.name for run, _ in results], "measures": measures}
 

@@ -24,17 +24,18 @@ from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair, check
 from roibeam.pipelines.finetuning.frame.task_start import TaskStart
 from roibeam.pipelines.finetuning.own_task_file import is_own
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.scored_tasks import MissingFileError
-from roibeam.pipelines.finetuning.task import DownstreamTask, has_target
+from roibeam.pipelines.finetuning.task import SPLITS, DownstreamTask, has_target
 from roibeam.pipelines.finetuning.trained_photos import (
     PhotoNames,
     check_given_rules,
     check_own_splits,
     check_read_splits,
+    other_tasks_leaks,
     photo_names,
     seen_before,
 )
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.sources.task_files import MissingFileError
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,15 @@ class TaskData:
 
 
 def joined_data(
-    task: DownstreamTask, store: FeatureStore, shown: FeatureStore | StorePair, min_match: float
+    task: DownstreamTask, store: FeatureStore | None, shown: FeatureStore | StorePair | None, min_match: float
 ) -> TaskData:
-    """The groups of both splits, those whose images the stores have.
+    """The groups of both splits, those whose images the stores have; without a store all of them.
 
     Raises:
         ValueError: when too few are there, ids come twice, or nobody tells what is right.
     """
-    images, found, files, notes = StoreImages(store), {}, dict[str, tuple[Path, ...]](), []
+    images = None if store is None else StoreImages(store)
+    found, files, notes = {}, dict[str, tuple[Path, ...]](), []
     hint = ", or leave them out with a lower --min-match"
     for split in (task.train, *([task.validation] if task.validation else [])):
         what = f"{task.name}, {split}"
@@ -78,7 +80,10 @@ def joined_data(
             told, use = (has_target, "trained on") if split == task.train else (task.is_told, "judged")
             check_told(read.groups, told, what, use)
             asked = [group for group in read.groups if group.is_open or split != task.train]
-            found[split] = images.join(asked, what, min_match=min_match, hint=hint)
+            if images is None:
+                found[split] = JoinedGroups(asked, (), 0, 0)
+            else:
+                found[split] = images.join(asked, what, min_match=min_match, hint=hint)
             if isinstance(shown, StorePair):
                 found[split] = shown.with_both(found[split], what, min_match=min_match, hint=hint)
         check_num_boxes(task, found[split].groups, shown)
@@ -115,10 +120,11 @@ def guarded_data(
         notes.append(f"{counted(before - len(data.train.groups), 'group')} of held-out images left out")
         trained = data.train.image_ids()
     notes += _validation_leaks(data, names, start, allowed=allowed)
-    if is_own(request.task):
+    rule = task.reported_by or request.task
+    notes += other_tasks_leaks(rule, request.data, data.train_files, trained, names)
+    if is_own(request.task) or task.reported_by == SPLITS:
         notes += check_read_splits(_other_splits(task), trained, names, allowed=allowed)
     else:
-        rule = task.reported_by or request.task
         notes += check_own_splits(rule, request.data, data.train_files, trained, names, allowed=allowed)
     return replace(data, names=names), notes
 

@@ -62,18 +62,20 @@ class TaskStart:
         """Whether it is known what the model was trained on; new weights were on nothing."""
         return self.found is None or (self.run is not None and is_told(self.run))
 
-    def model(self, *, vocab_size: int, width: int) -> Any:
+    def model(self, *, vocab_size: int, width: int | None) -> Any:
         """The model; a new one is drawn from torch's random state.
 
         Args:
-            width: of the features that it will read.
+            width: of the features that it will read; None for that of its size, where it reads none.
         """
         if self.found is not None:
             return self.found.model
         sizes = {"vocab_size": vocab_size} if self.bert is None else dict(self.bert.sizes)
         if self.system.name in _NOT_AS_DEEP:
             sizes.pop("num_hidden_layers", None)
-        fields = {**self.fields, **sizes, "region_feature_size": width}
+        if width is not None:
+            sizes["region_feature_size"] = width
+        fields = {**self.fields, **sizes}
         model = self.system.model_class(built_config(self.system.sizes[self.size], fields, fields))
         if self.bert is not None:
             start_from_bert(model, self.bert)

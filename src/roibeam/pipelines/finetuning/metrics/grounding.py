@@ -80,6 +80,12 @@ def covering(proposals: np.ndarray, boxes: np.ndarray, rule: GroundingRule) -> n
     return np.asarray((overlaps(proposals, gold, plus_one=rule.plus_one) >= THRESHOLD).any(axis=1))
 
 
+def region_shares(proposals: np.ndarray, boxes: np.ndarray, rule: GroundingRule) -> np.ndarray:
+    """(P,) float64, what is learned of a phrase: 1/n at each of the n proposals that cover it, or zeros."""
+    covers = covering(proposals, boxes, rule)
+    return covers / max(int(covers.sum()), 1)
+
+
 def ranked(scores: Sequence[float]) -> np.ndarray:
     """Places of proposals, the best first; of equal scores the first one."""
     return np.argsort(-np.asarray(scores, np.float64), kind="stable")

@@ -39,3 +39,23 @@ class Measure:
         values = np.asarray(self.values, dtype=np.float64)
         sums = np.bincount(places, weights=values, minlength=len(number_of_image))
         return sums, np.bincount(places, minlength=len(number_of_image))
+
+
+@dataclass(frozen=True)
+class Whole(Measure):
+    """A figure of all rows together, such as a correlation, and no mean over them.
+
+    Attributes:
+        values: how right each row is; not what this is made of.
+        value: -1..1, or NaN where it is not defined.
+    """
+
+    value: float = math.nan
+
+    @property
+    def mean(self) -> float:
+        return self.value
+
+    @property
+    def percent(self) -> float:
+        return 100.0 * self.value

@@ -15,7 +15,7 @@ from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
 from roibeam.pipelines.training.release_settings import parted_settings
 
-_ADAMW: Mapping[str, Any] = MappingProxyType(
+ADAMW: Mapping[str, Any] = MappingProxyType(
     {"optimizer": "adamw", "betas": (0.9, 0.9999), "epsilon": 1e-6, "weight_decay": 0.01, "clip_norm": 0.0,
      "average_rate": 0.9999}
 )  # fmt: skip
@@ -71,7 +71,7 @@ def _vcr(problem: str) -> TaskRecipe:
             problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running", max_pieces=pieces - 3
         ),
         layout=LayoutOptions(whole_image="all"),
-        settings=_ADAMW,
+        settings=ADAMW,
         learning_rate=2e-5,
         batch_size=32,
         epochs=5,

@@ -7,13 +7,22 @@ from types import MappingProxyType
 
 from roibeam.near_names import name_hint
 from roibeam.pipelines.finetuning.recipes.interbert import INTERBERT_TASK_RECIPES
+from roibeam.pipelines.finetuning.recipes.interbert_glue import INTERBERT_GLUE_RECIPES
+from roibeam.pipelines.finetuning.recipes.retrieval import RETRIEVAL_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vilbert import VILBERT_TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.visualbert import VISUALBERT_TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.vlbert import VLBERT_TASK_RECIPES
 
 TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
-    {**VLBERT_TASK_RECIPES, **VILBERT_TASK_RECIPES, **VISUALBERT_TASK_RECIPES, **INTERBERT_TASK_RECIPES}
+    {
+        **VLBERT_TASK_RECIPES,
+        **VILBERT_TASK_RECIPES,
+        **VISUALBERT_TASK_RECIPES,
+        **INTERBERT_TASK_RECIPES,
+        **INTERBERT_GLUE_RECIPES,
+        **RETRIEVAL_RECIPES,
+    }
 )
 
 

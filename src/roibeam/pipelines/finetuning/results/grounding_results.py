@@ -8,14 +8,35 @@ another image too; one that is missing, or has other than its number of phrases,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from roibeam.pipelines.finetuning.metrics.grounding import GroundedPhrase, GroundingRule, covering
-from roibeam.pipelines.sources.datasets.entities import BOXED, EntityImage
+from roibeam.pipelines.finetuning.metrics.grounding import (
+    GROUNDING_RULES,
+    GroundedPhrase,
+    GroundingRule,
+    covering,
+    grounding_measures,
+)
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.results.open_task import Measures, OpenTask
+from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, STRICT
+from roibeam.pipelines.sources.datasets.entities import (
+    BOXED,
+    EntityCounts,
+    EntityImage,
+    read_entities,
+    split_names,
+)
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_list
 
+DATA_SPLITS = ("train", "val", "test")
 CaptionKey = tuple[str, int]  # the image's name, and the number of the caption
 
 
@@ -77,3 +98,71 @@ def judged_phrases(
             proposals = np.array(boxes, np.float64).reshape(-1, 4)
             found.append(GroundedPhrase(image, phrase.types, covering(proposals, phrase.boxes, rule)))
     return found
+
+
+def read_grounding_results(path: str) -> list[dict[str, Any]]:
+    """The entries of a file.
+
+    Raises:
+        ValueError: naming the entry that is not as above.
+    """
+    entries = list(read_json_list(path, expected="a list of objects with image_id, sentence_id and boxes"))
+    for place, each in enumerate(entries):
+        where = f"{path!r}, entry {place}"
+        if not isinstance(each, dict) or not {"image_id", "sentence_id", "boxes"} <= each.keys():
+            raise ValueError(f"{where}: expected an object with image_id, sentence_id and boxes")
+        if not isinstance(each["sentence_id"], int | str) or not str(each["sentence_id"]).isdigit():
+            raise ValueError(f"{where}: sentence_id must be the number of a caption, from 0")
+        if not isinstance(each["boxes"], list) or not all(map(_is_boxes, each["boxes"])):
+            raise ValueError(f"{where}: boxes must hold a list of x1 y1 x2 y2 for each phrase, all of them finite")
+    return entries
+
+
+def _is_boxes(boxes: Any) -> bool:
+    if not isinstance(boxes, list):
+        return False
+    return all(isinstance(box, list) and len(box) == 4 and all(_is_finite(edge) for edge in box) for box in boxes)
+
+
+def _is_finite(edge: Any) -> bool:
+    return isinstance(edge, int | float) and not isinstance(edge, bool) and math.isfinite(edge)
+
+
+def write_grounding_results(path: Path, entries: Sequence[Any]) -> None:
+    path.write_text(json.dumps(list(entries)), "utf-8")
+
+
+def both_protocols(judged: Callable[[str], list[GroundedPhrase]], first: str) -> dict[str, Measure]:
+    """The figures by one rule, overall and of each type, and beside "any" those of the merged boxes overall.
+
+    Args:
+        judged: name of a rule -> the phrases by it.
+    """
+    measures = grounding_measures(judged(first))
+    if first == "any":
+        merged = grounding_measures([replace(each, types=()) for each in judged("merged")])
+        measures |= {f"merged {name}": replace(each, name=f"merged {name}") for name, each in merged.items()}
+    return measures
+
+
+def open_entities_labels(folder: Path, split: str, rules: str) -> OpenTask:
+    """The phrases of a split, see `ScoredTask.open`."""
+    first = "any" if rules in (STRICT, OFFICIAL) else rules
+    names = split_names(str(folder), split)
+    expected = counted_phrases(read_entities(str(folder), EntityCounts(), names=names))
+    files = (folder / f"{split}.txt",)
+
+    def check(results: str) -> list[GroundedPhrase]:
+        return judged_phrases(read_grounding_results(results), expected, GROUNDING_RULES[first], repr(results))
+
+    def scored(results: str) -> Measures:
+        entries = read_grounding_results(results)
+        return both_protocols(
+            lambda rule: judged_phrases(entries, expected, GROUNDING_RULES[rule], repr(results)), first
+        )
+
+    words = GROUNDING_RULES[first].words
+    metric = f"R@1, R@5, R@10 over phrases that have a box, overall and by type; a hit is {words}"
+    metric += "; beside it by the box around all of them" if first == "any" else ""
+    rows = "as MDETR's evaluator: a caption that is missing, or of which a phrase is, is an error"
+    return OpenTask(metric, rows, files, len(expected), check, scored)

@@ -24,4 +24,6 @@ SYSTEM = TaskSystem(
     text=_text,
     positions=lambda config: config.max_position_embeddings - int(config.final_separator != "none"),
     has_whole_image=lambda config: config.global_feature_size > 0,
+    second_segment=0,  # its segments tell text from image
+    unread_alone=(".features.", ".locations.", ".region_norm.", ".global_feature."),
 )

@@ -49,6 +49,7 @@ SYSTEM = TaskSystem(
     sizes={"small": interbert_small, "base": interbert_config},
     text=_text,
     positions=lambda config: config.max_position_embeddings,
+    unread_alone=(".region_embeddings.", "interbert.image.", ".pooler.image."),
     release_heads={
         LABEL: ReleaseHead(InterBertAnswers, "InterBertForTasks", with_labels, shared_parameters, "answer_head."),
         CHOICE: ReleaseHead(InterBertChoices, "InterBertForTasks", with_labels, shared_parameters, "pair_score."),

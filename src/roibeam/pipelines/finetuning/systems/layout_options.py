@@ -29,6 +29,8 @@ class LayoutOptions:
         whole_image: its feature where the model has one of that width: the mean of the regions that are "shown", or of
             "all" regions of the store (ViLBERT), or the one that is "stored", of all regions where there is none
             (VL-BERT).
+        box_numbers: whether six numbers of its box stand behind each feature, as VisualBERT's release has them for
+            Flickr30k; the model is as much wider.
         task_token: of a multi-task ViLBERT, the number of the token that stands for the task; -1 for none.
     """
 
@@ -37,6 +39,7 @@ class LayoutOptions:
     max_regions: int = 0
     region_order: str = BEST
     whole_image: str = SHOWN
+    box_numbers: bool = False
     task_token: int = -1
 
     def __post_init__(self) -> None:

@@ -113,6 +113,15 @@ def lay_out(spans: Sequence[Span], max_pieces: int, cut: str) -> RowText:
     return _joined([span.kept(lengths.get(place, len(span.ids))) for place, span in enumerate(spans)])
 
 
+def places_of_phrases(words: Sequence[int], text: RowText) -> list[int]:
+    """The last piece of each word that stands for a phrase; of one that was cut off, the last piece that is left."""
+    found = []
+    for word in words:
+        before = np.flatnonzero((text.words >= 0) & (text.words <= word))
+        found.append(int(before[-1]) if len(before) else 0)
+    return found
+
+
 def _joined(spans: Sequence[Span]) -> RowText:
     return RowText(
         np.concatenate([span.ids for span in spans]),

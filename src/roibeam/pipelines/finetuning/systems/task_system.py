@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from roibeam.model.common.bert import BertSizes
 from roibeam.model.task_heads import (
+    GroundingHead,
+    GroundingHeadConfig,
     ImagePairHead,
     ImagePairHeadConfig,
     LabelHead,
@@ -19,7 +21,7 @@ from roibeam.model.task_heads import (
     RegionHeadConfig,
     TaskHead,
 )
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.task import BesideTask
 
@@ -34,14 +36,16 @@ class AskedForm:
     Attributes:
         form: one of `FORMS`.
         num_labels: of LABEL; else 1.
-        num_images: that a row shows.
+        num_images: that a row shows; 0 for a text alone.
         whole_image: of REGION, the image as a whole has a score too, before those of its regions.
+        num_heads: of PHRASE, see `DownstreamTask`.
     """
 
     form: str
     num_labels: int = 1
     num_images: int = 1
     whole_image: bool = False
+    num_heads: int = 1
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,9 @@ class TaskSystem:
             that is the class's `base_model_prefix`.
         photo_whole_image: where a feature of the whole image comes from in a run from photos, see `EndToEndChoices`.
         has_whole_image: configuration -> whether the image as a whole is an element of its own, with a state.
+        second_segment: of the second of two texts that stand without an image.
+        alone: fields of the configuration that a model must have for texts without an image.
+        unread_alone: what stands in the names of parameters that it does not read for them.
     """
 
     name: str
@@ -114,11 +121,18 @@ class TaskSystem:
     photo_whole_image: str = "model"
     has_whole_image: Callable[[Any], bool] = lambda config: True
     parts: tuple[str, ...] = ()
+    second_segment: int = 1
+    alone: Mapping[str, Any] = field(default_factory=dict)
+    unread_alone: tuple[str, ...] = ()
 
     @property
     def trained(self) -> tuple[str, ...]:
         """What names of the model's parameters begin with that a task trains."""
         return self.parts or (f"{self.model_class.base_model_prefix}.",)  # type: ignore[attr-defined]
+
+    def text_alone(self, pieces: Pieces, parts: Sequence[TaskText | PartPieces]) -> list[Span]:
+        """The spans of one or two texts without an image, as BERT reads them: [CLS] first [SEP] second [SEP]."""
+        return parts_with_separators(pieces, parts, last_segment=self.second_segment)
 
     def rows_for(self, asked: AskedForm) -> int:
         """Rows of a batch that one row of a task takes."""
@@ -131,7 +145,7 @@ class TaskSystem:
             ValueError: for more than two images, two of them that are to be chosen among, or a whole image that the
                 model has no state of.
         """
-        if asked.num_images not in (1, 2) or (asked.num_images == 2 and asked.form != LABEL):
+        if asked.num_images not in (0, 1, 2) or (asked.num_images != 1 and asked.form != LABEL):
             raise ValueError(f"{self.name}: no head for {asked.num_images} images of a row with form {asked.form!r}")
         if asked.form == REGION:
             if asked.whole_image and not self.has_whole_image(config):
@@ -140,6 +154,11 @@ class TaskSystem:
                     f"leave it at none, or take vlbert, vilbert or interbert"
                 )
             return RegionHead(RegionHeadConfig.for_model(config, with_whole_image=asked.whole_image))
+        if asked.num_images == 0:
+            return LabelHead(LabelHeadConfig.for_model(config, num_classes=asked.num_labels, reads="pooled_text"))
+        if asked.form == PHRASE:
+            width = config.hidden_size // config.num_attention_heads
+            return GroundingHead(GroundingHeadConfig.for_model(config, inner_width=width, num_heads=asked.num_heads))
         fields = {"num_classes": asked.num_labels, "classifier": self.classifier if asked.form == LABEL else "linear"}
         fields["reads"] = self.reads[asked.form] if asked.num_images == 1 else self.pair_reads
         if self.rows_for(asked) == 2:

@@ -56,6 +56,7 @@ SYSTEM = TaskSystem(
     text=_text,
     positions=lambda config: config.max_position_embeddings - config.first_position,
     classifier="two_layers",
+    unread_alone=(".region_embeddings.", ".image_", ".text_attention.", ".pooler.image."),
     release_heads={
         LABEL: ReleaseHead(ViLbertAnswers, "ViLbertForTasks", with_labels, shared_parameters, "answer_head."),
         CHOICE: ReleaseHead(ViLbertChoices, "ViLbertForTasks", with_labels, shared_parameters, "pair_score."),
@@ -69,4 +70,5 @@ SINGLE_STREAM = replace(
     positions=lambda config: config.max_position_embeddings,
     release_heads={},
     parts=("embeddings.", "encoder.", "pooler."),
+    unread_alone=("embeddings.features.", "embeddings.locations.", "embeddings.region_"),
 )

@@ -4,6 +4,7 @@
 [CLS] question [SEP] choice [SEP] regions     choices: pooled
 [CLS] statement [SEP] regions regions         labels for two images, in one row: pooled
 [CLS] expression [SEP] regions                regions: their own states
+[CLS] caption [SEP] regions                   phrases: the states of their last pieces, and of regions
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from roibeam.model.visualbert.model import (
     visualbert_config,
     visualbert_small,
 )
-from roibeam.model.visualbert.tasks import VisualBertForLabels
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, TaskText
+from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import (
     ReleaseHead,
@@ -43,6 +44,14 @@ class VisualBertChoices(VisualBertForLabels):
 
     def forward(self, batch: VLBatch) -> Tensor:
         return self.from_pooled(self.visualbert(batch))
+
+
+class VisualBertPhrases(VisualBertForGrounding):
+    """Called with a batch, it gives (B, P, R) scores."""
+
+    def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
+        assert batch.phrase_positions is not None
+        return self.score_regions(batch, self.encode(batch), batch.phrase_positions)
 
 
 def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
@@ -70,8 +79,12 @@ SYSTEM = TaskSystem(
     grounds_words=True,
     told_classes=_told_classes,
     has_whole_image=lambda config: False,
+    unread_alone=(".projection.", ".region_positions.", ".region_segments.", ".classed."),
     release_heads={
         LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters),
         CHOICE: ReleaseHead(VisualBertChoices, "VisualBertForLabels", with_labels, shared_parameters),
+        PHRASE: ReleaseHead(
+            VisualBertPhrases, "VisualBertForGrounding", lambda config, _: config, shared_parameters, "grounding_head."
+        ),
     },
 )

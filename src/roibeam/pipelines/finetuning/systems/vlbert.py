@@ -138,6 +138,14 @@ SYSTEM = TaskSystem(
     photo_whole_image="box",
     has_whole_image=lambda config: config.whole_image_element,
     classifier="two_layers",
+    alone={"with_text_only": True, "with_pooler": True},
+    unread_alone=(
+        ".region_projection.",
+        ".region_token.",
+        ".masked_region_",
+        ".visual_norm_region.",
+        ".visual_widen_region.",
+    ),
     changes={CHOICE: {"with_pooler": True, "text_visual": "grounded"}},
     release_heads={
         LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, _answers_start),

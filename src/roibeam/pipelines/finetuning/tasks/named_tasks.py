@@ -9,21 +9,29 @@ from roibeam.near_names import name_hint
 from roibeam.pipelines.finetuning.own_task_file import is_own, own_task
 from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
+from roibeam.pipelines.finetuning.tasks.language.entities import NAME as ENTITIES
+from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions, open_entities
+from roibeam.pipelines.finetuning.tasks.language.glue import glue_task
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, open_nlvr2
 from roibeam.pipelines.finetuning.tasks.referring import SPLITS as REFERRING
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.referring_task import check_referring, open_referring
+from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import RetrievalOptions, open_retrieval
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_task import check_vcr, open_vcr
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.finetuning.tasks.vqa_table import open_vqa_or_table
+from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 
 TASKS: Mapping[str, NamedTask] = MappingProxyType(
     {
         "vqa": NamedTask(VqaOptions, open_vqa_or_table),
         "labels": NamedTask(LabelsOptions, open_labels),
         "vcr": NamedTask(VcrOptions, open_vcr, check_vcr),
+        "retrieval": NamedTask(RetrievalOptions, open_retrieval, all_pairs=True),
         "nlvr2": NamedTask(Nlvr2Options, open_nlvr2),
+        ENTITIES: NamedTask(EntitiesOptions, open_entities),
+        **{name: glue_task(name) for name in GLUE_TASKS},
         **{name: NamedTask(ReferringOptions, open_referring(name), check_referring) for name in REFERRING},
     }
 )

@@ -28,7 +28,7 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     referring_groups,
     referring_scores,
 )
-from roibeam.pipelines.finetuning.tasks.referring_regions import joined_candidates, stored_regions
+from roibeam.pipelines.finetuning.tasks.referring_rules.regions import joined_candidates, stored_regions
 
 
 def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str] | None], DownstreamTask]:

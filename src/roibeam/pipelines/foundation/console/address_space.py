@@ -1,9 +1,10 @@
 """A limit on the address space (`ulimit -v`): one line, wherever it is reached.
 
 A library that runs out of address space while it is loaded ends in an ImportError, in a MemoryError without a word, or
-in C++, which ends the process; chance says in which. So under too small a limit torch is not begun with. Under a larger
-one C++ can end the process as well, where it starts a thread (OpenMP, OpenBLAS) or builds an error. No code of ours
-runs then; so a second process, which is there only under a limit, waits for the end and says the line.
+in C++, which ends the process; chance says in which. So under too small a limit torch is not begun with, and under a
+still smaller one nothing is. Under a larger one C++ can end the process as well, where it starts a thread (OpenMP,
+OpenBLAS) or builds an error. No code of ours runs then; so a second process, which is there only under a limit, waits
+for the end and says the line.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from types import ModuleType
 # of which 2.4 GB are CUDA's libraries. Threads and models take more; that is told where it is missing.
 _NEEDED_BYTES = 4_500_000_000
 _OF_CUDA_BYTES = 2_400_000_000
+# `roibeam --version` mapped 0.53 GB, mostly for numpy, pyarrow and OpenCV; each further thread of OpenBLAS 0.18 GB.
+_NEEDED_BY_ALL_BYTES = 600_000_000
 _CURE = "raise the limit (such as ulimit -v 9000000), or take it away (ulimit -v unlimited)"
 
 
@@ -29,6 +32,18 @@ def address_space_limit() -> int | None:
     """Bytes that this process may map; None without a limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if limit == resource.RLIM_INFINITY else limit
+
+
+def refuse_the_smallest_limit() -> None:
+    """To be called before anything large is imported.
+
+    Raises:
+        MemoryError: if the limit is below what the libraries of every command map.
+    """
+    limit = address_space_limit()
+    if limit is not None and limit < _NEEDED_BY_ALL_BYTES:
+        needed = f"every command needs {_NEEDED_BY_ALL_BYTES / 1e9:.1f} GB for the libraries alone"
+        raise MemoryError(f"the address space is limited to {limit / 1e9:.2f} GB, and {needed}; {_CURE}")
 
 
 def refuse_torch_under_a_small_limit() -> None:
@@ -40,6 +55,8 @@ def refuse_torch_under_a_small_limit() -> None:
     has_cuda = (Path(spec.origin).parent / "lib" / "libtorch_cuda.so").exists()
     needed = _NEEDED_BYTES - (0 if has_cuda else _OF_CUDA_BYTES)
     if limit < needed:
+        # Numpy would start as many as there are cores; what needs no torch multiplies no large matrices.
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
         said = (
             f"the address space is limited to {limit / 1e9:.1f} GB, and this command needs {needed / 1e9:.1f} GB for "
             f"the libraries alone; {_CURE}"

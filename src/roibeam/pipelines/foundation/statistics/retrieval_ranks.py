@@ -43,14 +43,17 @@ class Ranks:
     text_to_image: np.ndarray
 
 
-def retrieval_ranks(scores_TI: np.ndarray, captioned: CaptionedImages) -> Ranks:
+def retrieval_ranks(scores_TI: np.ndarray, captioned: CaptionedImages, *, ties_count: bool = True) -> Ranks:
     """
     Args:
         scores_TI: (T, I) float, of each text with each image; may be a file on disk that memory does not hold: rows are
             read in order, twice.
+        ties_count: whether a wrong candidate that scores as high as the right one stands before it. False gives the
+            best that an order of equal scores can give; the two together say how much of a figure is ties.
     Raises:
         ValueError: where a score is not a finite number: it would have no rank.
     """
+    at_least, itself = (np.greater_equal, 0) if ties_count else (np.greater, 1)  # a right one is as good as itself
     texts, images, of_caption = _true_pairs(captioned)
     captions_of_pair = np.bincount(of_caption, minlength=len(texts))
     captions_of_text = np.bincount(captioned.text_of_caption, minlength=captioned.num_texts).astype(np.float64)
@@ -68,13 +71,13 @@ def retrieval_ranks(scores_TI: np.ndarray, captioned: CaptionedImages) -> Ranks:
     for start in starts:
         block = np.asarray(scores_TI[start : start + at_once])
         here = _between(texts, start, start + at_once)
-        as_good = block >= best
+        as_good = at_least(block, best)
         better += captions_of_text[start : start + at_once] @ as_good
         # An image's own captions are no wrong ones.
         np.subtract.at(better, images[here], captions_of_pair[here] * as_good[texts[here] - start, images[here]])
         for pair in range(here.start, here.stop):
             scores = block[texts[pair] - start]
-            rank_of_pair[pair] = np.count_nonzero(scores >= scores[images[pair]])  # itself for the 1
+            rank_of_pair[pair] = itself + np.count_nonzero(at_least(scores, scores[images[pair]]))
     return Ranks(1 + np.rint(better).astype(np.int64), rank_of_pair[of_caption])
 
 

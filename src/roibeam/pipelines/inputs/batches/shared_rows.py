@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ class SharedRows:
         row_words, row_labels: for each row what `aligned_words` and `text_labels` of `PretrainSample` are; labels of
             None where no piece is predicted.
         row_names: what to call the rows in an error message.
+        row_phrases: for each row the places of the pieces that stand for its phrases; () where nothing asks for them.
     """
 
     texts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
@@ -46,6 +47,7 @@ class SharedRows:
     row_words: list[np.ndarray | None] = field(default_factory=list)
     row_labels: list[np.ndarray | None] = field(default_factory=list)
     row_names: list[str] = field(default_factory=list)
+    row_phrases: list[Sequence[int]] = field(default_factory=list)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def text(self, ids: np.ndarray, segments: np.ndarray) -> int:
@@ -79,10 +81,20 @@ class SharedRows:
             **self._region_targets(most),
             text_labels=self._text_labels(of_texts["text_ids"].shape[1]),
             aligned_words=aligned_words(self.row_words, most),
+            phrase_positions=self._phrase_positions(),
             row_texts=_shared(self.row_texts),
             row_images=_shared(self.row_images),
             sample_ids=tuple(self.row_names),
         )
+
+    def _phrase_positions(self) -> Tensor | None:
+        """(B, P); None where no row has phrases."""
+        if not self.row_phrases:
+            return None
+        found = torch.full((len(self.row_phrases), max(map(len, self.row_phrases))), -1)
+        for row, places in enumerate(self.row_phrases):
+            found[row, : len(places)] = torch.tensor(list(places))
+        return found
 
     def _text_labels(self, most_pieces: int) -> Tensor | None:
         """(B, T); None where no piece of any row is predicted."""

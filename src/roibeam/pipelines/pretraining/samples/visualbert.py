@@ -18,6 +18,7 @@ from roibeam.model.common.masking import mask_pieces
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.inputs.batches.class_targets import as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS, with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
 from roibeam.pipelines.inputs.fit import check_vocabulary, check_width
@@ -26,8 +27,6 @@ from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
 from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling
-
-BOX_NUMBERS = 6  # left, top, right, bottom, width, height, as shares of the image
 
 
 class _Texts(NamedTuple):
@@ -182,7 +181,7 @@ class VisualBertSampler:
         for record, regions in zip(records, shown, strict=True):
             given = as_tensor(record.features[regions])
             if self._sampling.box_numbers:
-                given = torch.cat([given.float(), torch.from_numpy(box_numbers(record, regions))], dim=1)
+                given = with_box_numbers(given, record.boxes[regions], record.width, record.height)
             features.append(given)
             boxes.append(record.boxes[regions])
         if len(records) == 1:
@@ -230,14 +229,6 @@ class VisualBertSampler:
         if self._sampling.cut == "release_front":
             return cut_from_the_front(*texts, limit=self._sampling.max_pieces)
         return cut_the_longer(*texts, limit=self._max_pieces)
-
-
-def box_numbers(record: RegionRecord, regions: np.ndarray) -> np.ndarray:
-    """(n, 6) float32: x1 / w, y1 / h, their sums with the next two, width / w, height / h of the regions' boxes."""
-    boxes = record.boxes[regions]
-    size = np.array([record.width, record.height], np.float32)
-    start, extent = boxes[:, :2] / size, (boxes[:, 2:] - boxes[:, :2]) / size
-    return np.concatenate([start, start + extent, extent], axis=1)
 
 
 def cut_the_longer(first: np.ndarray, second: np.ndarray, *, limit: int) -> list[np.ndarray]:

@@ -6,6 +6,7 @@
       vcr/            {train,val,test}.jsonl, vcr1images/ with pictures and their boxes
       refcoco+/       refs(unc).p, instances.json
       nlvr2/          {train,dev,test1}.json, images/
+      mrpc/, rte/     {train,dev,test}.tsv: texts alone, in GLUE's form
       readers/        result files of perfect, blind and other readers, for `roibeam score`
 
 The pictures are links to those of the world, or copies where the disk cannot link. No file of the world changes. All is
@@ -34,6 +35,7 @@ from roibeam.pipelines.toyworld.beside_world import check_beside, found_beside
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
 from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task
 from roibeam.pipelines.toyworld.tasks.refcoco import REFS_NAME, RefcocoTask
+from roibeam.pipelines.toyworld.tasks.text_pairs import FollowsTask, ScenePairsTask
 from roibeam.pipelines.toyworld.tasks.vcr import VcrTask
 from roibeam.pipelines.toyworld.tasks.vqa import VqaTask
 from roibeam.pipelines.toyworld.world import WORLD_VERSION
@@ -43,7 +45,7 @@ TASKS_VERSION = 1
 TASKS_NAME = "tasks.json"
 TASKS_FORMAT = "roibeam-toyworld-tasks"
 READERS_FOLDER = "readers"
-_TEXT_SUFFIXES = frozenset({".json", ".jsonl"})
+_TEXT_SUFFIXES = frozenset({".json", ".jsonl", ".tsv"})
 # Task -> split -> measure -> reader -> 0..1.
 Levels = dict[str, dict[str, dict[str, dict[str, float]]]]
 
@@ -135,7 +137,8 @@ class ToyTasks:
         return found_beside("--tasks", self.folder, TASKS_NAME, self._plan(), holds="tasks")
 
     def _made(self) -> Sequence[Task]:
-        tasks: Sequence[Task] = (VqaTask(), VcrTask(), RefcocoTask(), Nlvr2Task())
+        texts = (ScenePairsTask(), FollowsTask())
+        tasks: Sequence[Task] = (VqaTask(), VcrTask(), RefcocoTask(), Nlvr2Task(), *texts)
         with Progress("asking questions", self.num_images, PICTURES) as progress:
             for picture in progress.counting(read_pictures(self.world / SCENES_NAME)):
                 for task in tasks:

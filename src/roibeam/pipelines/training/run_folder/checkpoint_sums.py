@@ -28,7 +28,7 @@ def check_sums(folder: Path, *, below: str = "") -> None:
     Args:
         below: only files whose names begin so.
     Raises:
-        ValueError: naming the first file that is another one, and another checkpoint to go on from.
+        ValueError: naming the first file that is another one, and another checkpoint to take.
         OSError: when a file cannot be read.
     """
     if not (folder / SUMS).exists():
@@ -52,7 +52,8 @@ def other_checkpoints(folder: Path) -> str:
     others = sorted(path.name for path in folder.parent.glob("step-*") if path.name != folder.name)
     if not others:
         return "restore it; the run has no other checkpoint"
-    return f"restore it, or go on from another checkpoint: --resume-from {others[-1]}"
+    other = others[-1]
+    return f"restore it, or take {folder.parent / other}; a training goes on from that with --resume-from {other}"
 
 
 def _sums(folder: Path) -> dict[str, str]:

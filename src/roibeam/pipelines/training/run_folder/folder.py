@@ -32,7 +32,7 @@ _WRITING_CONFIG = f".writing-{CONFIG_NAME}"
 _WRITTEN_FIRST = frozenset(
     {
         "tokenizer", ".writing-tokenizer", "trained_images.npy", ".writing-trained_images.npy", BATCH_PAGE,
-        DETECTOR_NAME, _WRITING_CONFIG, LOCK_NAME,
+        "hard_negatives.npz", ".writing-hard_negatives.npz", DETECTOR_NAME, _WRITING_CONFIG, LOCK_NAME,
     }
 )  # fmt: skip
 # How long a run lasts and when its rate falls is often known only when it is on its way.
@@ -41,9 +41,12 @@ _SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
 
 def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
     """Raises ValueError when `run_dir` is a file, holds other things, a run that is not to be resumed, or one that is
-    being trained."""
+    being trained; and for a pipe or a device in it, which would be waited for."""
     if run_dir.exists() and not run_dir.is_dir():
         raise ValueError(f"{run_dir} is a file; give a folder for the run")
+    for path in run_dir.iterdir() if run_dir.is_dir() else ():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ValueError(f"{path}: is not a regular file; take it away, or choose another folder")
     if run_dir.is_dir() and not (run_dir / CONFIG_NAME).exists():
         others = sorted(path.name for path in run_dir.iterdir() if path.name not in _WRITTEN_FIRST)
         if others:

@@ -14,6 +14,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.task import DownstreamTask
+from roibeam.pipelines.inputs.captioned.corpus import reader
 
 
 class StorePair:
@@ -28,6 +29,7 @@ class StorePair:
 
     def __init__(self, store: FeatureStore, annotated: FeatureStore) -> None:
         self.store, self.second = store, annotated
+        self._read, self._read_second = reader(store), reader(annotated)
         self._images = StoreImages(annotated)
         if store.fingerprint.meaning != annotated.fingerprint.meaning:
             what = meaning_difference(store.fingerprint, annotated.fingerprint)
@@ -37,7 +39,7 @@ class StorePair:
             )
 
     def __getitem__(self, image_id: str) -> RegionRecord:
-        return self.store[image_id]
+        return self._read(image_id)
 
     def annotated(self, image_id: str, own: RegionRecord) -> RegionRecord:
         """The record of its boxes.
@@ -47,7 +49,7 @@ class StorePair:
         Raises:
             ValueError: when the two records are of photos of different sizes.
         """
-        found = self.second[self._images.id_of(image_id) or image_id]
+        found = self._read_second(self._images.id_of(image_id) or image_id)
         if (found.height, found.width) != (own.height, own.width):
             raise ValueError(
                 f"--annotated-store: record {found.image_id!r} is of a photo of {found.width} x {found.height} pixels, "
@@ -75,13 +77,13 @@ class StorePair:
         return replace(joined, groups=kept, missing=missing, left_out=left_out)
 
 
-def check_num_boxes(task: DownstreamTask, groups: Sequence[TaskGroup], shown: FeatureStore | StorePair) -> None:
+def check_num_boxes(task: DownstreamTask, groups: Sequence[TaskGroup], shown: FeatureStore | StorePair | None) -> None:
     """Before anything is written.
 
     Raises:
         ValueError: naming the first group whose image has another number of boxes in the store than the task says.
     """
-    if task.num_boxes is None:
+    if task.num_boxes is None or shown is None:
         return
     images = [group.images[0] for group in groups]
     counts = shown.num_annotated(images) if isinstance(shown, StorePair) else shown.num_regions_of(images)

@@ -1,0 +1,104 @@
+"""All commands of `roibeam`, in the order of the help. Each prints where its output went."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from roibeam.pipelines.cli.collect.app import collect_app
+from roibeam.pipelines.cli.convert import convert_command
+from roibeam.pipelines.cli.detector import detector_app
+from roibeam.pipelines.cli.developers.conformance import conformance_command
+from roibeam.pipelines.cli.developers.leaks import leaks_command
+from roibeam.pipelines.cli.developers.worker_pool import worker_pool_command
+from roibeam.pipelines.cli.download import download_command
+from roibeam.pipelines.cli.extract import ExtractCommand, extract_command
+from roibeam.pipelines.cli.look import look_command
+from roibeam.pipelines.cli.progress import progress_command
+from roibeam.pipelines.cli.score import score_command
+from roibeam.pipelines.cli.store.info import store_app
+from roibeam.pipelines.cli.surface.command import HELP_NAMES, HelpedCommand, HelpedGroup
+from roibeam.pipelines.cli.surface.option import argument
+from roibeam.pipelines.cli.surface.option_names import DEVELOPERS, FEATURES, LOOKING, SETUP, STORES, TRAIN
+from roibeam.pipelines.cli.toyworld import toyworld_command
+from roibeam.pipelines.cli.train.attention import attention_command
+from roibeam.pipelines.cli.train.evaluate import evaluate_command
+from roibeam.pipelines.cli.train.finetune import finetune_command
+from roibeam.pipelines.cli.train.predict import predict_command
+from roibeam.pipelines.cli.train.pretrain import pretrain_command
+from roibeam.pipelines.cli.train.probe import probe_command
+from roibeam.pipelines.cli.train.recipes import recipes_command
+from roibeam.pipelines.foundation.console.our_logs import show_our_logs
+from roibeam.version import __version__
+
+app = typer.Typer(
+    name="roibeam",
+    cls=HelpedGroup,
+    help="Region features for vision-language models: extract them from photos, keep them in stores, train on them.",
+    context_settings={"help_option_names": HELP_NAMES},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _add(group: str, name: str, command: Callable[..., object], cls: type[HelpedCommand] = HelpedCommand) -> None:
+    app.command(name, cls=cls, rich_help_panel=group)(command)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug logs.")] = False,
+) -> None:
+    if show_version:
+        typer.echo(f"roibeam {__version__}")
+        raise typer.Exit
+    show_our_logs(debug=debug)
+
+
+def demo_command(
+    out: Annotated[Path, argument("OUT", "Folder to write.")],
+) -> None:
+    """Shows the whole chain on drawn pictures, without a download.
+
+    It extracts regions, trains a small VL-BERT and asks it, which takes a few minutes on two cores.
+
+    Examples:
+        roibeam demo demo/
+    """
+    from roibeam.pipelines.foundation.files.named_files import check_output_is_no_file
+
+    check_output_is_no_file(out)
+    from roibeam.pipelines.cli.train.demo import run_demo
+
+    # A clone's environment is often not on the path: then the command is told as it was called.
+    run_demo(out, tell=typer.echo, command="roibeam" if shutil.which("roibeam") else sys.argv[0])
+
+
+# In the order of the help.
+_add(FEATURES, "extract", extract_command, ExtractCommand)
+_add(FEATURES, "download", download_command)
+app.add_typer(collect_app, name="collect", rich_help_panel=FEATURES)
+app.add_typer(store_app, name="store", rich_help_panel=STORES)
+_add(TRAIN, "pretrain", pretrain_command)
+_add(TRAIN, "finetune", finetune_command)
+_add(TRAIN, "predict", predict_command)
+_add(TRAIN, "recipes", recipes_command)
+app.add_typer(detector_app, name="detector", rich_help_panel=TRAIN)
+_add(LOOKING, "look", look_command)
+_add(LOOKING, "probe", probe_command)
+_add(LOOKING, "evaluate", evaluate_command)
+_add(LOOKING, "attention", attention_command)
+_add(LOOKING, "score", score_command)
+_add(LOOKING, "progress", progress_command)
+_add(SETUP, "demo", demo_command)
+_add(SETUP, "toyworld", toyworld_command)
+_add(SETUP, "convert", convert_command)
+_add(DEVELOPERS, "conformance", conformance_command)
+_add(DEVELOPERS, "leaks", leaks_command)
+_add(DEVELOPERS, "worker-pool", worker_pool_command)

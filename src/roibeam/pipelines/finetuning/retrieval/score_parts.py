@@ -1,0 +1,215 @@
+"""Scores of all pairs, part by part on disk, so that a call can go on and several processes can share the work.
+
+    OUT.parts-<digest>/part-00003.npy   (texts, images of the fold) float32, of 256 texts; there whole or not at all
+    OUT                                 all of them, a row a caption in the split's order; then the parts go
+
+Texts that a model reads alike are scored once, so that they tie to the last bit. In a part texts have like lengths, and
+images come by their number of regions: little of a batch is padding.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from roibeam.features.counted import counted
+from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.results.retrieval_results import FoldPairs
+from roibeam.pipelines.finetuning.retrieval.pair_scorers import PairScorer, score_block
+from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.foundation.console.progress_text import Unit
+from roibeam.pipelines.training.launched import num_processes
+
+PAIRS = Unit("pair", "pairs")
+PART_TEXTS = 256
+_IMAGES_AT_ONCE = 64
+_SECONDS = 0.2  # between two looks for the parts of other processes
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Texts of a fold that are scored together.
+
+    Attributes:
+        fold: its number.
+        texts: groups whose text each is.
+        rows: for each text the rows of the scores that it fills: captions that are read alike.
+    """
+
+    fold: int
+    texts: Sequence[TaskGroup]
+    rows: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """
+    Attributes:
+        parts: of all folds.
+        images: of each fold a group for each image, by the number of regions.
+        columns: of each fold the column of each of these.
+    """
+
+    parts: Sequence[Part]
+    images: Sequence[Sequence[TaskGroup]]
+    columns: Sequence[np.ndarray]
+
+    @property
+    def num_pairs(self) -> int:
+        return sum(self.pairs_of(part) for part in self.parts)
+
+    def pairs_of(self, part: Part) -> int:
+        return len(part.texts) * len(self.images[part.fold])
+
+
+def plan_pairs(
+    batches: GroupBatches, captions: Sequence[TaskGroup], images: Sequence[TaskGroup], folds: Sequence[FoldPairs]
+) -> Plan:
+    """
+    Args:
+        captions, images: a group for each, in the order of the split.
+    """
+    parts: list[Part] = []
+    of_fold, columns = [], []
+    for number, fold in enumerate(folds):
+        rows_of: dict[tuple[int, ...], list[int]] = {}
+        for row in fold.captions:
+            rows_of.setdefault(tuple(batches.row_text(captions[row]).ids.tolist()), []).append(int(row))
+        texts = sorted(rows_of.items(), key=lambda item: (len(item[0]), item[1][0]))
+        for start in range(0, len(texts), PART_TEXTS):
+            rows = [each for _, each in texts[start : start + PART_TEXTS]]
+            parts.append(Part(number, [captions[each[0]] for each in rows], rows))
+        regions = np.array([batches.num_regions(images[image]) for image in fold.images])
+        order = np.argsort(regions, kind="stable")
+        of_fold.append([images[fold.images[place]] for place in order])
+        columns.append(order)
+    return Plan(parts, of_fold, columns)
+
+
+class PairParts:
+    """Scores the pairs of a plan.
+
+    Args:
+        at_once: pairs in one call of the model.
+        folder: of the parts.
+    """
+
+    def __init__(
+        self, scorer: PairScorer, batches: GroupBatches, plan: Plan, *, at_once: int, device: torch.device, folder: Path
+    ) -> None:
+        self._scorer, self._batches, self._plan = scorer, batches, plan
+        self._at_once, self._device, self._folder = at_once, device, folder
+
+    def path(self, number: int) -> Path:
+        return self._folder / f"part-{number:05d}.npy"
+
+    @torch.inference_mode()
+    def seconds_per_pair(self) -> float:
+        """Measured on texts and images of middle length and size."""
+        part = self._plan.parts[len(self._plan.parts) // 2]
+        side = max(1, int(self._at_once**0.5))
+        texts, pictures = part.texts[:side], self._plan.images[part.fold]
+        middle = max(0, len(pictures) // 2 - side)
+        chosen = pictures[middle : middle + max(1, self._at_once // len(texts))]
+        read_texts, images = self._read_texts(texts), self._batches.images(chosen)
+        size = (len(texts), len(chosen))
+        for _ in range(2):  # the first call of a kernel takes longer
+            begin = time.perf_counter()
+            read_images = self._scorer.read_images(images.to(self._device))
+            score_block(self._scorer, read_texts, read_images, size, self._at_once, self._device)
+        return (time.perf_counter() - begin) / (size[0] * size[1])
+
+    def write(self) -> int:
+        """The parts of this process that are not there yet; how many they were. The cost is logged first."""
+        mine = range(int(os.environ.get("RANK", "0")), len(self._plan.parts), num_processes())
+        left = [number for number in mine if not self.path(number).is_file()]
+        if not left:
+            return 0
+        total = sum(self._plan.pairs_of(self._plan.parts[number]) for number in left)
+        logger.info(
+            "retrieval: %s in %s, about %s", counted(total, "pair"), counted(len(left), "part"),
+            duration(total * self.seconds_per_pair()),
+        )  # fmt: skip
+        done = 0
+        with Progress("retrieval", total, PAIRS) as progress:
+            for number in left:
+                part = self._plan.parts[number]
+                scores = self.block(part, lambda pairs, before=done: progress.to(before + pairs))  # type: ignore[misc]
+                done += self._plan.pairs_of(part)
+                path = self.path(number)
+                aside = path.with_name(f".writing-{path.name}")
+                with aside.open("wb") as file:
+                    np.save(file, scores.astype(np.float32))
+                aside.replace(path)
+        return len(left)
+
+    @torch.inference_mode()
+    def block(self, part: Part, progress: Callable[[int], None] = lambda pairs: None) -> np.ndarray:
+        """(texts, images of the fold) in the type of the model, in the order of the fold's images.
+
+        Raises:
+            ValueError: where a score is not a finite number.
+        """
+        texts, count = self._read_texts(part.texts), len(part.texts)
+        found = []
+        start = 0
+        for batch, images in self._ahead(self._plan.images[part.fold]):
+            size = (count, images)
+            read = self._scorer.read_images(batch.to(self._device))
+            block = score_block(self._scorer, texts, read, size, self._at_once, self._device)
+            found.append(block.numpy() if block.itemsize > 2 else block.float().numpy())
+            start += images
+            progress(start * count)
+        scores = np.empty((count, start), found[0].dtype)
+        scores[:, self._plan.columns[part.fold]] = np.concatenate(found, axis=1)
+        if not np.isfinite(scores).all():
+            raise ValueError("the model gave a score that is not a finite number; are its weights damaged?")
+        return scores
+
+    def _read_texts(self, texts: Sequence[TaskGroup]) -> object:
+        return self._scorer.read_texts(self._batches.texts(texts).to(self._device))
+
+    def _ahead(self, images: Sequence[TaskGroup]) -> Iterator[tuple[VLBatch, int]]:
+        """Batches of images; a thread reads the next one while one is scored."""
+        chunks = [images[start : start + _IMAGES_AT_ONCE] for start in range(0, len(images), _IMAGES_AT_ONCE)]
+        with ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(self._batches.images, chunks[0])
+            for place, chunk in enumerate(chunks):
+                batch = coming.result()
+                if place + 1 < len(chunks):
+                    coming = reader.submit(self._batches.images, chunks[place + 1])
+                yield batch, len(chunk)
+
+    def join(self, out: Path, num_captions: int) -> None:
+        """Waits for the parts of all processes, and writes OUT from them, a part in memory at a time."""
+        numbers = range(len(self._plan.parts))
+        while not all(self.path(number).is_file() for number in numbers):
+            time.sleep(_SECONDS)
+        shape = (num_captions, max(len(columns) for columns in self._plan.columns))
+        aside = out.with_name(f".writing-{out.name}")
+        scores = np.lib.format.open_memmap(aside, "w+", np.float32, shape)
+        with aside.open("r+b") as file:
+            # A full disk is an error here; later, in a file with holes, it would end the process.
+            os.posix_fallocate(file.fileno(), 0, aside.stat().st_size)
+        for number in numbers:
+            part, found = self._plan.parts[number], np.load(self.path(number), allow_pickle=False)
+            for rows, row_scores in zip(part.rows, found, strict=True):
+                scores[rows, : len(row_scores)] = row_scores
+                scores[rows, len(row_scores) :] = np.nan
+        scores.flush()
+        del scores
+        aside.replace(out)
+        shutil.rmtree(self._folder)

@@ -1,0 +1,144 @@
+"""Phrase grounding on Flickr30k Entities: which region each marked phrase of a caption means.
+
+One group for each caption that has a phrase with a box; its target says of each phrase the boxes of its chain. Phrases
+that nothing boxes are left out, and are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roibeam.features.counted import counted
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, GroundedPhrase, covering, ranked
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.results.grounding_results import (
+    DATA_SPLITS,
+    CountedPhrase,
+    both_protocols,
+    counted_phrases,
+    write_grounding_results,
+)
+from roibeam.pipelines.finetuning.rows import PHRASE, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.inputs.fit import check_choice
+from roibeam.pipelines.sources.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
+from roibeam.pipelines.sources.datasets.marked_sentences import OWN, RELEASE
+
+NAME = "flickr30k-entities"
+LOSSES = ("captions", "phrases")
+ANY, MERGED = "any", "merged"
+
+
+@dataclass(frozen=True)
+class EntitiesOptions:
+    """
+    Attributes:
+        place: of a phrase: that of its "own" mark; or where its words stand first in the caption ("release":
+            VisualBERT, whose second "a man" lies upon the first).
+        target: regions that are right: those that cover "any" box of the phrase (VisualBERT), or the one around all of
+            them ("merged").
+        heads: of the task's own attention: 1, as released, or several whose weights are averaged, as printed (12).
+        loss: a mean over "captions", as published, or over "phrases" that any region covers.
+    """
+
+    place: str = OWN
+    target: str = ANY
+    heads: int = 1
+    loss: str = "captions"
+
+    def __post_init__(self) -> None:
+        check_choice(self, "place", (OWN, RELEASE))
+        check_choice(self, "target", (ANY, MERGED))
+        check_choice(self, "loss", LOSSES)
+        if self.heads < 1:
+            raise ValueError(f"EntitiesOptions: heads must be at least 1, got {self.heads}")
+
+
+def open_entities(folder: Path, options: EntitiesOptions, labels: Sequence[str] | None) -> DownstreamTask:
+    """Flickr30k Entities: Sentences/, Annotations/ and train.txt, val.txt, test.txt in `folder`."""
+
+    def judge(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
+        return both_protocols(lambda rule: [replace(each, types=()) for each in _judged(groups, said, rule)], ANY)
+
+    def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+        for group, each in zip(groups, said, strict=True):
+            image, _, number = group.id.rpartition("#")
+            yield {"image_id": image, "sentence_id": int(number), "boxes": _ranked_boxes(group, each)}
+
+    return DownstreamTask(
+        name=NAME,
+        form=PHRASE,
+        loss=options.loss,
+        read=lambda split: _read(folder, split, options),
+        train="train",
+        validation="val",
+        judge=judge,
+        answers=answers,
+        write=write_grounding_results,
+        splits=DATA_SPLITS,
+        num_heads=options.heads,
+        reported_by="flickr30k",
+    )
+
+
+def _read(folder: Path, split: str, options: EntitiesOptions) -> TaskSplit:
+    counts, names = EntityCounts(), split_names(str(folder), split)
+    images = read_entities(str(folder), counts, names=names, rule=options.place)
+    groups = list(entity_groups(images, options))
+    if not groups:
+        raise ValueError(f"--data {str(folder)!r}: no caption of {split} has a phrase with a box")
+    left = counts.sentences - len(groups)
+    notes = [f"{split}: {line}" for line in counts.lines()]
+    notes += [f"{split}: {counted(left, 'caption')} without a phrase that has a box left out"] if left else []
+    return TaskSplit(groups, (folder / f"{split}.txt",), tuple(notes))
+
+
+def entity_groups(images: Iterable[EntityImage], options: EntitiesOptions) -> Iterator[TaskGroup]:
+    """One for each caption with a phrase that counts."""
+    for image in images:
+        for (name, number), phrases in counted_phrases([image]).items():
+            sentence = image.sentences[number]
+            words = tuple(sentence.words)
+            row = TaskRow((TaskText(words),), phrases=tuple(each.last_word for each in phrases))
+            yield TaskGroup(
+                id=f"{name}#{number}",
+                images=(name,),
+                rows=(row,),
+                target=tuple(each.boxes for each in phrases),
+                facts={"phrases": tuple(phrases), "rule": options.target},
+            )
+
+
+def _scores(group: TaskGroup, said: Prediction) -> np.ndarray:
+    """(P, R) of its phrases.
+
+    Raises:
+        ValueError: for scores that are no numbers.
+    """
+    broken = int(np.isnan(said.scores).any(axis=-1).sum())
+    if broken:
+        raise ValueError(
+            f"{group.id}: the model's scores are no numbers (NaN) for {broken} of its "
+            f"{counted(len(said.scores), 'phrase')}; its weights or features are broken"
+        )
+    return said.scores
+
+
+def _judged(groups: Sequence[TaskGroup], said: Sequence[Prediction], rule: str) -> Iterator[GroundedPhrase]:
+    for group, each in zip(groups, said, strict=True):
+        assert each.boxes is not None
+        phrases: Sequence[CountedPhrase] = group.facts["phrases"]
+        for phrase, scores in zip(phrases, _scores(group, each), strict=True):
+            covers = covering(each.boxes[ranked(scores.tolist())], phrase.boxes, GROUNDING_RULES[rule])
+            yield GroundedPhrase(group.images[0], phrase.types, covers)
+
+
+def _ranked_boxes(group: TaskGroup, said: Prediction) -> list[list[list[float]]]:
+    """Of each phrase all boxes, the best first; the same float32 numbers as the store has."""
+    assert said.boxes is not None
+    return [said.boxes[ranked(scores.tolist())].tolist() for scores in _scores(group, said)]

@@ -1,0 +1,221 @@
+"""Phrase grounding: where phrases stand, what is learned of them on every system, and the command from run to score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from captioned_records import CAPTIONS, make_store
+from task_groups import LOSS, batches, small_network, tokenizer
+from tiny_commands import one_line
+
+from roibeam.pipelines.finetuning.frame.group_task import predicted
+from roibeam.pipelines.finetuning.frame.losses import loss_named
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
+from roibeam.pipelines.finetuning.rows import PHRASE, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
+from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.task import Prediction
+from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions, open_entities
+
+MEN = "[/EN#1/people a man] and [/EN#2/people a man] near [/EN#9/other it] , [/EN#0/notvisual he] ."
+TWICE = f"{MEN}\nno phrase here .\n"
+BOX = "<object><name>{}</name><bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object>"
+BOXES = (("1", 1, 1, 20, 20), ("2", 30, 1, 60, 20), ("2", 30, 60, 60, 90))
+
+
+def write_entities(folder: Path, sentences: str = TWICE, boxes: tuple[Any, ...] = BOXES) -> Path:
+    for part in ("Sentences", "Annotations"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    (folder / "Sentences" / "7.txt").write_text(sentences)
+    objects = "".join(BOX.format(*each) for each in boxes)
+    size = "<size><width>100</width><height>100</height><depth>3</depth></size>"
+    (folder / "Annotations" / "7.xml").write_text(f"<annotation>{size}{objects}</annotation>")
+    for split in ("train", "val", "test"):
+        (folder / f"{split}.txt").write_text("7\n")
+    return folder
+
+
+def test_a_phrase_stands_where_its_mark_is_or_where_its_words_come_first(tmp_path: Path) -> None:
+    """What nothing boxes is left out and told; a caption without such a phrase too."""
+    write_entities(tmp_path)
+    own, release = (
+        open_entities(tmp_path, EntitiesOptions(place=place), None).read("val") for place in ("own", "release")
+    )
+    assert [group.id for group in own.groups] == ["7#0"]
+    assert own.groups[0].rows[0].phrases == (1, 4) and release.groups[0].rows[0].phrases == (1, 1)
+    assert [len(boxes) for boxes in own.groups[0].target] == [1, 2]
+    told = " ".join(own.notes)
+    assert "1 phrases of an unknown chain: 7.txt caption 0, 'it'" in told and "1 not visual" in told
+    assert "1 caption without a phrase that has a box left out" in told
+
+
+@pytest.mark.parametrize(
+    ("sentences", "boxes", "says"),
+    [
+        (TWICE, (), "no caption of val has a phrase with a box"),
+        ("[/EN#1/people a man\n", BOXES, "no caption can be used .*a mark that does not end"),
+    ],
+)
+def test_files_without_a_phrase_to_ask_about_are_one_line(
+    tmp_path: Path, sentences: str, boxes: tuple[Any, ...], says: str
+) -> None:
+    write_entities(tmp_path, sentences, boxes)
+    with pytest.raises(ValueError, match=says):
+        open_entities(tmp_path, EntitiesOptions(), None).read("val")
+
+
+def groups() -> list[TaskGroup]:
+    """Two captions with three phrases and one; the first phrase of each means regions that overlap."""
+    found = []
+    for number, places in enumerate(((1, 5, 9), (2,))):
+        name, words = f"image-{number}", tuple(CAPTIONS[number].split())
+        boxes = make_store()[name].boxes.astype(np.float64)
+        target = tuple(boxes[place : place + 1] for place in range(len(places)))
+        row = TaskRow((TaskText(words),), phrases=places)
+        found.append(TaskGroup(f"{number}#0", (name,), (row,), target, facts={"rule": "any"}))
+    return found
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_scores_every_region_for_every_phrase(system: str) -> None:
+    """Neighbours and padding change nothing; the piece is the phrase's last one; blind sees boxes alone."""
+    network = small_network(system, PHRASE)
+    made = batches(network, system, PHRASE)
+    both = made.batch(groups())
+    positions = both.inputs.phrase_positions
+    assert positions is not None and positions.shape == (2, 3) and (positions[1, 1:] == -1).all()
+    told = tokenizer()
+    for row, group in enumerate(groups()):
+        for place, word in zip(positions[row].tolist(), group.rows[0].phrases, strict=False):
+            last = told.pieces(group.rows[0].parts[0].words[word])[-1]
+            assert both.inputs.text_ids[row, place] == last
+    said = list(predicted(network.module, made, groups(), PHRASE, 2))
+    alone = list(predicted(network.module, made, groups(), PHRASE, 1))
+    for first, second, group in zip(said, alone, groups(), strict=True):
+        record = make_store()[group.images[0]]
+        assert first.scores.shape == (len(group.rows[0].phrases), record.num_regions)
+        np.testing.assert_allclose(first.scores, second.scores, rtol=1e-3, atol=1e-6)
+    blind = batches(network, system, PHRASE, blind=True).batch(groups()).inputs
+    assert blind.region_mask.any() and not blind.region_features.any()
+
+
+def test_targets_are_shared_among_the_regions_that_cover_and_the_loss_is_of_captions() -> None:
+    network = small_network("visualbert", PHRASE)
+    batch = batches(network, "visualbert", PHRASE).batch(groups())
+    assert batch.targets is not None
+    rule = GROUNDING_RULES["any"]
+    for row, group in enumerate(groups()):
+        boxes = make_store()[group.images[0]].boxes
+        shown = batch.inputs.region_boxes[row, batch.inputs.region_mask[row]].numpy()
+        for place, right in enumerate(group.target):
+            wanted = covering(shown, right, rule)
+            assert wanted.any() and len(shown) == len(boxes)
+            np.testing.assert_allclose(batch.targets[row, place, : len(shown)], wanted / wanted.sum())
+    scores = network.module(batch.inputs)
+    real = batch.inputs.region_mask
+    captions, phrases = (
+        loss_named(PHRASE, name).term(scores, batch.targets, real) for name in (LOSS[PHRASE], "phrases")
+    )
+    assert (int(captions.count), int(phrases.count)) == (2, 4)
+    torch.testing.assert_close(captions.total, phrases.total)
+    logs = scores.log_softmax(dim=-1)
+    known = batch.targets > 0
+    wanted_total = (batch.targets[known] * (batch.targets[known].log() - logs[known])).sum()
+    torch.testing.assert_close(captions.total, wanted_total)
+
+
+def test_several_heads_are_the_mean_of_their_weights() -> None:
+    network = small_network("visualbert", PHRASE, asked=AskedForm(PHRASE, num_heads=3))
+    batch = batches(network, "visualbert", PHRASE).batch(groups()).inputs
+    module: Any = network.module
+    output = module.model.encode(batch)
+    states = output.text_states.gather(
+        1, batch.phrase_positions.clamp(min=0)[..., None].expand(-1, -1, output.text_states.shape[-1])
+    )
+    each = [
+        head(states, output.region_states, batch.region_mask).softmax(dim=-1)
+        for head in (module.head.phrases, *module.head.others)
+    ]
+    mean = torch.stack(each).mean(dim=0)
+    real = batch.phrase_positions >= 0
+    torch.testing.assert_close(module(batch).softmax(dim=-1)[real], mean[real])
+    assert len(each) == 3
+
+
+def test_box_numbers_stand_behind_features_and_the_release_has_its_own_head() -> None:
+    network = small_network("visualbert", PHRASE, head="release")
+    names = {name.split(".")[0] for name, each in network.module.named_parameters() if each.requires_grad}
+    assert names == {"visualbert", "grounding_head"}
+    made = batches(network, "visualbert", PHRASE, options=LayoutOptions(box_numbers=True))
+    with pytest.raises(ValueError, match="features have width 54, the model was made for 48"):
+        made.check(groups()[0])
+    plain = batches(network, "visualbert", PHRASE).batch(groups()).inputs.region_features
+    assert made.batch(groups()).inputs.region_features.shape[-1] == plain.shape[-1] + 6
+
+
+def test_scores_that_are_no_numbers_are_counted_in_one_line(tmp_path: Path) -> None:
+    task = open_entities(write_entities(tmp_path), EntitiesOptions(), None)
+    (group,) = task.read("val").groups
+    said = Prediction(np.array([[0.1, np.nan], [0.2, 0.3]], np.float32), np.zeros((2, 4), np.float32))
+    with pytest.raises(ValueError, match=r"7#0: the model's scores are no numbers \(NaN\) for 1 of its 2 phrases"):
+        task.judge([group], [said])
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ([], "no boxes for caption 0 of image 7"),
+        ([{"image_id": 7, "sentence_id": 0}], "entry 0: expected an object with image_id, sentence_id and boxes"),
+        ([{"image_id": 7, "sentence_id": 0, "boxes": [[[1, 2, 3]], []]}], "a list of x1 y1 x2 y2 for each phrase"),
+        ([{"image_id": 7, "sentence_id": 0, "boxes": [[[1, 2, 3, 4]]]}], "boxes of 1 phrases for caption 0"),
+        ({"a": 1}, "expected a list of objects with image_id"),
+    ],
+)
+def test_result_files_that_are_none_say_so(tmp_path: Path, entries: Any, says: str) -> None:
+    results = tmp_path / "said.json"
+    results.write_text(json.dumps(entries))
+    opened = SCORED_TASKS["flickr30k-entities"].open(write_entities(tmp_path / "data"), "val", "strict")
+    with pytest.raises(ValueError, match=says):
+        opened.check(str(results))
+
+
+def test_both_protocols_are_told_and_named(tmp_path: Path) -> None:
+    """The second phrase has two boxes far apart: one of them hits by "any", only the box around both by "merged"."""
+    opened = SCORED_TASKS["flickr30k-entities"].open(write_entities(tmp_path / "data"), "val", "strict")
+    results = tmp_path / "said.json"
+    said = [[[1, 1, 20, 20]], [[30, 1, 60, 20], [30, 1, 60, 90]]]
+    results.write_text(json.dumps([{"image_id": "7", "sentence_id": 0, "boxes": said}]))
+    found = {name: each.mean for name, each in opened.measures(str(results)).items()}
+    assert (found["R@1"], found["R@1 people"], found["merged R@1"], found["merged R@5"]) == (1.0, 1.0, 0.5, 1.0)
+    assert (found["upper bound"], found["merged upper bound"]) == (1.0, 1.0) and "merged R@1 people" not in found
+    merged = SCORED_TASKS["flickr30k-entities"].open(tmp_path / "data", "val", "merged").measures(str(results))
+    assert (merged["R@1"].mean, merged["R@1 people"].mean) == (0.5, 0.5)
+
+
+def test_a_run_is_judged_as_its_file_is_scored_and_page_and_card_tell_phrases(
+    roibeam: Callable[..., Any], tmp_path: Path
+) -> None:
+    world, store, data = (str(tmp_path / name) for name in ("world", "store", "data"))
+    assert roibeam("toyworld", world, "--num-images", 60, "--perfect-store", store, "--entities", data).code == 0
+    words = ("--task", "flickr30k-entities", "--store", store, "--data", data, "--device", "cpu")
+    small = ("--from", "none", "--system", "visualbert", "--steps", "2", "--batch-size", "4")
+    run, out, page = str(tmp_path / "run"), tmp_path / "said.json", tmp_path / "page.html"
+    told = roibeam("finetune", run, *words, *small, "--set", "flickr30k-entities.heads=2", "--json")
+    evaluation = json.loads(told.out)["evaluation"]
+    assert roibeam("predict", run, *words[2:], "--out", out, "--page", page).code == 0
+    scored = json.loads(roibeam("score", "flickr30k-entities", out, "--data", data, "--json").out)
+    values = {each["name"].replace(" ", "_"): each["value"] for each in scored["figures"]}
+    assert {name: values[name] for name in evaluation} == pytest.approx(evaluation)
+    card = scored["card"]["predicted"][0]["told"]
+    assert card["measure"] == "R@1" and card["sum"] / card["judged"] == pytest.approx(evaluation["R@1"])
+    assert "phrase: " in page.read_text("utf-8") and "what is meant" in page.read_text("utf-8")
+    done = roibeam("predict", run, *words[2:], "--out", out, "--permute-images")
+    assert done.code == 1 and "chooses among the regions of its own image" in one_line(done)

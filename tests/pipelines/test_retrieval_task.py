@@ -1,0 +1,454 @@
+"""Retrieval as a task: its files, its wrong pairs, pictures that look alike, its losses; and all pairs of a split."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from captioned_records import CAPTIONS, FakeStore, make_record, make_store
+from task_groups import SIZES, TINY, batches, drop, small_network, tokenizer
+
+from roibeam.model.common.losses import SumCount
+from roibeam.model.imagebert.retrieval import retrieval_losses
+from roibeam.pipelines.finetuning.frame.group_task import scores_of
+from roibeam.pipelines.finetuning.frame.losses import loss_named
+from roibeam.pipelines.finetuning.frame.network import read_network, started_network
+from roibeam.pipelines.finetuning.results.retrieval_results import (
+    PairScores,
+    checked_scores,
+    folds_of,
+    ids_path,
+    retrieval_measures,
+    retrieval_numbers,
+    write_ids,
+)
+from roibeam.pipelines.finetuning.retrieval.pair_scorers import JointPairs, TwoStreamPairs, pair_scorer
+from roibeam.pipelines.finetuning.retrieval.score_parts import PairParts, Plan, plan_pairs
+from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.tasks.retrieval import neighbours as module
+from roibeam.pipelines.finetuning.tasks.retrieval.distractors import Distractors, mixes_of
+from roibeam.pipelines.finetuning.tasks.retrieval.neighbours import hard_neighbours, mean_features, nearest
+from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import RetrievalOptions, caption_groups, open_retrieval
+from roibeam.pipelines.sources.captions.captioned_pictures import CaptionedPicture, read_captioned
+
+CPU = torch.device("cpu")
+
+
+# Files
+
+
+def karpathy(folder: Path, splits: dict[str, str], captions: int = 2) -> Path:
+    """A file of images "a" to "...", by split."""
+    images = []
+    for number, (name, split) in enumerate(splits.items()):
+        sentences = [
+            {"sentid": 10 * number + each, "raw": f" {name} {each}.", "tokens": [name]} for each in range(captions)
+        ]
+        images.append({"filename": f"{name}.jpg", "imgid": number, "split": split, "sentences": sentences})
+    path = folder / "dataset_flickr30k.json"
+    path.write_text(json.dumps({"images": images, "dataset": "flickr30k"}))
+    return path
+
+
+def test_captions_of_both_kinds_of_files(tmp_path: Path) -> None:
+    path = karpathy(tmp_path, {"a": "train", "b": "test", "c": "restval"}, captions=3)
+    found, read = read_captioned(tmp_path, "train", most_captions=2)
+    assert read == path
+    assert found == [CaptionedPicture("a", ("a 0.", "a 1.")), CaptionedPicture("c", ("c 0.", "c 1."))]
+    path.unlink()
+    line = {"id": 7, "img_path": "36979.jpg", "sentences": ["a dog ", "two"]}
+    (tmp_path / "all_data_final_test_set0_2014.jsonline").write_text(json.dumps(line) + "\n\n")
+    (picture,), _ = read_captioned(tmp_path, "test")
+    assert (picture, picture.caption_id(1)) == (CaptionedPicture("36979", ("a dog", "two")), "36979#1")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ({"img_path": "1.jpg", "sentences": []}, "the image 1 has an empty caption, or none"),
+        ({"img_path": "1.jpg", "sentences": ["", "a"]}, "the image 1 has an empty caption, or none"),
+        ({"sentences": ["a"]}, "line 1: expected an object with img_path"),
+        ({"img_path": "1.jpg", "sentences": "a"}, "line 1: sentences must be a list"),
+        ({"img_path": "/etc/x.jpg", "sentences": ["a"]}, "line 1: img_path"),
+    ],
+)
+def test_files_that_are_wrong_are_named(line: dict[str, Any], says: str, tmp_path: Path) -> None:
+    (tmp_path / "all_data_final_train_2014.jsonline").write_text(json.dumps(line))
+    with pytest.raises(ValueError, match=says):
+        read_captioned(tmp_path, "train")
+
+
+def test_a_folder_with_two_data_sets_or_none_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds none of dataset_flickr30k\.json"):
+        read_captioned(tmp_path, "val")
+    karpathy(tmp_path, {"a": "train"})
+    (tmp_path / "dataset_coco.json").write_text("{}")
+    with pytest.raises(ValueError, match="name a folder with one data set"):
+        read_captioned(tmp_path, "train")
+    (tmp_path / "dataset_coco.json").unlink()
+    with pytest.raises(ValueError, match="no image of the split val"):
+        read_captioned(tmp_path, "val")
+
+
+# Wrong pairs
+
+
+def some_groups(num_images: int = 5, *, per_image: bool = False) -> list[TaskGroup]:
+    pictures = [
+        CaptionedPicture(f"image-{number}", tuple(f"caption {number} {each}" for each in range(3)))
+        for number in range(num_images)
+    ]
+    return list(caption_groups(pictures, per_image=per_image))
+
+
+def words_of(row: TaskRow) -> str:
+    ((part,),) = (row.parts,)
+    return part.text
+
+
+def test_wrong_pairs_are_of_the_kinds_that_are_named() -> None:
+    groups, alike = some_groups(), [[1], [2], [3], [4], [0]]
+    mixes = mixes_of(["caption", "image", "hard_caption", "hard_image"])
+    distractors = Distractors(groups, mixes, alike)
+    seen = set()
+    for seed in range(40):
+        group = distractors.draw(groups[4], np.random.default_rng(seed))  # the second caption of image-1
+        true, caption, image, hard_caption, hard_image = group.rows
+        assert (group.id, group.target, group.images[0]) == ("image-1#1", 0, "image-1")
+        assert words_of(true) == words_of(image) == words_of(hard_image) == "caption 1 1"
+        assert [row.images for row in group.rows] == [(0,), (0,), (1,), (0,), (2,)]
+        assert not words_of(caption).startswith("caption 1 ") and group.images[1] != "image-1"
+        assert words_of(hard_caption).startswith("caption 2 ") and group.images[2] == "image-2"
+        seen |= {words_of(caption), group.images[1]}
+    assert len(seen) == 12 + 4  # every caption and every image of the others
+    again = distractors.draw(groups[4], np.random.default_rng(39))
+    assert again == group
+
+
+def test_a_group_draws_one_of_several_mixes_and_one_of_its_captions() -> None:
+    groups = some_groups(per_image=True)
+    assert [group.id for group in groups] == [f"image-{number}" for number in range(5)]
+    distractors = Distractors(groups, mixes_of(["caption", "|", "image", "image"]), (), draws_caption=True)
+    drawn = [distractors.draw(groups[2], np.random.default_rng(seed)) for seed in range(60)]
+    assert {len(group.rows) for group in drawn} == {2, 3}
+    assert {words_of(group.rows[0]) for group in drawn} == {f"caption 2 {each}" for each in range(3)}
+    assert all(len(group.images) == len(group.rows) for group in drawn if len(group.rows) == 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["photo"], "no kind 'photo'"),
+        (["image", "|"], "a mix without a wrong pair"),
+        ([], "a mix without a wrong pair"),
+    ],
+)
+def test_mixes_that_are_none(words: list[str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        RetrievalOptions(distractors=tuple(words))
+
+
+# Pictures that look alike
+
+
+@pytest.mark.parametrize("spare", [0, 32])
+def test_the_nearest_are_those_of_all_distances(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SPARE", spare)
+    monkeypatch.setattr(module, "_ROWS_AT_ONCE", 37)
+    random = np.random.default_rng(0)
+    means = (random.standard_normal((200, 16)) * 0.01 + 5).astype(np.float32)
+    means[7], means[90] = means[3], means[4]  # two photos under two names
+    found = nearest(means, 11)
+    for own, numbers in enumerate(found):
+        apart = ((means.astype(np.float64) - means[own].astype(np.float64)) ** 2).sum(axis=1)
+        others = [number for number in np.argsort(apart, kind="stable") if apart[number] > 0]
+        assert numbers.tolist() == others[:11]
+    assert 7 not in found[3] and 3 not in found[7]
+    assert [len(each) for each in nearest(means[:4], 100)] == [3, 3, 3, 3]
+
+
+def test_their_file_is_taken_again_for_the_same_images_alone(tmp_path: Path) -> None:
+    store, path = make_store(), tmp_path / "hard_negatives.npz"
+    images = list(store)[:5]
+    found = hard_neighbours(store, images, path, features="f")
+    assert np.allclose(mean_features(store, images)[1], store[images[1]].features.mean(axis=0), atol=1e-6)
+    written = path.stat().st_mtime_ns
+    again = hard_neighbours({}, images, path, features="f")  # no record is read
+    assert [each.tolist() for each in again] == [each.tolist() for each in found]
+    assert path.stat().st_mtime_ns == written
+    hard_neighbours(store, images, path, features="other")
+    assert path.stat().st_mtime_ns != written
+    path.write_bytes(b"PK")
+    with pytest.raises(ValueError, match="damaged"):
+        hard_neighbours(store, images, path, features="f")
+
+
+def test_pictures_that_are_all_the_same_have_no_hard_pairs(tmp_path: Path) -> None:
+    record = make_record("a", 1)
+    with pytest.raises(ValueError, match="2 images such as a have the same mean feature as all others"):
+        hard_neighbours({"a": record, "b": record}, ["a", "b"], tmp_path / "h.npz", features="f")
+
+
+# Losses
+
+
+@pytest.mark.parametrize("name", ["binary", "multi_class", "triplet"])
+def test_losses_of_groups_are_those_of_the_model_room(name: str) -> None:
+    scores, targets = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.zeros(6, dtype=torch.long)
+    real = torch.ones(6, 4, dtype=torch.bool)
+    loss = loss_named(CHOICE, name)
+    ours, wanted = loss.term(scores, targets, real), retrieval_losses(scores, targets, [name])[name]
+    torch.testing.assert_close(ours.mean, wanted.mean)
+    assert loss.count(targets, real) == int(ours.count) == int(wanted.count)
+
+
+def test_the_sum_of_the_three_losses_counts_each_as_its_mean() -> None:
+    scores, targets = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.zeros(6, dtype=torch.long)
+    loss, real = loss_named(CHOICE, "all_three"), torch.ones(6, 4, dtype=torch.bool)
+    ours = loss.term(scores, targets, real)
+    three = retrieval_losses(scores, targets, ["binary", "multi_class", "triplet"])
+    torch.testing.assert_close(ours.mean, torch.stack([each.mean for each in three.values()]).sum())
+    # A shorter group is read without its padding.
+    lowest = float(torch.finfo(scores.dtype).min)
+    padded = torch.cat([scores, torch.full((6, 2), lowest)], dim=1)
+    shorter: SumCount = loss.term(padded, targets, torch.cat([real, ~real[:, :2]], dim=1))
+    torch.testing.assert_close(shorter.mean, ours.mean)
+
+
+# All pairs
+
+
+def split_groups(*, same_text: bool = True) -> tuple[list[TaskGroup], list[TaskGroup]]:
+    """Captions of six images, four of them alike, and a group for each image."""
+    captions = []
+    for number in range(6):
+        for each in range(2):
+            text = CAPTIONS[0] if same_text and number in (2, 4) and not each else CAPTIONS[(number + 3 * each) % 8]
+            row = TaskRow((TaskText((" ".join(text.split()[: 4 + number + each]) if each else text,)),))
+            captions.append(TaskGroup(f"image-{number}#{each}", (f"image-{number}",), (row,), target=0))
+    return captions, captions[::2]
+
+
+def plan_of(system: str, network: Any, folds: int = 1) -> tuple[Any, Plan]:
+    captions, images = split_groups()
+    made = batches(network, system, CHOICE)
+    found = folds_of([group.id for group in captions], [group.images[0] for group in images], folds)
+    return made, plan_pairs(made, captions, images, found)
+
+
+def in_doubles(batch: Any) -> Any:
+    from small_pretraining import in_floats_of
+
+    return in_floats_of(batch, torch.float64)
+
+
+class DoubleBatches:
+    """As `GroupBatches`, in double precision."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    def texts(self, groups: Any) -> Any:
+        return in_doubles(self._made.texts(groups))
+
+    def images(self, groups: Any) -> Any:
+        return in_doubles(self._made.images(groups))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(("double", "apart"), [(True, 1e-12), (False, 1e-5)])
+def test_blocks_score_as_the_plain_loop_does(system: str, double: bool, apart: float, tmp_path: Path) -> None:
+    network = small_network(system, CHOICE, double=double)
+    captions, images = split_groups()
+    made, plan = plan_of(system, network)
+    plain = np.zeros((len(captions), len(images)))
+    for row, caption in enumerate(captions):
+        for column, image in enumerate(images):
+            one = made.batch([TaskGroup("one", image.images, caption.rows)])
+            inputs = in_doubles(one.inputs) if double else one.inputs
+            with torch.no_grad():
+                plain[row, column] = scores_of(network.module, type(one)(inputs, (1,), None, ("one",)), CHOICE)[0, 0]
+    scorer = pair_scorer(network.module)
+    assert isinstance(scorer, TwoStreamPairs if system == "vilbert" else JointPairs)
+    (part,) = plan.parts
+    read: Any = DoubleBatches(made) if double else made
+    parts = PairParts(scorer, read, plan, at_once=7, device=CPU, folder=tmp_path)
+    found = parts.block(part)
+    for text, rows in enumerate(part.rows):
+        for row in rows:
+            largest = np.abs(plain).max()
+            np.testing.assert_allclose(found[text], plain[row], rtol=0, atol=apart * max(1.0, largest))
+    assert [len(rows) for rows in part.rows].count(4) == 1  # four captions are read alike, and scored once
+
+
+def written(folder: Path, network: Any, *, folds: int = 1, ranks: int = 1) -> tuple[np.ndarray, list[int]]:
+    """The joined scores, and how many parts each process made."""
+    made, plan = plan_of("vlbert", network, folds)
+    (folder / "parts").mkdir(parents=True, exist_ok=True)
+    counts = []
+    for rank in reversed(range(ranks)):
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        parts = PairParts(
+            pair_scorer(network.module), made, plan, at_once=8, device=CPU, folder=folder / "parts"
+        )  # fmt: skip
+        counts.append(parts.write())
+    parts.join(folder / "scores.npy", 12)
+    return np.load(folder / "scores.npy"), counts
+
+
+def test_parts_of_a_call_that_ended_and_of_several_processes_are_those_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr("roibeam.pipelines.finetuning.retrieval.score_parts.PART_TEXTS", 4)
+    network = small_network("vlbert", CHOICE)
+    whole, counts = written(tmp_path / "a", network)
+    assert counts == [3] and whole.shape == (12, 6) and np.isfinite(whole).all()
+    assert not (tmp_path / "a" / "parts").exists()
+    assert (whole[4] == whole[8]).all()  # one text
+    shared, counts = written(tmp_path / "b", network, ranks=2)
+    assert counts == [1, 2] and (shared == whole).all()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    made, plan = plan_of("vlbert", network)
+    (tmp_path / "c" / "parts").mkdir(parents=True)
+    parts = PairParts(pair_scorer(network.module), made, plan, at_once=8, device=CPU, folder=tmp_path / "c" / "parts")
+    parts.write()
+    parts.path(1).unlink()
+    again, counts = written(tmp_path / "c", network)
+    assert counts == [1] and (again == whole).all()
+    folded, _ = written(tmp_path / "d", network, folds=2)
+    assert folded.shape == (12, 3)
+    np.testing.assert_allclose(folded[:6], whole[:6, :3], atol=1e-5)
+    np.testing.assert_allclose(folded[6:], whole[6:, 3:], atol=1e-5)
+
+
+def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    network = small_network("vlbert", CHOICE)
+    with torch.no_grad():
+        next(iter(network.module.head.parameters())).fill_(float("nan"))
+    made, plan = plan_of("vlbert", network)
+    parts = PairParts(pair_scorer(network.module), made, plan, at_once=8, device=CPU, folder=tmp_path)
+    with pytest.raises(ValueError, match="a score that is not a finite number"):
+        parts.write()
+
+
+# The file
+
+
+def saved_scores(folder: Path, scores: np.ndarray, folds: int = 1) -> Path:
+    path = folder / "scores.npy"
+    np.save(path, scores.astype(np.float32))
+    images = [f"i{number}" for number in range(4)]
+    write_ids(path, [f"{image}#0" for image in images], images, folds)
+    return path
+
+
+def test_measures_of_folds_are_the_mean_of_their_own(tmp_path: Path) -> None:
+    scores = np.array([[1, 2, 0, 0], [0, 5, 0, 9], [0, 0, 3, 3], [0, 0, 1, 4.0]])
+    captions, images = [f"i{number}#0" for number in range(4)], [f"i{number}" for number in range(4)]
+    path = saved_scores(tmp_path, scores)
+    every = checked_scores(path, captions, images, subset=False)
+    assert retrieval_measures(every)["image R@1"].values == [0.0, 0.0, 0.0, 1.0]  # the third one ties
+    folds = retrieval_measures(every, 2)
+    assert folds["image R@1"].mean == 0.5 and folds["sentence R@1"].mean == 1.0
+    numbers = retrieval_numbers(every, 2)
+    assert numbers["image mean rank"] == 1.5 and numbers["rsum"] < numbers["rsum, ties in favour"]
+    with pytest.raises(ValueError, match="other folds need the scores of all pairs"):
+        halves = PairScores(scores[:, :2], captions, images, 2)
+        retrieval_measures(halves, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda path: ids_path(path).unlink(), r"scores\.npy\.ids\.json"),
+        (lambda path: ids_path(path).write_text('{"captions": ["i0#0"]}'), "expected captions and images"),
+        (lambda path: path.write_bytes(b"no array"), "no array of numpy"),
+        (lambda path: np.save(path, np.zeros((4, 3))), r"an array \(4, 3\) of float64, expected numbers of 4 captions"),
+        (lambda path: write_ids(path, ["x#0"] * 4, ["i0", "i1", "i2", "i3"], 1), "of no image that is searched"),
+        (lambda path: write_ids(path, ["i0#0"] * 4, ["i0", "i1", "i2", "i3"], 1), "an image without a caption"),
+    ],
+)
+def test_files_of_scores_that_do_not_fit(change: Any, says: str, tmp_path: Path) -> None:
+    path = saved_scores(tmp_path, np.zeros((4, 4)))
+    change(path)
+    with pytest.raises(ValueError, match=says):
+        checked_scores(
+            path, [f"i{number}#0" for number in range(4)], [f"i{number}" for number in range(4)], subset=False
+        )
+
+
+def test_some_of_the_images_are_scored_by_their_own_rule(tmp_path: Path) -> None:
+    path = saved_scores(tmp_path, np.eye(4))
+    captions, images = [f"i{number}#0" for number in range(5)], [f"i{number}" for number in range(5)]
+    with pytest.raises(ValueError, match="image"):
+        checked_scores(path, captions, images, subset=False)
+    assert retrieval_measures(checked_scores(path, captions, images, subset=True))["image R@1"].mean == 1.0
+
+
+# The head of pre-training
+
+
+def match_network(system: str) -> Any:
+    named = SYSTEMS[system]
+    fields = {**TINY, **SIZES.get(system, {})}
+    own: Any = named.model_class.config_class
+    fields |= {name: 0.0 for name in own.own_fields() if name.endswith("dropout")}
+    width = make_store().feature_dim
+    config = named.sizes["small"](
+        vocab_size=tokenizer().vocab_size, region_feature_size=width, max_position_embeddings=64, **fields
+    )
+    network = started_network(named, named.model_class(config), AskedForm(CHOICE), "match", source="a test")
+    drop(network.module, 0.0)
+    return network
+
+
+@pytest.mark.parametrize("system", ["vilbert", "imagebert"])
+def test_the_match_head_scores_pairs_as_in_pre_training(system: str, tmp_path: Path) -> None:
+    network = match_network(system)
+    module: Any = network.module.eval()
+    captions, _ = split_groups()
+    batch = batches(network, system, CHOICE).batch(captions[:3])
+    with torch.no_grad():
+        wanted = module.model.match_log_odds(module.model.encode(batch.inputs))
+        torch.testing.assert_close(scores_of(module, batch, CHOICE)[:, 0], wanted)
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    assert "model.match_head.weight" in trained and not any("masked_word" in name for name in trained)
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(network.described))
+    save_file({name: tensor.clone() for name, tensor in module.state_dict().items()}, folder / "model.safetensors")
+    again = read_network(folder, SYSTEMS[system], AskedForm(CHOICE))
+    with torch.no_grad():
+        torch.testing.assert_close(scores_of(again.module, batch, CHOICE)[:, 0], wanted)
+
+
+def test_a_model_without_that_head_says_so() -> None:
+    with pytest.raises(ValueError, match=r"head\.kind 'match': a test: .*without a match head"):
+        match_network("vlbert")
+
+
+def test_a_run_draws_anew_in_every_epoch_and_once_for_its_validation(tmp_path: Path) -> None:
+    karpathy(tmp_path, {"image-0": "train", "image-1": "train", "image-2": "train", "image-3": "val", "image-4": "val"})
+    task = open_retrieval(tmp_path, RetrievalOptions(), None)
+    groups = task.read("train").groups
+    assert task.drawn_from is not None
+    draw = task.drawn_from(groups, FakeStore(make_store()), tmp_path)
+    epochs = [draw(groups[0], np.random.default_rng(epoch)) for epoch in range(12)]
+    assert len({tuple(map(words_of, group.rows)) + group.images for group in epochs}) > 3
+    assert all([len(row.images) for row in group.rows] == [1] * 4 for group in epochs)
+    assert (tmp_path / "hard_negatives.npz").is_file()
+    asked = task.drawn_from(task.read("val").groups, FakeStore(make_store()), None)(
+        task.read("val").groups[0], np.random.default_rng(0)
+    )
+    assert [row.images for row in asked.rows] == [(0,), (1,), (2,), (3,)]
