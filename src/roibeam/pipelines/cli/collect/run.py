@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -68,6 +68,7 @@ def collect_run_command(
     from roibeam.pipelines.sources.download.limits import DownloadLimits
 
     judges = JudgeFiles(picture_judge, pair_judge, detector, match_model, device)
+    known: dict[str, Any] = {} if base_url is None else {"base_url": base_url}
     request = CollectRequest(
         pages, Path(os.path.abspath(out)),
         settings=tuple(settings or ()), held_out=tuple(held_out or ()), held_out_images=tuple(held_out_images or ()),
@@ -76,7 +77,7 @@ def collect_run_command(
         limits=DownloadLimits(
             connections=connections, per_host=per_host, max_bytes=max_bytes, max_pixels=max_pixels
         ),
-        **({} if base_url is None else {"base_url": base_url}),
+        **known,
     )  # fmt: skip
     request.check()
     judges.check()

@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from roibeam.pipelines.toyworld.picture import Picture, describe
 from roibeam.pipelines.toyworld.randomness import IntegerStream
@@ -84,9 +85,7 @@ def _other(seed: int, page: int, number: int) -> Picture:
     return describe(generate(seed, _OTHER_SCENES + 64 * page + number))
 
 
-def _picture(
-    folder: Path, plan: WebPlan, page: PagePlan, drawing: Drawing
-) -> tuple[ShownPicture, str, dict[str, object]]:
+def _picture(folder: Path, plan: WebPlan, page: PagePlan, drawing: Drawing) -> tuple[ShownPicture, str, dict[str, Any]]:
     """Writes the main picture; returns how the page shows it, its file below `folder`, and what is known of it."""
     # All copies are drawn from the stream of the first.
     owner = page.scene - FIRST_WEB_SCENE if page.copy else page.number
