@@ -67,6 +67,7 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
     tune: Words = ("finetune", out, "--task", "labels", "--from", "none", "--system", "vlbert", "--store", store)
     tune = (*tune, "--data", photos)
     texts: Words = ("finetune", out, "--task", "rte", "--from", "none", "--system", "vlbert", "--data", photos)
+    search = (*tune[:3], "retrieval", *tune[4:])
     looks: Words = ("attention", folder / "trained", "--store", store, "--entities", folder / "entities", "--out", out)
     photo = sorted(photos.iterdir())[0]
     return [
@@ -123,6 +124,9 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*joint, "--stage", "--steps 1", "--stage", "--set sampling.x=1"), "stage 2: --set 'sampling.x=1'"),
         WrongCall((*pretrain, "--set", "data.validation_retrieval=9"), "name them with --validation-captions"),
         WrongCall((*joint, "--store", store), "end to end a run reads one store, got 2"),
+        WrongCall((*search, "--set", 'retrieval.distractors=["photo"]'), "no kind 'photo'; there are caption, image,"),
+        WrongCall((*search, "--set", 'retrieval.distractors=["image","|"]'), "a mix without a wrong pair"),
+        WrongCall((*search, "--set", "retrieval.loss=softmax"), "loss must be one of multi_class, binary, triplet"),
         WrongCall((*tune, "--photos", photos), "--photos is for --end-to-end; stored features need no photos"),
         WrongCall((*tune, "--end-to-end", "--detector", "smal"), "did you mean small?"),
         WrongCall((*tune, "--end-to-end", "--detector", "toy", "--set", "photos.flp=1"), "'flp'; did you mean flip"),
