@@ -108,6 +108,10 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         (("recipes", "nobody"), "no recipe"),
         (("score", "vqa", gone, "--data", gone / "d"), f"FILE '{gone}', --data '{gone / 'd'}'"),
         (("demo", file), "is a file"),
+        (("collect", "run", gone, out), "gone"),
+        (("collect", "run", photos, out), "no page in it"),
+        (("collect", "train-images", gone, folder / "judge.json"), "gone"),
+        (("collect", "train-pairs", folder / "judge.json", "--pairs", gone, "--pairs-store", gone), "gone"),
         (("evaluate", gone, "--store", store, "--captions", gone / "c.json"), f"'{gone}', --captions"),
         (("evaluate", folder, "--store", folder), "no feature store"),
         (("evaluate", folder, "--store", store, "--split", "val"), "--split"),
@@ -165,7 +169,7 @@ def ran(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def _path(words: Words) -> tuple[str, ...]:
-    return tuple(map(str, words[: 2 if words[0] in ("store", "detector") else 1]))
+    return tuple(map(str, words[: 2 if words[0] in ("store", "detector", "collect") else 1]))
 
 
 def _has_json(words: Words) -> bool:

@@ -43,11 +43,12 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.developers.worker_pool import PIPELINE
-from roibeam.pipelines.extract.beam_extraction import ExtractShards, _cause, extraction_pipeline
+from roibeam.pipelines.extract.beam_extraction import ExtractShards, extraction_pipeline
 from roibeam.pipelines.extract.runners import option_sets
 from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
 from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
 from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster
+from roibeam.pipelines.extract.runners.pipeline_run import _cause
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, read_token
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, serve_worker_pool
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob

@@ -101,6 +101,19 @@ def check_encoded(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> str:
     return _check_with_pillow(data, max_pixels)
 
 
+def image_sides(data: bytes) -> tuple[int, int]:
+    """(width, height) by the header, before any rotation that EXIF asks for; of data that `check_encoded` let pass.
+
+    Raises:
+        DecodeError: "undecodable", if Pillow reads no header.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG", *_PILLOW_FORMATS)) as header:
+            return header.size
+    except Exception as error:  # as in `_check_with_pillow`
+        raise DecodeError("undecodable", f"no sides in its header: {error}") from None
+
+
 def _check_with_pillow(data: bytes, max_pixels: int) -> str:
     num_pixels = 0
     try:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from roibeam.pipelines.cli.collect.app import collect_app
 from roibeam.pipelines.cli.convert import convert_command
 from roibeam.pipelines.cli.detector import detector_app
 from roibeam.pipelines.cli.developers.conformance import conformance_command
@@ -73,7 +74,7 @@ def demo_command(
     from roibeam.pipelines.foundation.files.named_files import check_output_is_no_file
 
     check_output_is_no_file(out)
-    from roibeam.pipelines.demo import run_demo
+    from roibeam.pipelines.cli.train.demo import run_demo
 
     # A clone's environment is often not on the path: then the command is told as it was called.
     run_demo(out, tell=typer.echo, command="roibeam" if shutil.which("roibeam") else sys.argv[0])
@@ -82,6 +83,7 @@ def demo_command(
 # In the order of the help.
 _add(FEATURES, "extract", extract_command, ExtractCommand)
 _add(FEATURES, "download", download_command)
+app.add_typer(collect_app, name="collect", rich_help_panel=FEATURES)
 app.add_typer(store_app, name="store", rich_help_panel=STORES)
 _add(TRAIN, "pretrain", pretrain_command)
 _add(TRAIN, "finetune", finetune_command)

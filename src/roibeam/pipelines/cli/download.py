@@ -34,6 +34,7 @@ def download_command(
     ] = 1.0,
     max_bytes: Annotated[int, option("max-bytes")] = 20_000_000,
     max_pixels: Annotated[int, option("max-pixels")] = 120_000_000,
+    min_side: Annotated[int, option("min-side")] = 0,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Downloads the images of a caption list.
@@ -62,6 +63,7 @@ def download_command(
         max_redirects=max_redirects,
         max_bytes=max_bytes,
         max_pixels=max_pixels,
+        min_side=min_side,
     )
     options = DownloadOptions(limits, tuple(allow_private or ()), retry_dead_letters, seed, user_agent, as_json)
     coverage = run_download(rows, Path(os.path.abspath(out)), options)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from roibeam.pipelines.toyworld.perfect_perception import Perception
     from roibeam.pipelines.toyworld.perfect_store import WrittenStore
     from roibeam.pipelines.toyworld.tasks.write_tasks import WrittenTasks
+    from roibeam.pipelines.toyworld.web.write_web import ToyWeb, WrittenWeb
     from roibeam.pipelines.toyworld.write import WorldSummary
 
 
@@ -36,6 +37,10 @@ def toyworld_command(
             group=OUTPUT,
         ),
     ] = None,
+    web: Annotated[str | None, option("web")] = None,
+    pages: Annotated[int | None, option("pages", default="1000")] = None,
+    page_kb: Annotated[int | None, option("page-kb", default="6")] = None,
+    web_port: Annotated[int | None, option("web-port", default="8780")] = None,
     perfect_store: Annotated[str | None, option("perfect-store")] = None,
     noise: Annotated[float | None, option("noise", default="0.3")] = None,
     missed: Annotated[float | None, option("missed", default="0")] = None,
@@ -53,6 +58,7 @@ def toyworld_command(
         roibeam toyworld world/ --num-images 2000 --perfect-store perfect/
         roibeam toyworld world/ --num-images 2000 --tasks tasks/
         roibeam toyworld world/ --num-images 2000 --entities entities/
+        roibeam toyworld world/ --num-images 2000 --web web/ --pages 5000
     """
     from roibeam.pipelines.finetuning.toy_levels import toy_levels
     from roibeam.pipelines.toyworld.entities.write_entities import ToyEntities
@@ -68,13 +74,16 @@ def toyworld_command(
     if perfect_store is not None:
         folder = None if tasks is None else Path(tasks)
         asked = PerfectStore(perfect_store, out, perception, seed, num_images, folder)
-    for each in (asked_tasks, asked_entities, asked):
+    asked_web = _web(web, out, seed, num_images, {"--pages": pages, "--page-kb": page_kb, "--web-port": web_port})
+    for each in (asked_tasks, asked_entities, asked, asked_web):
         if each is not None:
             each.check()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    done = write_world(out, seed=seed, num_images=num_images, workers=cores if workers is None else workers)
+    workers = cores if workers is None else workers
+    done = write_world(out, seed=seed, num_images=num_images, workers=workers)
     made_tasks = None if asked_tasks is None else asked_tasks.write(toy_levels)
     made_entities = None if asked_entities is None else asked_entities.write()
+    made_web = None if asked_web is None else asked_web.write(workers)
     written = None if asked is None else asked.write()
     if as_json:
         summary = {"out": str(out), "drawn": done.drawn, "seconds": round(done.seconds, 3), "world": done.manifest}
@@ -86,6 +95,8 @@ def toyworld_command(
                 "seconds": round(made_entities.seconds, 3),
                 **made_entities.manifest,
             }
+        if made_web is not None:
+            summary["web"] = {"web": web, "seconds": round(made_web.seconds, 3)} | made_web.manifest
         if written is not None:
             summary["perfect_store"] = {
                 "store": perfect_store,
@@ -103,6 +114,8 @@ def toyworld_command(
         typer.echo("\n".join(_task_lines(str(tasks), made_tasks)))
     if made_entities is not None:
         typer.echo("\n".join(_entity_lines(str(entities), made_entities)))
+    if made_web is not None:
+        typer.echo("\n".join(_web_lines(str(web), made_web)))
     if written is not None:
         typer.echo("\n".join(_store_lines(str(perfect_store), written, perception)))
 
@@ -114,6 +127,18 @@ def _perception(faults: dict[str, float], store: str | None) -> Perception:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in faults)
         raise ValueError(f"{names}: only with --perfect-store STORE, which names the store to write")
     return Perception(**faults)
+
+
+def _web(web: str | None, out: Path, seed: int, num_images: int, given: dict[str, int | None]) -> ToyWeb | None:
+    from roibeam.pipelines.toyworld.web.write_web import ToyWeb
+
+    if web is None:
+        names = ", ".join(name for name, value in given.items() if value is not None)
+        if names:
+            raise ValueError(f"{names}: only with --web FOLDER, which names the web to write")
+        return None
+    pages, page_kb, port = given.values()
+    return ToyWeb(web, out, seed, num_images, pages or 1000, port or 8780, page_kb or 6)
 
 
 def _lines(out: Path, num_images: int, done: WorldSummary) -> Iterator[str]:
@@ -156,6 +181,14 @@ def _entity_lines(folder: str, made: WrittenEntities) -> Iterator[str]:
     yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"
     yield f"  images: {', '.join(f'{split} {count:,}' for split, count in images.items())}"
     yield f"  {counts['captions']:,} captions, {counts['phrases']:,} phrases, {counts['with boxes']:,} with boxes"
+
+
+def _web_lines(folder: str, made: WrittenWeb) -> Iterator[str]:
+    manifest = made.manifest
+    yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"
+    yield f"  {manifest['pages']:,} pages: {', '.join(f'{kind} {n:,}' for kind, n in manifest['kinds'].items())}"
+    yield f"  {manifest['good_pictures']:,} pictures with a good text"
+    yield f"Serve it: python -m http.server {manifest['port']} --bind 127.0.0.1 --directory {folder}/site"
 
 
 def _store_lines(store: str, written: WrittenStore, perception: Perception) -> Iterator[str]:

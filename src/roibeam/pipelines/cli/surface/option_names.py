@@ -105,6 +105,16 @@ _INPUTS = {
         "Of the task's own boxes, beside the regions that --store detected (VCR).", "STORE", INPUT, is_advanced=True
     ),
     "captions": _text("Captions: .json of COCO, Karpathy or SBU, .tsv or .token.", "FILE", INPUT),
+    "base-url": _text("Address that the path of an HTML file follows, to its images.", "URL", INPUT),
+    "held-out-images": _text(
+        "Folder of images that must not be inside, known by their pixels; may be given again.", "FOLDER", INPUT
+    ),
+    "picture-judge": _path("Judge of pictures: a file of `roibeam collect train-images`.", "FILE", MODEL),
+    "pair-judge": _path("Judge of pairs: a file of `roibeam collect train-pairs`.", "FILE", MODEL),
+    "pairs": _path("Texts beside images, labelled: CSV with image, text, label (1 or 0), page.", "FILE", INPUT),
+    "pairs-store": _text("Store of the images of --pairs.", "STORE", INPUT),
+    "match-model": _text("Pre-trained model that is asked whether text and image match.", "MODEL", INPUT),
+    "max-captions": _count("Use at most N captions, the first of each image before any second.", INPUT),
     "entities": _text("Folder of Flickr30k Entities: Sentences, Annotations, lists of splits.", "FOLDER", INPUT),
     "parses": _path("Dependency parses of the captions: CoNLL, ten columns or four.", "FILE", INPUT),
     "boxes": _text("Describe these boxes instead of finding regions.", "FILE", INPUT),
@@ -248,11 +258,14 @@ _KEPT = {
     "distribution": _text("Class probabilities of each region that are stored: full, top-K or none.", "KIND", KEPT),
     "max-regions": _count("Use at most N regions of an image, those with the best scores.", KEPT),
     "min-regions": _count("Keep at least N regions of an image, whatever their scores.", KEPT, least=0),
+    "nsfw": _flag("Look for porn in pictures, and drop it.", KEPT, off="no-nsfw"),
+    "wanted-precision": _share("Share of right ones among what passes; it sets the threshold.", KEPT),
     "min-score": _share("Keep only regions of at least this score.", KEPT),
     "shard-size": _count("Number of images in each new shard.", KEPT, is_advanced=True),
     "shard-mb": _count("End a shard near this many MB (10^6 bytes).", KEPT, is_advanced=True),
     "num-images": _count("Number of pictures to draw.", KEPT, least=40),
     "max-pixels": _count("Images of more pixels count as failures.", FAILURES, is_advanced=True),
+    "min-side": _count("Images whose shorter side has fewer pixels count as failures.", FAILURES, least=0),
     "max-bytes": _count("Image files of more bytes count as failures.", FAILURES, is_advanced=True),
 }  # fmt: skip
 _SPEED = {
@@ -303,6 +316,10 @@ _PERFECT = {
     ),
 }  # fmt: skip
 _OUTPUTS = {
+    "web": _text("Also write a web of pages and WARC files with pictures, all labelled.", "FOLDER", OUTPUT),
+    "pages": _count("Number of pages of --web.", OUTPUT),
+    "page-kb": _count("Median size of a page of --web, in kB (10^3 bytes).", OUTPUT, most=10_000, is_advanced=True),
+    "web-port": _count("Port of 127.0.0.1 at which the pictures of --web will be served.", OUTPUT, most=65535),
     "tasks": _text("Also write tasks about the pictures: VQA v2, VCR, RefCOCO+, NLVR2, GLUE.", "FOLDER", OUTPUT),
     "page": _path("Also write a page of the best and the worst predictions, with boxes.", "FILE", OUTPUT),
     "out": _path("Where to write the result.", "PATH", OUTPUT, short="-o"),

@@ -76,7 +76,7 @@ def run_download(
     with store_lock(out):
         journal = Journal(out / JOURNAL_NAME, list_sha256=url_list.sha256, num_rows=url_list.last_row + 1)
         try:
-            files = ImageFiles(out, max_pixels=options.limits.max_pixels)
+            files = ImageFiles(out, max_pixels=options.limits.max_pixels, min_side=options.limits.min_side)
             files.start()
             remove_unfinished(out)
             _match(files, journal, url_list.last_row + 1)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from roibeam.extraction.photos.decode import DecodeError, check_encoded
+from roibeam.extraction.photos.decode import DecodeError, check_encoded, image_sides
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.printable import printable
 from roibeam.pipelines.sources.download.failures import DownloadError, LocalFaultError
@@ -51,10 +51,11 @@ class ImageFiles:
     Args:
         out: the folder of the download, there already.
         max_pixels: of an image, by its header.
+        min_side: of an image, by its header; 0 takes all.
     """
 
-    def __init__(self, out: Path, *, max_pixels: int) -> None:
-        self._out, self._max_pixels = out, max_pixels
+    def __init__(self, out: Path, *, max_pixels: int, min_side: int = 0) -> None:
+        self._out, self._max_pixels, self._min_side = out, max_pixels, min_side
         self._unsynced: set[Path] = set()
         self._lock = threading.Lock()  # images are kept by several threads
 
@@ -88,6 +89,8 @@ class ImageFiles:
         try:
             data = path.read_bytes()
             kind = check_encoded(data, max_pixels=self._max_pixels)
+            if self._min_side:
+                self._check_sides(data)
             name = image_id(row) + _EXTENSIONS[kind]
             place = self._out / name
             with path.open("rb") as file:
@@ -105,6 +108,12 @@ class ImageFiles:
         except OSError as error:
             raise _local_fault(error) from error
         return StoredImage(name, len(data), hashlib.sha256(data).hexdigest())
+
+    def _check_sides(self, data: bytes) -> None:
+        width, height = image_sides(data)
+        if min(width, height) < self._min_side:
+            detail = f"{width} x {height} pixels, each side must have {self._min_side} (--min-side)"
+            raise DownloadError("decode", "too small", detail)
 
     def sync(self) -> None:
         """Makes the names of all images kept so far durable."""

@@ -23,6 +23,7 @@ class DownloadLimits:
         max_redirects: followed for one URL.
         max_bytes: of one image, also after decompression.
         max_pixels: of one image, by its header.
+        min_side: pixels that the shorter side of an image must have; 0 takes all.
     """
 
     connections: int = 64
@@ -36,9 +37,10 @@ class DownloadLimits:
     max_redirects: int = 5
     max_bytes: int = 20_000_000
     max_pixels: int = DEFAULT_MAX_PIXELS
+    min_side: int = 0
 
     def __post_init__(self) -> None:
-        may_be_zero = ("max_wait_seconds", "backoff_seconds", "max_redirects")
+        may_be_zero = ("max_wait_seconds", "backoff_seconds", "max_redirects", "min_side")
         for field in fields(self):
             value = getattr(self, field.name)
             if value < 0 or (value == 0 and field.name not in may_be_zero):

@@ -1,0 +1,79 @@
+"""Images that results are reported on must not be collected: known by their ids, their bytes, their perceptual hash."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from roibeam.extraction.photos.decode import DecodeError, decode_image
+from roibeam.features.counted import counted
+from roibeam.pipelines.collection.pair import Picture
+from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_hash
+from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.foundation.files.image_ids import short_name
+from roibeam.pipelines.sources.held_out import HeldOut
+
+_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp"})
+
+
+class EvaluationImages:
+    """
+    Args:
+        rules: RULE=FILE each, as of `HeldOut`: images by the numbers in their names.
+        folders: of images (COCO's or Flickr30k's test folder): by bytes and by perceptual hash.
+        max_bits: hashes that differ in at most so many of 64 bits are one image.
+    Raises:
+        ValueError: if a file is no such file, or a folder holds no image.
+    """
+
+    def __init__(self, rules: Sequence[str], folders: Sequence[str], *, max_bits: int) -> None:
+        self._rules = HeldOut(rules) if rules else None
+        self._digests: set[str] = set()
+        self._bands: list[dict[int, list[int]]] = [{} for _ in range(max_bits + 1)]
+        self._max_bits = max_bits
+        self.num_images = 0
+        for folder in folders:
+            self._read(folder)
+
+    def names(self, picture: Picture) -> str | None:
+        """Why this is an evaluation image, for people; None where it is none."""
+        if self._rules is not None:
+            name = short_name(unquote(urlsplit(picture.url).path).rpartition("/")[2])
+            found = self._rules.scan([name], None).rules if name else ()
+            hit = next((rule.rule for rule in found if rule.found), None)
+            if hit is not None:
+                return f"{name} is held out by {hit}"
+        if picture.sha256 in self._digests:
+            return "the very file of an evaluation image"
+        value = int(picture.phash, 16)
+        for band, index in enumerate(self._bands):
+            for other in index.get(self._key(value, band), ()):
+                if (value ^ other).bit_count() <= self._max_bits:
+                    return "looks like an evaluation image"
+        return None
+
+    def _read(self, folder: str) -> None:
+        paths = sorted(
+            str(path) for path in Path(folder).rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file()
+        )
+        if not paths:
+            raise ValueError(f"--held-out-images {folder}: no image in it")
+        with Progress(f"looking at {counted(len(paths), 'evaluation image')}", len(paths)) as progress:
+            for number, path in enumerate(paths, start=1):
+                data = Path(path).read_bytes()
+                self._digests.add(hashlib.sha256(data).hexdigest())
+                try:
+                    value = int(perceptual_hash(decode_image(data)), 16)
+                except DecodeError:
+                    continue  # its bytes are known all the same
+                for band, index in enumerate(self._bands):
+                    index.setdefault(self._key(value, band), []).append(value)
+                progress.to(number)
+        self.num_images += len(paths)
+
+    def _key(self, value: int, band: int) -> int:
+        """The bits of a band: hashes that differ in `max_bits` agree in one of `max_bits` + 1 bands."""
+        low, high = (edge * 64 // len(self._bands) for edge in (band, band + 1))
+        return (value >> low) & ((1 << (high - low)) - 1)

@@ -1,0 +1,184 @@
+"""Boosted trees as plain numbers: trained by scikit-learn, kept as JSON, read and asked without it.
+
+A file from a stranger is data: nothing in it is executed, and trees that would not end, or point outside of themselves,
+are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roibeam.features.folders.durable_files import write_json_atomically
+from roibeam.features.printable import printable
+
+FORMAT, VERSION = "roibeam-judge", 1
+MAX_FILE_BYTES = 64_000_000
+_MAX_TREES, _MAX_NODES = 5000, 4096
+_LEAF = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """One regression tree: arrays of one length, a number a node; node 0 is the root.
+
+    Attributes:
+        feature: (N,) int64, the feature asked; -1 for a leaf.
+        at_most: (N,) float64: with values up to it, the left child is next.
+        left, right: (N,) int64, numbers of the children, larger than the node's own; 0 for a leaf.
+        value: (N,) float64, what a leaf adds.
+    """
+
+    feature: np.ndarray
+    at_most: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    value: np.ndarray
+
+    def values(self, features_NF: np.ndarray) -> np.ndarray:
+        """(N,) float64 of (N, F) float64."""
+        rows, nodes = np.arange(len(features_NF)), np.zeros(len(features_NF), np.int64)
+        while (inner := self.feature[nodes] != _LEAF).any():
+            at, row = nodes[inner], rows[inner]
+            goes_left = features_NF[row, self.feature[at]] <= self.at_most[at]
+            nodes[inner] = np.where(goes_left, self.left[at], self.right[at])
+        return self.value[nodes]
+
+
+@dataclass(frozen=True, eq=False)
+class BoostedModel:
+    """
+    Attributes:
+        kind: what it judges: "pictures" or "pairs".
+        features: names of what it is given, in order.
+        start: log-odds before the first tree.
+        trees: each adds to the log-odds.
+        threshold: a lower score is a no; 0..1.
+        facts: how it was trained and what it reached, for people.
+        needs: what must be equal where it is asked, such as the names of the detector's classes.
+        pooled: (D + 1,) float64, weights of a mean region feature and an offset; None for a judge without regions.
+    """
+
+    kind: str
+    features: tuple[str, ...]
+    start: float
+    trees: tuple[Tree, ...]
+    threshold: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    pooled: np.ndarray | None = None
+
+    def score(self, features_NF: np.ndarray) -> np.ndarray:
+        """(N,) float64, 0..1, of (N, F) float64; a row's score does not depend on the others.
+
+        Values are compared as float32, as they were in training.
+        """
+        log_odds = np.full(len(features_NF), self.start)
+        values = features_NF.astype(np.float32).astype(np.float64)
+        for tree in self.trees:
+            log_odds = log_odds + tree.values(values)
+        return 1 / (1 + np.exp(-log_odds))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of all that a score or a decision hangs on."""
+        content = {key: value for key, value in self._content().items() if key != "facts"}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
+
+    def write(self, path: Path) -> None:
+        write_json_atomically(path, self._content())
+
+    def _content(self) -> dict[str, Any]:
+        trees = [{name: getattr(tree, name).tolist() for name in Tree.__dataclass_fields__} for tree in self.trees]
+        head = {"format": FORMAT, "version": VERSION, "kind": self.kind, "features": list(self.features)}
+        rest = {"start": self.start, "threshold": self.threshold, "facts": dict(self.facts), "needs": dict(self.needs)}
+        pooled = {} if self.pooled is None else {"pooled": self.pooled.tolist()}
+        return head | rest | pooled | {"trees": trees}
+
+
+def read_boosted_model(path: Path, *, kind: str, features: Sequence[tuple[str, ...]]) -> BoostedModel:
+    """
+    Args:
+        kind: what it must judge.
+        features: the sets of features that it may be of; a model of others is refused.
+    Raises:
+        ValueError: for what is no such file, whatever is in it.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes")
+        content = json.loads(path.read_bytes(), parse_constant=_no_constant)
+        return _model(content, kind, features)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; name a file of `roibeam collect train-{kind}`") from None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        why = printable(str(error) or type(error).__name__, 200)
+        raise ValueError(f"{path}: no model of `roibeam collect train-{_COMMANDS[kind]}`: {why}") from None
+
+
+_COMMANDS = {"pictures": "images", "pairs": "pairs"}
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of a model")
+
+
+def _model(content: dict[str, Any], kind: str, features: Sequence[tuple[str, ...]]) -> BoostedModel:
+    if content["format"] != FORMAT or content["version"] != VERSION:
+        raise ValueError(f"format {content['format']!r} {content['version']!r}, expected {FORMAT!r} {VERSION}")
+    if content["kind"] != kind:
+        raise ValueError(f"it judges {content['kind']!r}, expected {kind!r}")
+    names = tuple(content["features"])
+    if names not in features:
+        raise ValueError(f"it is asked with {len(names)} features that are not those of this version")
+    start, threshold = (_number(content[name]) for name in ("start", "threshold"))
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"threshold {threshold}, expected 0 to 1")
+    if not 1 <= len(content["trees"]) <= _MAX_TREES:
+        raise ValueError(f"{len(content['trees'])} trees, expected 1 to {_MAX_TREES}")
+    trees = tuple(_tree(tree, len(names)) for tree in content["trees"])
+    pooled = _numbers(content["pooled"], np.float64) if "pooled" in content else None
+    facts, needs = dict(content["facts"]), dict(content["needs"])
+    return BoostedModel(kind, names, start, trees, threshold, facts, needs, pooled)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
+def _tree(content: dict[str, Any], num_features: int) -> Tree:
+    whole = {name: _numbers(content[name], np.int64) for name in ("feature", "left", "right")}
+    real = {name: _numbers(content[name], np.float64) for name in ("at_most", "value")}
+    tree = Tree(whole["feature"], real["at_most"], whole["left"], whole["right"], real["value"])
+    count = len(tree.feature)
+    if not 1 <= count <= _MAX_NODES or any(len(each) != count for each in (*whole.values(), *real.values())):
+        raise ValueError(f"a tree of {count} nodes whose lists differ in length, or of more than {_MAX_NODES}")
+    if tree.feature.min() < _LEAF or tree.feature.max() >= num_features:
+        raise ValueError("a tree asks for a feature that there is not")
+    inner = np.flatnonzero(tree.feature != _LEAF)
+    for children in (tree.left[inner], tree.right[inner]):
+        # Larger numbers only: so every way through the tree ends.
+        if (children <= inner).any() or (children >= count).any():
+            raise ValueError("a tree whose child stands before its parent, or nowhere")
+    return tree
+
+
+def _numbers(values: Any, dtype: type) -> np.ndarray:
+    if not isinstance(values, list) or len(values) > _MAX_NODES:
+        raise ValueError("a tree without its lists of numbers")
+    if dtype is np.int64 and any(type(value) is not int for value in values):
+        raise ValueError("a tree whose node numbers are no whole numbers")
+    array = np.array([_number(value) for value in values], np.float64)
+    if dtype is np.int64 and (np.abs(array) > 2**31).any():
+        raise ValueError("a tree with a number out of range")
+    return array.astype(dtype)

@@ -1,0 +1,100 @@
+"""The judges as a run is asked for them: files and names, which travel to workers and are opened there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roibeam.pipelines.collection.judges import PairJudge, PictureJudge
+from roibeam.pipelines.collection.judging.boosted_model import read_boosted_model
+from roibeam.pipelines.collection.judging.pair_features import NAMES as PAIR_NAMES
+from roibeam.pipelines.collection.judging.picture_features import NAMES, NAMES_WITH_REGIONS
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.collection.judging.match_scores import MatchScores
+    from roibeam.pipelines.collection.judging.regions import FoundRegions
+
+
+@dataclass(frozen=True)
+class JudgeFiles:
+    """
+    Attributes:
+        pictures: file of `roibeam collect train-images`; None for no such judge.
+        pairs: file of `roibeam collect train-pairs`; None for no such judge.
+        detector: finds the regions that they look at: "toy", or a folder of `roibeam detector train`.
+        match_model: that the judge of pairs was trained with; None for none.
+        device: auto, cpu, cuda or cuda:<n>.
+    """
+
+    pictures: Path | None = None
+    pairs: Path | None = None
+    detector: str | None = None
+    match_model: str | None = None
+    device: str = "auto"
+
+    @property
+    def has_picture_judge(self) -> bool:
+        return self.pictures is not None
+
+    @property
+    def has_pair_judge(self) -> bool:
+        return self.pairs is not None
+
+    def check(self) -> None:
+        """Reads the files, before anything heavy is imported.
+
+        Raises:
+            ValueError: if one is no such file, or what it needs is not named.
+        """
+        if self.pictures is not None:
+            model = read_boosted_model(self.pictures, kind="pictures", features=(NAMES, NAMES_WITH_REGIONS))
+            if model.pooled is not None and self.detector is None:
+                raise ValueError(f"{self.pictures}: trained with regions: name the detector with --detector")
+        if self.pairs is not None:
+            read_boosted_model(self.pairs, kind="pairs", features=(PAIR_NAMES,))
+            if self.detector is None:
+                raise ValueError(f"{self.pairs}: a judge of pairs looks at regions: name the detector with --detector")
+        elif self.match_model is not None:
+            raise ValueError("--match-model is what a judge of pairs asks: name one too")
+
+    def picture_judge(self) -> PictureJudge | None:
+        """
+        Raises:
+            ValueError: if it does not go with the detector.
+        """
+        from roibeam.pipelines.collection.judging.picture_judge import open_picture_judge
+
+        return None if self.pictures is None else open_picture_judge(self.pictures, self._regions())
+
+    def pair_judge(self) -> PairJudge | None:
+        """
+        Raises:
+            ValueError: if it does not go with the detector or the match model.
+        """
+        from roibeam.pipelines.collection.judging.pair_judge import open_pair_judge
+
+        regions = self._regions()
+        if self.pairs is None or regions is None:
+            return None
+        return open_pair_judge(self.pairs, regions, _match(self.match_model, self.device))
+
+    def _regions(self) -> FoundRegions | None:
+        return None if self.detector is None else _found(self.detector, self.device)
+
+
+# One detector and one model a process, whoever asks for them.
+@cache
+def _found(detector: str, device: str) -> FoundRegions:
+    from roibeam.pipelines.collection.judging.regions import FoundRegions
+
+    return FoundRegions(detector, device=device)
+
+
+@cache
+def _match(model: str | None, device: str) -> MatchScores | None:
+    from roibeam.pipelines.collection.judging.match_scores import MatchScores
+    from roibeam.pipelines.foundation.device_choice import choose_device
+
+    return None if model is None else MatchScores(model, device=choose_device(device).name)

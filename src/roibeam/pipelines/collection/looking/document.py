@@ -1,0 +1,259 @@
+"""A page parsed: blocks of visible text and the images between them, in the order of the page.
+
+Lexbor (by selectolax) parses as browsers do. HTML knows no entities but its own, so there is no bomb to go off; scripts
+are removed unread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from selectolax.lexbor import LexborHTMLParser
+
+_HIDDEN = [
+    "script",
+    "style",
+    "noscript",
+    "template",
+    "svg",
+    "math",
+    "iframe",
+    "object",
+    "embed",
+    "canvas",
+    "select",
+    "textarea",
+    "video",
+    "audio",
+]
+_BLOCKS = frozenset(
+    "address article aside blockquote body caption center dd details dialog div dl dt fieldset figcaption figure "
+    "footer form h1 h2 h3 h4 h5 h6 header hr li main nav ol p pre section summary table tbody td tfoot th thead tr ul "
+    "br".split()
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff]")
+_MAX_URL_CHARS = 2048
+_MAX_IMAGES = 500  # of one page; a page with more is an index of images
+_MAX_ANCESTORS = 60
+_CONTENT, _EDGE = frozenset({"main", "article", "figure"}), frozenset({"nav", "aside", "footer", "header", "menu"})
+_EDGE_WORDS = re.compile(
+    r"\b(nav|navbar|sidebar|footer|header|menu|breadcrumb|advert\w*|ads?|banner|promo|share|social|related|comments?)\b"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an element stands. `in_edge`: in navigation, sidebar, footer or the like; `caption`: text of its figure's
+    figcaption."""
+
+    in_content: bool
+    in_edge: bool
+    in_figure: bool
+    caption: str
+
+
+@dataclass(frozen=True)
+class ImageTag:
+    """An <img>: its attributes, the number of the block of text before it, where it stands."""
+
+    urls: tuple[tuple[str, str], ...]  # (url, found by), best first, absolute
+    alt: str
+    title: str
+    names: str  # of its class and id, lower case
+    width: int | None
+    height: int | None
+    block: int
+    place: Place
+
+
+@dataclass(frozen=True)
+class Document:
+    """Attributes:
+    blocks: visible texts in order, white space made single blanks, none empty.
+    first_nodes: of each, the parser's node of its first text.
+    images: in order.
+    meta: names and properties of <meta>, lower case, to their first content.
+    robots: contents of <meta name=robots> and of those with our name.
+    """
+
+    blocks: tuple[str, ...]
+    first_nodes: tuple[Any, ...]
+    images: tuple[ImageTag, ...]
+    meta: dict[str, str]
+    robots: tuple[str, ...]
+    og_image: str | None
+
+    @property
+    def text(self) -> str:
+        """All visible text, a line for each block."""
+        return "\n".join(self.blocks)
+
+    def is_edge_block(self, number: int) -> bool:
+        """Whether this block stands in navigation, a sidebar, a footer or the like."""
+        return any(_is_edge(each) for each in _ancestors(self.first_nodes[number].parent))
+
+
+def plain(text: str) -> str:
+    """Without control and invisible characters (bidirectional marks too); white space made single blanks."""
+    return " ".join(_CONTROL.sub("", text).split())
+
+
+def web_url(base: str, reference: str) -> str | None:
+    """The absolute http or https URL without fragment; None where there is none that could be fetched."""
+    reference = "".join(reference.split())  # browsers drop line ends in URLs too
+    if not reference or len(reference) > _MAX_URL_CHARS or _CONTROL.search(reference):
+        return None
+    try:
+        url = urljoin(base, reference).partition("#")[0]
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            return None
+        _ = parts.port  # raises for one that is no number
+    except ValueError:
+        return None
+    return url if len(url) <= _MAX_URL_CHARS else None
+
+
+def parse_document(html: str, url: str) -> Document:
+    """
+    Args:
+        url: of the page; relative addresses are relative to it, or to its <base>.
+    """
+    tree = LexborHTMLParser(html)
+    meta, robots = _meta(tree)
+    found = tree.css_first("base[href]")
+    base = (web_url(url, found.attributes.get("href") or "") if found else None) or url
+    tree.strip_tags(_HIDDEN)
+    texts: list[list[str]] = [[]]
+    first_nodes: list[Any] = [None]
+    images: list[tuple[Any, int]] = []
+    root = tree.body
+    for node in root.traverse(include_text=True) if root is not None else ():
+        tag = node.tag
+        if tag == "-text":
+            text = node.text_content
+            if text and not text.isspace():
+                if not texts[-1]:
+                    first_nodes[-1] = node
+                texts[-1].append(text)
+            elif texts[-1]:
+                texts[-1].append(" ")
+        elif tag == "img":
+            if len(images) < _MAX_IMAGES:
+                images.append((node, len(texts) - 1 - (not texts[-1])))
+        elif tag in _BLOCKS and texts[-1]:
+            texts.append([])
+            first_nodes.append(None)
+    numbers, blocks, nodes = _blocks(texts, first_nodes)
+    og_image = meta.get("og:image") or meta.get("og:image:url") or meta.get("twitter:image")
+    return Document(
+        blocks, nodes,
+        tuple(_image_tag(node, numbers[block] if block >= 0 else -1, base) for node, block in images), meta, robots,
+        None if og_image is None else web_url(base, og_image),
+    )  # fmt: skip
+
+
+def _blocks(texts: list[list[str]], nodes: list[Any]) -> tuple[list[int], tuple[str, ...], tuple[Any, ...]]:
+    """For each raw block the number of the last one kept up to it (-1 for none); the kept ones; their first nodes."""
+    numbers: list[int] = []
+    kept: list[str] = []
+    kept_nodes: list[Any] = []
+    for parts, node in zip(texts, nodes, strict=True):
+        if text := plain("".join(parts)):
+            kept.append(text)
+            kept_nodes.append(node)
+        numbers.append(len(kept) - 1)
+    return numbers, tuple(kept), tuple(kept_nodes)
+
+
+def _meta(tree: Any) -> tuple[dict[str, str], tuple[str, ...]]:
+    meta: dict[str, str] = {}
+    robots: list[str] = []
+    for node in tree.css("meta"):
+        values = node.attributes
+        name = (values.get("property") or values.get("name") or "").strip().lower()
+        content = plain(values.get("content") or "")
+        if name and content:
+            meta.setdefault(name, content)
+            if name in ("robots", "roibeam"):
+                robots.append(content)
+    return meta, tuple(robots)
+
+
+def _ancestors(node: Any) -> Iterator[Any]:
+    """The element itself, then what it stands in, nearest first."""
+    for _ in range(_MAX_ANCESTORS):
+        if node is None or node.tag in ("body", "html", None):
+            return
+        yield node
+        node = node.parent
+
+
+def _is_edge(node: Any) -> bool:
+    if node.tag in _EDGE:
+        return True
+    values = node.attributes
+    names = f"{values.get('class') or ''} {values.get('id') or ''} {values.get('role') or ''}"
+    return len(names) > 2 and _EDGE_WORDS.search(names.lower().replace("_", " ")) is not None
+
+
+def _place(node: Any) -> Place:
+    in_content = in_edge = in_figure = False
+    caption = ""
+    for each in _ancestors(node.parent):
+        if each.tag == "figure" and not in_figure:
+            in_figure = True
+            found = each.css_first("figcaption")
+            caption = "" if found is None else plain(found.text())
+        # An article has a header of its own: what is nearer counts.
+        in_content |= each.tag in _CONTENT and not in_edge
+        in_edge |= not in_content and _is_edge(each)
+    return Place(in_content, in_edge, in_figure, caption)
+
+
+def _image_tag(node: Any, block: int, base: str) -> ImageTag:
+    values = node.attributes
+    names = f"{values.get('class') or ''} {values.get('id') or ''}".lower()
+    return ImageTag(
+        tuple(_urls(node, values, base)), plain(values.get("alt") or ""), plain(values.get("title") or ""), names,
+        _pixels(values.get("width")), _pixels(values.get("height")), block, _place(node),
+    )  # fmt: skip
+
+
+def _urls(node: Any, values: dict[str, str | None], base: str) -> Iterator[tuple[str, str]]:
+    """Of the largest version first; of a lazy image what its script would load."""
+    sets = [values.get("srcset"), values.get("data-srcset")]
+    parent = node.parent
+    if parent is not None and parent.tag == "picture":
+        sets += [each.attributes.get("srcset") for each in parent.css("source")]
+    for given in sets:
+        if given and (best := _largest(given)) and (url := web_url(base, best)):
+            yield url, "srcset"
+    for name in ("data-src", "data-original", "data-lazy-src", "src"):
+        given = values.get(name)
+        if given and len(given) <= _MAX_URL_CHARS and (url := web_url(base, given)):
+            yield url, "img"
+
+
+def _largest(srcset: str) -> str | None:
+    """The address of the widest (or densest) version of a srcset."""
+    best, largest = None, -1.0
+    for part in re.split(r",\s+|,$", srcset[:20_000]):
+        words = part.split()
+        if not words:
+            continue
+        number = re.fullmatch(r"(\d+(?:\.\d+)?)[wxh]", words[1]) if len(words) > 1 else None
+        size = float(number[1]) if number else 1.0
+        if size > largest:
+            best, largest = words[0], size
+    return best
+
+
+def _pixels(value: str | None) -> int | None:
+    """Of a width or height attribute; None where it is no number of pixels ("100%")."""
+    found = re.fullmatch(r"\s*(\d{1,6})(?:\.\d+)?\s*(?:px)?\s*", value or "")
+    return int(found[1]) if found else None

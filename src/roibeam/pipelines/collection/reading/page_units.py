@@ -1,0 +1,115 @@
+"""PAGES cut into units of work: a WARC file each, or some hundred HTML files. The order is that of the names, in bytes.
+
+One unit is done by one worker from end to end, so what it gives does not depend on how many workers there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from roibeam.pipelines.collection.page import Page
+from roibeam.pipelines.collection.reading.broken import BrokenPage
+from roibeam.pipelines.collection.reading.html_pages import HTML_NAMES, read_html
+from roibeam.pipelines.collection.reading.warc_pages import is_warc_name, read_warc
+
+HTML_FILES_PER_UNIT = 200
+_LIST_NAMES = (".paths", ".txt")
+
+
+@dataclass(frozen=True)
+class PageUnit:
+    """Attributes:
+    number: from 0.
+    root: folder of HTML files; "" for a WARC.
+    names: paths below `root`, or the one path or URL of a WARC.
+    base_url: of the pages of a folder.
+    state: digest of names, sizes and times of the files: a unit whose files changed is done again.
+    """
+
+    number: int
+    root: str
+    names: tuple[str, ...]
+    base_url: str
+    state: str
+
+    def pages(self, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
+        """Its pages in order, and what is none."""
+        if self.root:
+            return read_html(self.root, self.names, base_url=self.base_url, max_bytes=max_bytes)
+        return read_warc(self.names[0], max_bytes=max_bytes)
+
+
+def plan_units(pages: str, *, base_url: str) -> list[PageUnit]:
+    """
+    Args:
+        pages: a .warc or .warc.gz, here or at a URL; a folder with such files and HTML files, at any depth (links are
+            not followed); a list of places, a line each (.paths or .txt, as Common Crawl's warc.paths unpacked).
+        base_url: what stands before the path of an HTML file; http or https, ends in "/".
+    Raises:
+        ValueError: if `pages` is none of these, or holds no page.
+    """
+    warcs, root, html = _found(pages)
+    groups: list[tuple[str, tuple[str, ...]]] = [("", (place,)) for place in warcs]
+    groups += [(root, tuple(html[at : at + HTML_FILES_PER_UNIT])) for at in range(0, len(html), HTML_FILES_PER_UNIT)]
+    if not groups:
+        raise ValueError(f"{pages}: no page in it; expected .warc, .warc.gz or {', '.join(HTML_NAMES)} files")
+    return [
+        PageUnit(number, folder, names, base_url, _state(folder, names))
+        for number, (folder, names) in enumerate(groups)
+    ]
+
+
+def _found(pages: str) -> tuple[list[str], str, list[str]]:
+    """WARC files, and the folder with HTML files below it."""
+    if "://" in pages:
+        if not is_warc_name(pages.partition("?")[0]):
+            raise ValueError(f"{pages}: a URL of pages ends in .warc or .warc.gz")
+        return [pages], "", []
+    if os.path.isdir(pages):
+        found = sorted(_files_below(pages), key=os.fsencode)
+        warcs = [os.path.join(os.path.abspath(pages), name) for name in found if is_warc_name(name)]
+        return warcs, os.path.abspath(pages), [name for name in found if name.lower().endswith(HTML_NAMES)]
+    if not os.path.isfile(pages):
+        raise ValueError(f"{pages}: not there; expected a folder, a .warc or .warc.gz, or a list of them (.paths)")
+    if is_warc_name(pages):
+        return [os.path.abspath(pages)], "", []
+    if pages.lower().endswith(HTML_NAMES):
+        return [], os.path.dirname(os.path.abspath(pages)), [os.path.basename(pages)]
+    if not pages.lower().endswith(_LIST_NAMES):
+        raise ValueError(f"{pages}: expected a folder, a .warc or .warc.gz, .html, or a list of WARC files (.paths)")
+    return _listed(pages), "", []
+
+
+def _listed(path: str) -> list[str]:
+    folder, places = os.path.dirname(os.path.abspath(path)), []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if place := line.strip():
+                if not is_warc_name(place.partition("?")[0]):
+                    raise ValueError(f"{path}, line {number}: expected the path or URL of a .warc or .warc.gz")
+                places.append(place if "://" in place else os.path.join(folder, place))
+                if "://" not in place and not os.path.isfile(places[-1]):
+                    raise ValueError(f"{path}, line {number}: no file {place}")
+    return places
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    for current, folders, files in os.walk(folder):
+        folders.sort()
+        for name in files:
+            whole = os.path.join(current, name)
+            if not os.path.islink(whole):
+                yield os.path.relpath(whole, folder)
+
+
+def _state(root: str, names: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(os.fsencode(name) + b"\0")
+        if "://" not in name:
+            status = os.stat(os.path.join(root, name))
+            digest.update(f"{status.st_size} {status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,74 @@
+"""The Beam pipelines: units are the elements; each worker does a unit from end to end and writes its part.
+
+Create(units) | Reshuffle | DoUnits | count
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineRunner
+
+from roibeam.pipelines.collection.running import page_job as _page_job  # noqa: F401  workers import it with this file
+from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, run_pipeline
+from roibeam.pipelines.extract.shard.running_shards import running_shard, shards_must_stop
+
+PIPELINE = __name__  # for workers to import before they have threads
+METRICS = "roibeam-collect"
+U = TypeVar("U", contravariant=True)
+
+
+class UnitJob(Protocol[U]):
+    """What is done with a unit; picklable. Doing a finished one again costs nothing."""
+
+    def is_done(self, unit: U) -> bool: ...
+
+    def do(self, unit: U) -> None: ...
+
+
+class DoUnits(beam.DoFn):
+    """Unit -> 1, once its part is written."""
+
+    def __init__(self, job: UnitJob) -> None:
+        self._job = job
+
+    def process(self, unit: object) -> Iterator[int]:
+        if not self._job.is_done(unit):
+            if shards_must_stop():
+                raise RuntimeError("stopped with the run")
+            with running_shard():
+                self._job.do(unit)
+            Metrics.counter(METRICS, "units").inc()
+        yield 1
+
+
+def run_units(job: UnitJob, units: Sequence[object], choice: RunnerChoice) -> None:
+    """Does all units that are not done, on the runner that was asked for.
+
+    Raises:
+        ValueError, OSError, RuntimeError: whatever stopped a worker.
+    """
+    missing = [unit for unit in units if not job.is_done(unit)]
+    if missing:
+        run_pipeline(
+            functools.partial(_pipeline, job, missing), choice, preload=PIPELINE, device="cpu", namespace=METRICS
+        )
+
+
+def _pipeline(
+    job: UnitJob, units: Sequence[object], options: PipelineOptions, runner: PipelineRunner | None
+) -> beam.Pipeline:
+    pipeline = beam.Pipeline(runner=runner, options=options)
+    _ = (
+        pipeline
+        | "Units" >> beam.Create(list(units))
+        | "Spread" >> beam.Reshuffle()
+        | "Do" >> beam.ParDo(DoUnits(job))
+        | "Count" >> beam.CombineGlobally(sum).without_defaults()
+    )
+    return pipeline

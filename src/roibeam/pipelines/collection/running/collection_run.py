@@ -1,0 +1,200 @@
+"""One collection from the driver's side:
+
+    check -> units of pages -> [Beam: steps 1 to 4] -> list of images -> download -> [Beam: steps 5 and 6]
+          -> aggregation -> pairs, tables, photos -> report.html -> collection.json, last
+
+Run again it does what is missing. What it gives does not depend on workers or runner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import write_json_atomically
+from roibeam.features.folders.folder_lock import store_lock
+from roibeam.pipelines.collection.choosing.aggregation import DroppedPair, aggregate
+from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationImages
+from roibeam.pipelines.collection.pair import Pair
+from roibeam.pipelines.collection.reading.page_units import PageUnit
+from roibeam.pipelines.collection.reasons import STEP_OF, Reason, Step
+from roibeam.pipelines.collection.running.beam_collection import run_units
+from roibeam.pipelines.collection.running.fetch import Fetch, fetch_images, gather, picture_units
+from roibeam.pipelines.collection.running.outputs import write_pairs
+from roibeam.pipelines.collection.running.page_job import PageJob
+from roibeam.pipelines.collection.running.part import Counts, read_counts, read_rows
+from roibeam.pipelines.collection.running.picture_job import PictureJob, pair_from_json
+from roibeam.pipelines.collection.running.report import write_report
+from roibeam.pipelines.collection.running.request import CollectRequest, work_state
+from roibeam.pipelines.collection.thresholds import Thresholds
+from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.sources.download.download_run import DownloadOptions
+
+log = logging.getLogger(__name__)
+SUMMARY_NAME, STATE_NAME, WORK_NAME = "collection.json", "state.json", "work"
+PAGES_NAME, PICTURES_NAME = "pages", "pictures"
+FORMAT, VERSION = "roibeam-collection", 1
+OFF_PICTURES = "step off: natural pictures (no judge; roibeam collect train-images makes one)"
+OFF_PAIRS = "step off: semantic score (no judge; roibeam collect train-pairs makes one)"
+OFF_NSFW = "step off: porn and racy pictures (--no-nsfw)"
+OFF_EVALUATION = "no evaluation image is left out: name them with --held-out or --held-out-images"
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a run found.
+
+    Attributes:
+        pages, fetch, pictures: counts of steps 1 to 4, of the fetch, and of steps 5 and 6.
+        kept, dropped: by aggregation.
+        notes: steps that are off, for people.
+        digest: of the kept pairs, without paths: equal for any number of workers.
+    """
+
+    pages: Counts
+    fetch: Counts
+    pictures: Counts
+    kept: Sequence[Pair]
+    dropped: Sequence[DroppedPair]
+    notes: tuple[str, ...]
+    digest: str
+
+    def reasons(self) -> dict[Step, Counter[str]]:
+        """Dropped ones by step and reason: pages in the first four, images in the others."""
+        found: dict[Step, Counter[str]] = {step: Counter() for step in Step}
+        for counts in (self.pages, self.fetch, self.pictures):
+            for reason, count in counts.reasons.items():
+                found[STEP_OF[Reason(reason)]][reason] += count
+        for each in self.dropped:
+            found[STEP_OF[each.reason]][each.reason.value] += 1
+        return found
+
+    def mean_words(self) -> float:
+        """Of the kept texts; the paper's is 13."""
+        return sum(len(pair.text.text.split()) for pair in self.kept) / max(len(self.kept), 1)
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON: what collection.json holds."""
+        return {
+            "format": FORMAT, "version": VERSION, "pages": self.pages.taken, "candidates": self.pages.kept,
+            "images": self.fetch.taken, "fetched": self.fetch.kept, "pairs": len(self.kept),
+            "mean_words": round(self.mean_words(), 2), "digest": self.digest, "notes": list(self.notes),
+            "dropped": {step.value: dict(sorted(counts.items())) for step, counts in self.reasons().items()},
+            "dropped_texts": dict(sorted(self.pages.text_reasons.items())),
+        }  # fmt: skip
+
+
+def run_collection(
+    request: CollectRequest, choice: RunnerChoice, *, tell: Callable[[str], None] = log.info
+) -> Collection:
+    """Does what `roibeam collect run` does.
+
+    Args:
+        tell: called with each remark for the user, a line.
+    Raises:
+        ValueError: one line for the user, before anything is written where possible.
+        LocalFaultError, OSError, RuntimeError: a fault of this machine or of a worker; what is done is kept.
+    """
+    thresholds = request.check()
+    units = request.units()
+    out = request.out
+    evaluation = EvaluationImages(
+        request.held_out, request.held_out_images, max_bits=thresholds.aggregation.max_phash_bits
+    )
+    _check_folder(out)
+    (out / WORK_NAME).mkdir(parents=True, exist_ok=True)
+    with store_lock(out, held="another run is writing this collection"):
+        _check_state(out, work_state(thresholds, request.base_url, (unit.state for unit in units)))
+        notes = _notes(request)
+        for note in notes:
+            tell(note)
+        tell(f"pages in {counted(len(units), 'unit')} of work")
+        job = PageJob(str(out / WORK_NAME / PAGES_NAME), thresholds)
+        run_units(job, units, choice)
+        pages = read_counts(out / WORK_NAME / PAGES_NAME, len(units))
+        fetch = gather(out / WORK_NAME, out / WORK_NAME / PAGES_NAME, len(units))
+        fetched, pictures, pairs = _pictures(request, thresholds, fetch, choice, tell)
+        kept, dropped = aggregate(pairs, thresholds.aggregation, evaluation.names)
+        done = Collection(pages, fetched, pictures, kept, dropped, notes, _digest(kept))
+        (out / SUMMARY_NAME).unlink(missing_ok=True)
+        write_pairs(out, kept, dropped)
+        write_report(out, done.summary(), done.pages, done.fetch, done.pictures, kept, dropped)
+        write_json_atomically(out / SUMMARY_NAME, done.summary())
+        return done
+
+
+def _pictures(
+    request: CollectRequest, thresholds: Thresholds, fetch: Fetch, choice: RunnerChoice, tell: Callable[[str], None]
+) -> tuple[Counts, Counts, list[Pair]]:
+    """Counts of the fetch and of the pictures, and the pairs that passed."""
+    num_images = fetch.num_images
+    tell(f"{counted(num_images, 'image')} to fetch")
+    if not num_images:
+        return Counts(), Counts(), []
+    options = DownloadOptions(
+        request.limits, request.allow_private, request.retry_dead_letters, 0, request.user_agent, request.as_json
+    )
+    fetch_images(fetch, request.limits, options, larger_than_px=thresholds.picture.larger_than_px)
+    units, fetched = picture_units(fetch)
+    folder = request.out / WORK_NAME / PICTURES_NAME
+    job = PictureJob(
+        str(folder), thresholds.picture, request.judges, request.judges_state, request.is_nsfw_checked,
+        request.limits.max_pixels,
+    )  # fmt: skip
+    run_units(job, units, choice)
+    return fetched, read_counts(folder, len(units)), [pair_from_json(row) for row in read_rows(folder, len(units))]
+
+
+def dry_run(request: CollectRequest) -> tuple[list[PageUnit], int]:
+    """The units of a run and the bytes of those on this machine; nothing is written.
+
+    Raises:
+        ValueError: as of `run_collection`.
+    """
+    request.check()
+    units = request.units()
+    _check_folder(request.out)
+    sizes = (Path(unit.root, name).stat().st_size for unit in units for name in unit.names if "://" not in name)
+    return units, sum(sizes)
+
+
+def _notes(request: CollectRequest) -> tuple[str, ...]:
+    judges = request.judges
+    off = [
+        (OFF_NSFW, not request.is_nsfw_checked),
+        (OFF_PICTURES, judges is None or not judges.has_picture_judge),
+        (OFF_PAIRS, judges is None or not judges.has_pair_judge),
+        (OFF_EVALUATION, not request.held_out and not request.held_out_images),
+    ]
+    return tuple(note for note, is_off in off if is_off)
+
+
+def _check_folder(out: Path) -> None:
+    if out.is_dir() and not (out / WORK_NAME).is_dir() and any(path.name != ".lock" for path in out.iterdir()):
+        raise ValueError(f"{out}: is not empty and holds no collection; name a new folder")
+
+
+def _check_state(out: Path, state: str) -> None:
+    path = out / WORK_NAME / STATE_NAME
+    if not path.is_file():
+        write_json_atomically(path, {"format": FORMAT, "version": VERSION, "state": state})
+    elif read_json_object(path).get("state") != state:
+        raise ValueError(
+            f"{out}: holds a collection of other pages (or of these before they changed), or with other thresholds of "
+            f"page, language, image, text or size; name a new folder"
+        )
+
+
+def _digest(kept: Sequence[Pair]) -> str:
+    digest = hashlib.sha256()
+    for pair in kept:
+        fields = (pair.pair_id, pair.text.text, pair.text.source.value, pair.picture.url, pair.picture.sha256)
+        digest.update("\0".join((*fields, pair.page_url, repr(pair.score))).encode() + b"\n")
+    return digest.hexdigest()

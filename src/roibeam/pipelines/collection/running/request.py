@@ -1,0 +1,131 @@
+"""What a collection is asked: looked at before anything heavy is imported, or written."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from roibeam.pipelines.collection.judges import Judges
+from roibeam.pipelines.collection.reading.html_pages import NOWHERE
+from roibeam.pipelines.collection.reading.page_units import PageUnit, plan_units
+from roibeam.pipelines.collection.thresholds import Thresholds
+from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
+from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.sources.download.limits import DownloadLimits
+
+# What the extra `collect` brings: the module that is imported, what it is for.
+_READING = {"selectolax": "pages", "fastwarc": "WARC files", "py3langid": "languages", "wordfreq": "known words"}
+_NSFW = {"nudenet": "porn", "onnxruntime": "porn"}
+
+
+@dataclass(frozen=True)
+class CollectRequest:
+    """
+    Attributes:
+        pages: as of `plan_units`.
+        out: folder of this machine, or one that all workers see.
+        base_url: what stands before the path of an HTML file.
+        settings: "section.field=value" each, of `Thresholds`.
+        held_out: RULE=FILE each, see `HeldOut`.
+        held_out_images: folders of evaluation images.
+        judges: of pictures and pairs; None for none.
+        judges_state: digest of what the judges read, see `files_state`.
+        is_nsfw_checked: whether pictures are looked at for porn.
+        limits: of the download; `min_side` is set by the thresholds.
+        allow_private, user_agent, retry_dead_letters: of the download.
+        as_json: progress as JSON lines on standard output.
+    """
+
+    pages: str
+    out: Path
+    base_url: str = NOWHERE
+    settings: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
+    held_out_images: tuple[str, ...] = ()
+    judges: Judges | None = None
+    judges_state: str = ""
+    is_nsfw_checked: bool = True
+    limits: DownloadLimits = field(default_factory=DownloadLimits)
+    allow_private: tuple[str, ...] = ()
+    user_agent: str | None = None
+    retry_dead_letters: bool = False
+    as_json: bool = False
+
+    def with_judges(self, judges: Judges, state: str) -> CollectRequest:
+        """This request with judges; `state` is the digest of what they read."""
+        return replace(self, judges=judges, judges_state=state)
+
+    def thresholds(self) -> Thresholds:
+        """Those of the paper and ours, with `settings` applied.
+
+        Raises:
+            ValueError: for a setting that there is not, or of another kind.
+        """
+        plain = Thresholds()
+        sections = {each.name: getattr(plain, each.name) for each in fields(plain)}
+        return replace(plain, **apply_overrides(sections, self.settings))
+
+    def check(self) -> Thresholds:
+        """
+        Raises:
+            ValueError: one line with all that is wrong: files, settings, packages that are missing.
+        """
+        need_packages(_READING | (_NSFW if self.is_nsfw_checked else {}))
+        named = NamedFiles()
+        if "://" not in self.pages:
+            named.need("PAGES", self.pages)
+        for folder in self.held_out_images:
+            named.need("--held-out-images", folder, FOLDER)
+        named.need_output_folder(self.out)
+        named.look(self._check_base_url)
+        thresholds = named.look(self.thresholds)
+        named.check()
+        assert thresholds is not None
+        return thresholds
+
+    def units(self) -> list[PageUnit]:
+        """The pages, cut into units.
+
+        Raises:
+            ValueError: as of `plan_units`.
+        """
+        return plan_units(self.pages, base_url=self.base_url)
+
+    def _check_base_url(self) -> None:
+        parts = urlsplit(self.base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not self.base_url.endswith("/"):
+            raise ValueError(f"--base-url {self.base_url!r}: expected http:// or https:// and a path that ends in /")
+
+
+def need_packages(modules: dict[str, str]) -> None:
+    """
+    Args:
+        modules: name -> what it is for.
+    Raises:
+        ValueError: naming those that are not installed, and how to install them.
+    """
+    missing = [f"{name} ({use})" for name, use in modules.items() if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"collect needs {', '.join(missing)}, not installed here: pip install 'roibeam[collect]'")
+
+
+def work_state(thresholds: Thresholds, base_url: str, units: Iterable[str]) -> str:
+    """Digest of all that decides which images are fetched: with another, a folder holds another collection."""
+    settings = {
+        name: each for name, each in asdict(thresholds).items() if name in ("page", "language", "image", "text")
+    }
+    side = thresholds.picture.larger_than_px
+    return hashlib.sha256(json.dumps([settings, side, base_url, list(units)], sort_keys=True).encode()).hexdigest()[:32]
+
+
+def files_state(paths: Iterable[Path | str | None], words: Iterable[str | None] = ()) -> str:
+    """Digest of the content of files and of some words; None stands for nothing given."""
+    digest = hashlib.sha256(json.dumps(list(words)).encode())
+    for path in paths:
+        digest.update(b"-" if path is None else hashlib.sha256(Path(path).read_bytes()).digest())
+    return digest.hexdigest()[:32]

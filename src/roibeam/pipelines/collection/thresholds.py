@@ -1,0 +1,86 @@
+"""Every threshold of every step, in one place. The paper prints two: English pages, and over 300 px both ways.
+
+All others are ours; the peers' published ones that they lean on are named (DataComp: arXiv:2304.14108, its
+`baselines/apply_filter.py`; OBELICS: arXiv:2306.16527).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class PageThresholds:
+    """Step 1, ours: a page over `max_bytes` is dropped unparsed; one that takes over `max_seconds` is dropped too."""
+
+    max_bytes: int = 10_000_000
+    max_seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class LanguageThresholds:
+    """Step 2. `language` is the paper's. Ours: at least `min_chars` of visible text, of which the detector reads the
+    first `read_chars`, and is sure by at least `min_score` (0..1)."""
+
+    language: str = "en"
+    min_score: float = 0.8
+    min_chars: int = 40
+    read_chars: int = 1000
+
+
+@dataclass(frozen=True)
+class ImageThresholds:
+    """Step 3, all ours: an image dominates its page from a score of `min_score` on. A declared side below
+    `min_declared_px` or an aspect over `max_declared_aspect` (DataComp: 3) rules it out."""
+
+    min_score: float = 1.0
+    min_declared_px: int = 100
+    max_declared_aspect: float = 3.0
+    near_chars: int = 400  # of the block of text that is nearest
+    near_sentences: int = 3
+
+
+@dataclass(frozen=True)
+class TextThresholds:
+    """Step 4, all ours. Words 3 to 50 (DataComp: more than 2 words and 5 characters; LAIT's mean is 13)."""
+
+    min_words: int = 3
+    max_words: int = 50
+    min_chars: int = 6
+    max_chars: int = 400
+    min_letter_share: float = 0.6  # of characters that are not blanks
+    max_number_share: float = 0.5  # words that hold a digit
+    max_repeat_share: float = 0.5  # words that stood before; only from 4 words on
+    max_unknown_share: float = 0.3
+    unknown_zipf: float = 1.5  # a word of a lower Zipf frequency (wordfreq) is unknown
+
+
+@dataclass(frozen=True)
+class PictureThresholds:
+    """Step 5. `larger_than_px` is the paper's: each side must be larger. Ours: a score `nsfw` of `max_nsfw` drops, and
+    `racy` of `max_racy`; 1.01 drops none, since that classifier calls parts of dressed bodies racy."""
+
+    larger_than_px: int = 300
+    max_nsfw: float = 0.5
+    max_racy: float = 1.01
+
+
+@dataclass(frozen=True)
+class AggregationThresholds:
+    """Step 7. The paper has both rules and no number: a text of more than `max_images_per_text` images goes with all
+    its pairs; pictures whose perceptual hashes differ in at most `max_phash_bits` of 64 are one image."""
+
+    max_images_per_text: int = 10
+    max_phash_bits: int = 4
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """All of them, by step; `--set text.min_words=4` changes one."""
+
+    page: PageThresholds = field(default_factory=PageThresholds)
+    language: LanguageThresholds = field(default_factory=LanguageThresholds)
+    image: ImageThresholds = field(default_factory=ImageThresholds)
+    text: TextThresholds = field(default_factory=TextThresholds)
+    picture: PictureThresholds = field(default_factory=PictureThresholds)
+    aggregation: AggregationThresholds = field(default_factory=AggregationThresholds)

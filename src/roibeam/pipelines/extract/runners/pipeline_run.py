@@ -1,0 +1,129 @@
+"""A Beam pipeline run to its end on the runner that was asked for: local, portable, Flink, or any that Beam has."""
+
+from __future__ import annotations
+
+import functools
+import json
+import urllib.error
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import grpc
+import lmdb
+from apache_beam.metrics import MetricsFilter
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, PortableOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.runner import PipelineRunner
+from apache_beam.transforms.environments import ExternalEnvironment
+
+from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
+from roibeam.pipelines.extract.runners.option_sets import pipeline_options
+from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, run_with_workers
+from roibeam.pipelines.extract.shard.running_shards import stopping_with_the_caller
+
+STOP_SECONDS = 6.0  # for dropping the work in hand after Ctrl-C; a detector call is not waited for
+
+# The pipeline, not yet run; the runner None means the one that the options name.
+BuildPipeline = Callable[[PipelineOptions, PipelineRunner | None], beam.Pipeline]
+
+
+@dataclass(frozen=True)
+class RunnerChoice:
+    """Attributes:
+    runner: see `option_sets`.
+    beam_args: further Beam pipeline options, as on its command line.
+    workers: processes of the local runner; 1 means this one.
+    pool_token_file: see `pipeline_options`.
+    """
+
+    runner: str = "local"
+    beam_args: tuple[str, ...] = ()
+    workers: int = 1
+    pool_token_file: str | None = None
+
+
+def run_pipeline(
+    build: BuildPipeline, choice: RunnerChoice, *, preload: str, device: str, namespace: str
+) -> dict[str, Any]:
+    """Runs the pipeline that `build` makes to its end.
+
+    Args:
+        preload: the module whose pipeline it is, for workers to import before they have threads.
+        device: that its workers compute on, see `pipeline_options`.
+        namespace: of the metrics to return.
+    Returns:
+        What Beam counted, by name: numbers, and {"count", "sum", "min", "max"} of distributions. Committed values
+        where the runner tells them, attempted ones elsewhere.
+    Raises:
+        ValueError: for an option that Beam does not know.
+        OSError, ValueError, RuntimeError: whatever stopped a worker.
+    """
+    options = pipeline_options(
+        choice.runner, choice.beam_args, preload=preload, device=device, pool_token_file=choice.pool_token_file
+    )
+    run = functools.partial(_run, namespace)
+    try:
+        with stopping_with_the_caller(STOP_SECONDS):
+            if choice.runner == "local" and choice.workers == 1:
+                # The DirectRunner by name would first try to download Prism; the engine it falls back to is named.
+                return run(build(options, FnApiRunner()))
+            elif choice.runner == "local":
+                return run_with_workers(
+                    lambda pool: run(_local_pipeline(build, options, choice.workers, pool)), preload=preload
+                )
+            elif choice.runner == "portable" and options.view_as(PortableOptions).environment_config is None:
+                return run_with_workers(lambda pool: run(_portable_pipeline(build, options, pool)), preload=preload)
+            elif choice.runner == "flink":
+                with ended_with_the_run(options):
+                    return run(build(options, None))
+            else:
+                return run(build(options, None))
+    except Exception as error:
+        raise _cause(error) from None
+
+
+def _run(namespace: str, pipeline: beam.Pipeline) -> dict[str, Any]:
+    result = pipeline.run()
+    result.wait_until_finish()
+    found = result.metrics().query(MetricsFilter().with_namespace(namespace))
+    counters = {one.key.metric.name: one.result for one in found["counters"]}
+    distributions = {
+        one.key.metric.name: {name: getattr(one.result, name) for name in ("count", "sum", "min", "max")}
+        for one in found["distributions"]
+    }
+    return {**counters, **distributions}
+
+
+def _local_pipeline(build: BuildPipeline, options: PipelineOptions, workers: int, pool: WorkerPool) -> beam.Pipeline:
+    """On Beam's local engine with so many processes of the pool."""
+    options.view_as(DirectOptions).direct_num_workers = workers
+    return build(options, FnApiRunner(ExternalEnvironment(pool.address, pool.params)))
+
+
+def _portable_pipeline(build: BuildPipeline, options: PipelineOptions, pool: WorkerPool) -> beam.Pipeline:
+    """Through the interfaces that clusters have: a job service, and workers of the pool."""
+    options.view_as(PortableOptions).environment_config = json.dumps({"url": pool.address, "params": pool.params})
+    return build(options, None)
+
+
+def _cause(error: Exception) -> BaseException:
+    """What went wrong in the worker; Beam wraps it into a RuntimeError whose text is the whole traceback."""
+    cause = error.__context__
+    unreached = next((one for one in (error, cause) if isinstance(one, urllib.error.URLError)), None)
+    if unreached is not None:
+        return OSError(
+            f"Beam could not fetch its job server ({unreached.reason}); hand over the jar: "
+            f"-- --flink_job_server_jar=FILE (`make flink-packages` makes one), or --spark_job_server_jar=FILE"
+        )
+    if isinstance(error, grpc.RpcError):
+        return OSError(
+            "Beam's job service hung up: has its process died? A job on a cluster may go on without it; "
+            "when that has ended, or was cancelled, the same command does what is missing"
+        )
+    if isinstance(cause, lmdb.Error):
+        return OSError(f"cannot write the store: {cause}")
+    if isinstance(cause, OSError | ValueError | RuntimeError | KeyboardInterrupt):
+        return cause
+    return error

@@ -1,0 +1,218 @@
+"""Collection, steps 1 to 4: pages of every kind in, an image with texts or a reason out."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from warc_files import write_warc
+
+from roibeam.pipelines.collection.looking.charset import decode_page
+from roibeam.pipelines.collection.looking.document import web_url
+from roibeam.pipelines.collection.looking.page_process import PageProcess
+from roibeam.pipelines.collection.looking.page_steps import PageOutcome, look_into, outcome_from_json, outcome_to_json
+from roibeam.pipelines.collection.looking.text_rules import clean_text, text_reason
+from roibeam.pipelines.collection.page import Page
+from roibeam.pipelines.collection.pair import TextSource
+from roibeam.pipelines.collection.reading.broken import BrokenPage
+from roibeam.pipelines.collection.reading.page_units import plan_units
+from roibeam.pipelines.collection.reading.warc_pages import read_warc
+from roibeam.pipelines.collection.reasons import STEP_OF, Reason
+from roibeam.pipelines.collection.thresholds import PageThresholds, TextThresholds, Thresholds
+
+LIMITS = Thresholds()
+TEXT = "<p>The dog is an animal that people keep at home, and it likes to run in the park every day.</p>"
+IMAGE = "<img src=dog.jpg alt='a brown dog running in the park'>"
+GOOD = f"<html><body><main>{TEXT}{IMAGE}</main></body></html>"
+
+
+def look(html: str | bytes, *, robots: tuple[str, ...] = (), url: str = "http://a.org/x/") -> PageOutcome:
+    body = html.encode() if isinstance(html, str) else html
+    return look_into(Page(url, body, None, robots), LIMITS)
+
+
+def test_every_reason_belongs_to_one_step() -> None:
+    assert set(STEP_OF) == set(Reason)
+
+
+def test_a_page_gives_its_dominant_image_with_texts_and_sources() -> None:
+    page = f"""<head><meta property="og:description" content="All about dogs and their daily walk"></head><body>
+      <nav><img src=/logo.png width=400 height=400 alt="the logo of our fine site"></nav>
+      <main>{TEXT}<figure><img src="../img/dog.jpg#top" srcset="s.jpg 320w, ../img/large.jpg 1280w" width=640 height=480
+      alt="a brown&nbsp;dog running in the park" title="a dog in the park"><figcaption>Photo: A dog runs on green grass
+      (photo by Bob)</figcaption></figure><p>Dogs run fast. They like to play with balls.</p></main>"""
+    outcome = look(page)
+    assert (
+        outcome.candidate is not None and outcome_from_json(json.loads(json.dumps(outcome_to_json(outcome)))) == outcome
+    )
+    image = outcome.candidate.image
+    assert (image.url, image.found_by) == ("http://a.org/img/large.jpg", "srcset")
+    assert (image.declared_width, image.declared_height) == (640, 480)
+    assert [(text.source, text.text) for text in image.texts] == [
+        (TextSource.ALT, "a brown dog running in the park"),
+        (TextSource.FIGCAPTION, "A dog runs on green grass"),
+        (TextSource.TITLE, "a dog in the park"),
+        (TextSource.OG_DESCRIPTION, "All about dogs and their daily walk"),
+        (TextSource.NEAR, "Dogs run fast."),
+        (TextSource.NEAR, "They like to play with balls."),
+    ]
+
+
+@pytest.mark.parametrize(
+    "page, reason",
+    [
+        ("<p>hi</p>", Reason.TOO_LITTLE_TEXT),
+        ("<p>Der Hund ist ein Tier, das die Menschen zu Hause halten, und er rennt gern jeden Tag im Park.</p>" + IMAGE,
+         Reason.OTHER_LANGUAGE),
+        (TEXT, Reason.NO_IMAGE),
+        (TEXT + "<img src='data:image/png;base64,AAAA'><img src='javascript:alert(1)'><img src='file:///etc/passwd'>",
+         Reason.NO_IMAGE),
+        (TEXT + "<nav><img src=logo.png></nav><img src=a.jpg width=20 height=20>", Reason.NO_DOMINANT_IMAGE),
+        (TEXT + "<img src=a.jpg alt='a wide banner of nothing' width=900 height=90>", Reason.NO_DOMINANT_IMAGE),
+        (f"<main><img src=a.jpg alt=IMG_2031.jpg width=500 height=500><h2>Dogs</h2>{TEXT * 3}</main>", Reason.NO_TEXT),
+        ("<meta name=robots content='index, noimageai'>" + GOOD, Reason.PAGE_OPTED_OUT),
+    ],
+)  # fmt: skip
+def test_a_page_without_a_pair_says_why(page: str, reason: Reason) -> None:
+    assert look(page).reason is reason
+
+
+def test_a_page_may_opt_out_by_header() -> None:
+    assert look(GOOD, robots=("otherbot: noai",)).candidate is not None
+    assert look(GOOD, robots=("noai",)).reason is Reason.PAGE_OPTED_OUT
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("a golfer sitting at the edge of sand trap head in hands", None),  # the paper's own samples
+        ("one year old boy playing with snap puzzles", None),
+        ("a young boy with cochlear implant reading a book", None),
+        ("two dogs", Reason.TOO_SHORT),
+        ("IMG_2031.JPG", Reason.FILE_NAME),
+        ("a dog " * 30, Reason.TOO_LONG),
+        ("see more dogs at www.dogs.com today", Reason.URL_OR_EMAIL),
+        ("write to bob@dogs.org about dogs", Reason.URL_OR_EMAIL),
+        ("buy now the best dog food here", Reason.SPAM_WORD),
+        ("click here to enlarge the image", Reason.BOILERPLATE),
+        ("2019-04-03 12:30 640x480 3 of 20", Reason.NUMBERS),
+        ("A DOG RUNS IN THE PARK", Reason.CAPITALS),
+        ("dog dog dog dog dog dog park", Reason.REPEATED_WORDS),
+        ("<b>a dog</b> runs in the park", Reason.MARKUP),
+        ("qwfp zxcvq jluyk ghwmq runs", Reason.UNKNOWN_WORDS),
+        ("★ ★ ★ ★ ★ dog ★ ★ ★", Reason.NOISE),
+        ("a hot nude girl on the beach", Reason.ADULT_WORD),
+    ],
+)
+def test_text_rules(text: str, reason: Reason | None) -> None:
+    assert text_reason(clean_text(text), TextThresholds()) is reason
+
+
+def test_texts_lose_what_nobody_sees_and_credits() -> None:
+    assert clean_text("a\x00 dog\u202e runs\u200b\n fast (Photo: AP)") == "a dog runs fast"
+    assert clean_text("Figure 3: a dog on grass | Photo by Bob Smith") == "a dog on grass"
+
+
+def test_charsets_that_lie_are_survived() -> None:
+    assert decode_page("café".encode(), "no-such-charset") == "café"
+    assert decode_page("café".encode("latin-1"), None) == "café"
+    assert decode_page(b"\xff\xfea\x00", "utf-8") == "a"
+    assert decode_page(b"<meta charset=utf-16>caf\xc3\xa9", None).endswith("café")
+    assert decode_page(b"x+AD0-y", "utf-7") == "x+AD0-y"  # no page's encoding, and a known attack
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["javascript:alert(1)", "data:image/png;base64,AA", "file:///etc/passwd", "ftp://a.org/a.jpg", "http://u:p@a.org/a.jpg",
+     "http://[::1", "http://a.org:99999999/x", "//", "\x00", "a\u202e.jpg", "x" * 5000],
+)  # fmt: skip
+def test_addresses_that_cannot_be_fetched_are_none(reference: str) -> None:
+    assert web_url("http://a.org/", reference) is None or reference == "//"
+
+
+@pytest.mark.slow  # its process starts three times
+def test_hostile_pages_cost_themselves_alone() -> None:
+    """A parser in its own process, with a time limit: what stalls or kills it is one page of the run."""
+    limits = Thresholds(page=PageThresholds(max_bytes=2_000_000, max_seconds=0.7))
+    pages = {
+        "good": GOOD,
+        "attributes": "<p " + " ".join(f"a{number}=1" for number in range(40_000)) + ">",  # quadratic in the parser
+        "large": "x" * 2_000_001,
+        "data": f"<img src='data:image/png;base64,{'A' * 1_900_000}'>{GOOD}",
+        "entities": f'<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;&a;">]>{GOOD}&c;',
+        "script": f"<script>while(1){{}}</script>{GOOD}",
+        "nul": "\0" * 500 + GOOD,
+        "depth": "<div>" * 3000 + GOOD,
+    }
+    with PageProcess(limits) as process:
+        found = list(process.outcomes(Page(f"http://a.org/{name}", body.encode()) for name, body in pages.items()))
+    reasons = dict(zip(pages, (outcome.reason for outcome in found), strict=True))
+    assert reasons.pop("attributes") is Reason.PARSE_FAILED and reasons.pop("large") is Reason.TOO_LARGE
+    assert set(reasons.values()) == {None}, reasons
+
+
+PAGES = [(f"http://a.org/{number}", GOOD.replace("brown", f"brown {number}").encode()) for number in range(5)]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_warc_of_warcio_comes_back(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / ("a.warc.gz" if packed else "a.warc")
+    path.write_bytes(write_warc(PAGES, packed=packed, encoded={2}))
+    found = list(read_warc(str(path), max_bytes=10_000))
+    assert [(page.url, page.body) for page in found if isinstance(page, Page)] == PAGES
+    assert all(isinstance(page, Page) and page.charset == "utf-8" and page.robots == ("all",) for page in found)
+    cut = [page for page in read_warc(str(path), max_bytes=100) if isinstance(page, Page)]
+    assert [len(page.body) for page in cut] == [101] * 5  # the one that is packed too: no bomb goes off
+
+
+def test_a_damaged_record_costs_itself(tmp_path: Path) -> None:
+    data = bytearray(write_warc(PAGES, packed=True))
+    starts = [at for at in range(len(data)) if data[at : at + 3] == b"\x1f\x8b\x08"]
+    second = starts[-4]
+    data[second + 20 : second + 40] = bytes(20)
+    (tmp_path / "a.warc.gz").write_bytes(data)
+    found = list(read_warc(str(tmp_path / "a.warc.gz"), max_bytes=10_000))
+    assert [page.url for page in found if isinstance(page, Page)] == [PAGES[at][0] for at in (0, 2, 3, 4)]
+    assert [page.reason for page in found if isinstance(page, BrokenPage)] == [Reason.BROKEN_RECORD]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"<html>no WARC</html>" * 50, bytes(5000), gzip.compress(b"WARC/1.0\r\nfoo"), b"WARC/1.0\r\n\r\n\r\n"],
+    ids=["empty", "html", "zeros", "cut", "bare"],
+)
+def test_what_is_no_warc_is_counted_and_no_crash(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.warc.gz").write_bytes(content)
+    assert all(isinstance(page, BrokenPage) for page in read_warc(str(tmp_path / "a.warc.gz"), max_bytes=1000))
+
+
+def test_units_follow_names_and_no_links(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "secret.html").write_text(GOOD)
+    for name in ("b/z.html", "a.htm", "c.txt"):
+        (tmp_path / "b" / name.replace("/", "_")).write_text(GOOD)
+    (tmp_path / "b" / "out.html").symlink_to(tmp_path / "secret.html")
+    (tmp_path / "b" / "x.warc").write_bytes(write_warc(PAGES, packed=False))
+    units = plan_units(str(tmp_path / "b"), base_url="http://h.org/")
+    assert [unit.names for unit in units] == [(str(tmp_path / "b" / "x.warc"),), ("a.htm", "b_z.html")]
+    urls = [page.url for page in units[1].pages(max_bytes=10_000) if isinstance(page, Page)]
+    assert urls == ["http://h.org/a.htm", "http://h.org/b_z.html"]
+
+
+def saved_pages() -> Iterator[Path]:
+    """Real HTML inside installed packages (documentation, report templates)."""
+    for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")):
+        yield from sorted(Path(folder).rglob("*.html"))[:40]
+
+
+def test_real_html_goes_through() -> None:
+    pages = [Page(f"http://a.org/{number}", path.read_bytes()) for number, path in enumerate(saved_pages())]
+    pages.append(Page("http://a.org/", io.BytesIO(GOOD.encode()).read()))
+    outcomes = [look_into(page, LIMITS) for page in pages]
+    assert all((outcome.candidate is None) == (outcome.reason is not None) for outcome in outcomes)
+    assert outcomes[-1].candidate is not None

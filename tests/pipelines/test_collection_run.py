@@ -1,0 +1,232 @@
+"""`roibeam collect run` whole: a small site on loopback in, pairs out; every worker count gives the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from toy_web_server import serve_toy_web
+from warc_files import write_warc
+
+from roibeam.pipelines.collection.choosing.aggregation import aggregate, normalised
+from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationImages
+from roibeam.pipelines.collection.pair import CandidateText, Pair, Picture, TextSource, pair_id
+from roibeam.pipelines.collection.pictures.nsfw import nsfw_scores
+from roibeam.pipelines.collection.pictures.perceptual_hash import differing_bits, perceptual_hash
+from roibeam.pipelines.collection.reasons import Reason
+from roibeam.pipelines.collection.running.request import need_packages
+from roibeam.pipelines.collection.thresholds import AggregationThresholds
+from roibeam.pipelines.sources.source_kinds import open_source
+
+Cli = Callable[..., Any]
+BLOCK = "The dog is an animal that people keep at home, and it likes to run in the park every day."
+TEXT = f"<p>{BLOCK}</p>"
+TEXTS = {
+    "brown": "a brown dog running in the park",
+    "white": "a white cat sleeping on the old chair",
+    "bird": "<script>alert(1)</script>a small bird sits on the branch & sings",
+    "tiny": "a tiny picture of a green boat",
+    "gone": "a picture that nobody can find again",
+    "optout": "a horse on the field that must not be taken",
+    "inside": "a machine inside the private network",
+}
+
+
+def photo(seed: int, height: int = 320, width: int = 400) -> np.ndarray:
+    small = np.random.default_rng(seed).integers(0, 255, (8, 10, 3), dtype=np.uint8)
+    return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A folder of pages, a folder with a WARC of them, and the address at which their pictures are."""
+    web = tmp_path_factory.mktemp("web")
+    images = web / "site" / "img"
+    (web / "site" / "optout").mkdir(parents=True)
+    images.mkdir()
+    for number, name in enumerate(("brown", "white", "bird")):
+        cv2.imwrite(str(images / f"{name}.jpg"), photo(number))
+    cv2.imwrite(str(images / "copy.png"), cv2.resize(photo(0), (500, 400)))
+    cv2.imwrite(str(images / "tiny.jpg"), photo(7, 300, 400))
+    cv2.imwrite(str(web / "site" / "optout" / "horse.jpg"), photo(8))
+    with serve_toy_web(web) as (port, _):
+        address = f"http://127.0.0.1:{port}/"
+        shown = {
+            "brown": "img/brown.jpg", "white": "img/white.jpg", "bird": "img/bird.jpg", "tiny": "img/tiny.jpg",
+            "gone": "img/gone.jpg", "optout": "optout/horse.jpg", "inside": "http://169.254.169.254/latest/a.jpg",
+        }  # fmt: skip
+        pages = web / "pages"
+        pages.mkdir()
+        for name, image in shown.items():
+            url = image if "://" in image else address + image
+            alt = TEXTS[name].replace("<", "&lt;")
+            (pages / f"{name}.html").write_text(f'<main>{TEXT}<img src="{url}" alt="{alt}"></main>')
+        (pages / "again\x07\n.html").write_text(
+            f'<main>{TEXT}<img src="{address}img/copy.png" title="one dog in the park"></main>'
+        )
+        (pages / "german.html").write_text("<p>Der Hund ist ein Tier, das die Menschen gern zu Hause halten.</p>")
+        (web / "warc").mkdir()
+        found = [(f"http://pages.invalid/{path.name}", path.read_bytes()) for path in sorted(pages.glob("[b-z]*.html"))]
+        (web / "warc" / "a.warc.gz").write_bytes(write_warc(found, packed=True))
+        yield web, address
+
+
+ALLOWED = ("--no-nsfw", "--allow-private", "127.0.0.1", "--set", "text.max_unknown_share=0.5")
+
+
+@pytest.fixture(scope="module")
+def collected(site: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from in_process import run_roibeam
+
+    out = tmp_path_factory.mktemp("collected") / "out"
+    assert run_roibeam("collect", "run", site[0] / "pages", out, *ALLOWED) == 0
+    return out
+
+
+def test_each_page_is_a_pair_or_has_its_reason(collected: Path) -> None:
+    summary = json.loads((collected / "collection.json").read_text())
+    assert summary["dropped"] == {
+        "pages": {}, "language": {"other language": 1}, "image": {}, "text": {},
+        "fetch": {"image opted out": 1, "not fetched": 2}, "picture": {"too small": 1}, "score": {},
+        "aggregation": {"same image": 1},
+    }  # fmt: skip
+    assert summary["dropped_texts"]["markup"] == 1
+    pairs = pq.read_table(collected / "pairs.parquet").to_pylist()
+    assert {pair["caption"] for pair in pairs} == {TEXTS["brown"], TEXTS["white"], BLOCK}
+    brown = next(pair for pair in pairs if "brown" in pair["caption"])
+    assert brown["num_pages"] == 2 and brown["image_url"].endswith("copy.png")  # the larger of two copies
+    assert brown["text_source"] == "alt"
+    assert summary["notes"][0].startswith("step off: porn")
+
+
+def test_the_lists_are_read_by_download_and_extract(collected: Path) -> None:
+    ids = {pair["pair_id"] for pair in pq.read_table(collected / "pairs.parquet").to_pylist()}
+    source = open_source(str(collected / "local.tsv"))
+    assert {image.image_id.rpartition("/")[2] for image in source.images} == ids
+    assert all((collected / "photos" / f"{one[:2]}").is_dir() for one in ids)
+    from roibeam.pipelines.sources.download.url_list import UrlList
+
+    assert UrlList(str(collected / "pairs.tsv")).num_urls == len(ids)
+
+
+def test_the_report_escapes_whatever_pages_say(collected: Path) -> None:
+    page = (collected / "report.html").read_text("utf-8")
+    assert "<script" not in page and "\x07" not in page and "alert(1)" in page
+    assert "default-src 'none'" in page and 'src="http' not in page  # it asks for nothing
+    assert page.count("data:image/jpeg;base64,") >= 2
+
+
+def test_a_rerun_does_nothing_again_and_ids_stay(site: tuple[Path, str], collected: Path, roibeam: Cli) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (collected / "work").rglob("part-*")}
+    lists = (collected / "local.tsv").read_bytes()
+    assert roibeam("collect", "run", site[0] / "pages", collected, *ALLOWED).code == 0
+    assert {path: path.stat().st_mtime_ns for path in (collected / "work").rglob("part-*")} == before
+    assert (collected / "local.tsv").read_bytes() == lists
+    done = roibeam("collect", "run", site[0] / "pages", collected, *ALLOWED, "--set", "text.min_words=4")
+    assert done.code == 1 and "with other thresholds of page, language, image, text or size" in done.err
+    done = roibeam("collect", "run", site[0] / "warc", collected, *ALLOWED)
+    assert done.code == 1 and "holds a collection of other pages" in done.err
+
+
+def test_without_the_extra_the_answer_says_what_to_install() -> None:
+    with pytest.raises(
+        ValueError, match=r"no_such_reader \(pages\), not installed here: pip install 'roibeam\[collect\]'"
+    ):
+        need_packages({"no_such_reader": "pages", "json": "nothing"})
+
+
+def test_a_dry_run_writes_nothing(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
+    done = roibeam("collect", "run", site[0] / "pages", tmp_path / "out", "--no-nsfw", "--dry-run")
+    assert done.code == 0 and "9 files of pages" in done.out and not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [("--workers", "2"), ("--runner", "portable")])
+def test_workers_and_runners_give_what_one_process_gives(
+    site: tuple[Path, str], tmp_path: Path, roibeam: Cli, how: tuple[str, str]
+) -> None:
+    """From WARC too: the bytes of the pages are the same, so are the pairs."""
+    digests = set()
+    for name, words in (("one", ()), ("other", how)):
+        assert roibeam("collect", "run", site[0] / "warc", tmp_path / name, *ALLOWED, *words).code == 0
+        digests.add(json.loads((tmp_path / name / "collection.json").read_text())["digest"])
+    assert len(digests) == 1
+
+
+@pytest.mark.slow  # test_each_page_is_a_pair_or_has_its_reason has one such address
+def test_private_addresses_are_refused_unless_named(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
+    done = roibeam("collect", "run", site[0] / "pages", tmp_path / "out", "--no-nsfw", "--json")
+    assert done.code == 0
+    summary = json.loads(done.out.splitlines()[-1])
+    assert summary["pairs"] == 0 and summary["dropped"]["fetch"] == {"not fetched": 8}
+
+
+def test_evaluation_images_are_known_by_pixels_and_by_name(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "test.png"), photo(3))
+    (tmp_path / "held.txt").write_text("000000000042.jpg\n")
+    evaluation = EvaluationImages((f"list={tmp_path / 'held.txt'}",), (str(tmp_path),), max_bits=4)
+    smaller = cv2.resize(photo(3), (200, 160), interpolation=cv2.INTER_AREA)
+    plain = picture("http://a.org/b.jpg", 4)
+    assert evaluation.names(plain) is None
+    assert "looks like" in str(evaluation.names(replace(plain, phash=perceptual_hash(smaller))))
+    assert "held out by list" in str(evaluation.names(replace(plain, url="http://a.org/c/000000000042.jpg?w=3")))
+
+
+def picture(url: str, seed: int, side: int = 400) -> Picture:
+    return Picture(url, f"/nowhere/{seed}.jpg", f"{seed:064x}", perceptual_hash(photo(seed)), side, side, 1000)
+
+
+def pair(
+    shown: Picture, text: str, *, source: TextSource = TextSource.ALT, score: float | None = None, page: str = "p"
+) -> Pair:
+    return Pair(pair_id(shown.sha256), CandidateText(source, text), shown, f"http://{page}.org/", "en", 1.0, score)
+
+
+def test_hashes_know_copies_and_tell_others_apart() -> None:
+    one = photo(1)
+    quality = [cv2.IMWRITE_JPEG_QUALITY, 40]
+    again = cv2.imdecode(cv2.imencode(".jpg", cv2.resize(one, (900, 720)), quality)[1], cv2.IMREAD_COLOR)
+    assert differing_bits(perceptual_hash(one), perceptual_hash(again)) <= 4
+    others = [differing_bits(perceptual_hash(one), perceptual_hash(photo(seed))) for seed in range(2, 40)]
+    assert min(others) > 4
+
+
+def test_an_image_keeps_its_best_text_in_any_order() -> None:
+    copies = [picture("http://a.org/1.jpg", 1), picture("http://b.org/1.jpg", 1, side=800)]
+    pairs = [
+        pair(copies[0], "the first text of it", score=0.6),
+        pair(copies[1], "the best text of it", source=TextSource.NEAR, score=0.9, page="q"),
+        pair(picture("http://c.org/2.jpg", 2), "another image altogether", score=0.7),
+    ]
+    limits = AggregationThresholds()
+    kept, dropped = aggregate(pairs, limits, lambda _: None)
+    assert (kept, dropped) == aggregate(pairs[::-1], limits, lambda _: None)
+    best = next(each for each in kept if each.text.text == "the best text of it")
+    assert best.picture.url == "http://b.org/1.jpg" and best.num_pages == 2
+    assert [each.reason for each in dropped] == [Reason.SAME_IMAGE]
+    without = [replace(each, score=None) for each in pairs]
+    assert "the first text of it" in {each.text.text for each in aggregate(without, limits, lambda _: None)[0]}
+
+
+@pytest.mark.parametrize("images, left", [(10, 11), (11, 1)])
+def test_a_text_of_more_than_ten_images_goes_with_all_its_pairs(images: int, left: int) -> None:
+    pairs = [
+        pair(picture(f"http://a.org/{seed}.jpg", seed), "A cat, on a mat." if seed % 2 else "a cat on a mat")
+        for seed in range(images)
+    ]
+    pairs.append(pair(picture("http://a.org/x.jpg", 99), "a dog on a rug"))
+    kept, dropped = aggregate(pairs, AggregationThresholds(), lambda _: None)
+    assert len(kept) == left and {each.reason for each in dropped} <= {Reason.SHARED_TEXT}
+    assert normalised("A cat, on a mat.") == normalised("a cat on a mat")
+
+
+def test_the_porn_detector_runs_and_scores_nothing_on_noise() -> None:
+    nsfw, racy = nsfw_scores(photo(1))
+    assert 0 <= nsfw < 0.5 and 0 <= racy <= 1

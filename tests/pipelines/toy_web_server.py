@@ -1,0 +1,54 @@
+"""Serves the pages and pictures of a toy web on 127.0.0.1, as a site would: with types, and with an opt-out by header
+for files whose address has "/optout/" in it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, *args: Any, requests: Counter[str], **kwargs: Any) -> None:
+        self._requests = requests
+        super().__init__(*args, **kwargs)
+
+    def do_GET(self) -> None:
+        self._requests[self.path] += 1
+        super().do_GET()
+
+    def end_headers(self) -> None:
+        if "/optout/" in self.path:
+            self.send_header("X-Robots-Tag", "noai, noimageai")
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Tests read what was asked in `requests`."""
+
+
+@contextmanager
+def serve_toy_web(web: Path, port: int = 0) -> Iterator[tuple[int, Counter[str]]]:
+    """
+    Args:
+        web: folder of `roibeam toyworld --web`.
+        port: 0 takes a free one, which is not the one that the pages name.
+    Yields:
+        The port, and how often each path was asked for.
+    """
+    requests = Counter[str]()
+    handler = partial(_Handler, directory=str(web / "site"), requests=requests)
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, name="toy web", daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1], requests
+        finally:
+            server.shutdown()
+            thread.join(10)
