@@ -54,8 +54,8 @@ def page_texts(
         return _placed(sources, found, plan.kind)
     texts = list(_placed(sources, [_true_text(stream, picture) for _ in sources], ""))
     if stream.percent(30):  # a file name in place of the alternative text; the others are as they were
-        rest = [text for text in texts if text.source != "alt"]
-        texts = [CandidateText("alt", _junk(stream), False, "junk"), *rest] if rest else texts
+        others = [text for text in texts if text.source != "alt"]
+        texts = [CandidateText("alt", _junk(stream), False, "junk"), *others] if others else texts
     return tuple(texts)
 
 
