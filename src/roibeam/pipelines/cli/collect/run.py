@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -64,20 +64,19 @@ def collect_run_command(
     """
     # What is heavy waits until a command needs it, so that --help is quick.
     from roibeam.pipelines.collection.judging.judge_files import JudgeFiles
+    from roibeam.pipelines.collection.reading.html_pages import NOWHERE
     from roibeam.pipelines.collection.running.request import CollectRequest, files_state
     from roibeam.pipelines.sources.download.limits import DownloadLimits
 
     judges = JudgeFiles(picture_judge, pair_judge, detector, match_model, device)
-    known: dict[str, Any] = {} if base_url is None else {"base_url": base_url}
     request = CollectRequest(
-        pages, Path(os.path.abspath(out)),
+        pages, Path(os.path.abspath(out)), NOWHERE if base_url is None else base_url,
         settings=tuple(settings or ()), held_out=tuple(held_out or ()), held_out_images=tuple(held_out_images or ()),
         is_nsfw_checked=nsfw, allow_private=tuple(allow_private or ()), user_agent=user_agent,
         retry_dead_letters=retry_dead_letters, as_json=as_json,
         limits=DownloadLimits(
             connections=connections, per_host=per_host, max_bytes=max_bytes, max_pixels=max_pixels
         ),
-        **known,
     )  # fmt: skip
     request.check()
     judges.check()

@@ -58,7 +58,7 @@ def _draw_page(folder: Path, plan: WebPlan, page: PagePlan) -> str:
     scene = describe(drawing)
     shown, file, entry = _picture(folder, plan, page, drawing)
     stream = IntegerStream(plan.seed, _PURPOSE_OF_TEXT, page.number)
-    texts = page_texts(page, stream, scene, lambda number: _other(plan.seed, page.number, number), entry["sort"])
+    texts = page_texts(page, stream, scene, lambda number: _other(plan.seed, page.number, number), str(entry["sort"]))
     name = f"{site_folder(page.site)}/story-{page.number:06d}.html"
     stream = IntegerStream(plan.seed, _PURPOSE_OF_PAGE, page.number)
     spread = stream.between(40, 100) if stream.percent(50) else stream.between(100, 250)
