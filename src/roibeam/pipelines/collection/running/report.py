@@ -30,9 +30,9 @@ PAPER_MEAN_WORDS = 13
 _KEPT_SHOWN, _DROPPED_SHOWN, _HOSTS_SHOWN = 24, 4, 30
 _THUMBNAIL_PX = 320
 _STEP_WORDS = {
-    Step.PAGES: "read", Step.LANGUAGE: "in the language", Step.IMAGE: "with a dominant image", Step.TEXT: "with a text",
-    Step.FETCH: "fetched", Step.PICTURE: "pictures to keep", Step.SCORE: "with a text that fits",
-    Step.AGGREGATION: "pairs",
+    Step.PAGES: "pages read", Step.LANGUAGE: "pages in the language", Step.IMAGE: "pages with a dominant image",
+    Step.TEXT: "pages with a text", Step.FETCH: "images fetched", Step.PICTURE: "images that are fit",
+    Step.SCORE: "images with a text that fits", Step.AGGREGATION: "pairs",
 }  # fmt: skip
 _UNFIT_TO_SHOW = frozenset({Reason.NSFW.value, Reason.ADULT_WORD.value})
 
@@ -54,7 +54,7 @@ def write_report(
         ),
         tiles([
             ("pages", f"{summary['pages']:,}"), ("images to fetch", f"{summary['images']:,}"),
-            ("fetched", f"{summary['fetched']:,}"), ("pairs", f"{summary['pairs']:,}"),
+            ("fetched, large enough", f"{summary['fetched']:,}"), ("pairs", f"{summary['pairs']:,}"),
             ("words a text", f"{summary['mean_words']:.1f}"), ("in the paper", f"{PAPER_MEAN_WORDS}"),
         ]),
         *(note("Note.", text) for text in summary["notes"]),
@@ -88,9 +88,8 @@ def _funnel(summary: Mapping[str, Any]) -> Iterator[str]:
             left, first = summary["images"], max(summary["images"], 1)
         left -= sum(reasons.values())
         why = ", ".join(f"{escaped(reason)} {count:,}" for reason, count in Counter(reasons).most_common())
-        unit = "pages" if step in (Step.PAGES, Step.LANGUAGE, Step.IMAGE, Step.TEXT) else "images"
         bar = f'<i style="width:{100 * max(left, 0) / first:.1f}%"></i>'
-        rows.append((f"{unit} {_STEP_WORDS[step]}", f"{left:,}", bar, why or "none"))
+        rows.append((_STEP_WORDS[step], f"{left:,}", bar, why or "none"))
     yield "<section><h2>Funnel</h2>\n"
     yield table(("What is left", "Count", "Share", "Dropped at this step"), rows, numbers=(1,)).replace(
         'class="table"', 'class="table funnel"', 1
