@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 import torch
@@ -129,6 +130,31 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def first_turns(
+    makers: Mapping[str, Callable[[], Callable[[], float]]], device: torch.device
+) -> tuple[dict[str, Callable[[], float]], dict[str, str]]:
+    """Makes each arm and takes a first turn of it.
+
+    Returns:
+        The arms, and on a GPU the MB that each took beyond weights and batch.
+    """
+    arms, memory = {}, {}
+    for name, make in makers.items():
+        arms[name] = make()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+        arms[name]()
+        if device.type == "cuda":
+            memory[name] = f"{(torch.cuda.max_memory_allocated(device) - before) / 2**20:,.0f}"
+    return arms, memory
+
+
+def machine_name(device: torch.device) -> str:
+    """The GPU, or how many threads torch has."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu or cuda [cpu]")
@@ -140,18 +166,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=MIN_ROUNDS)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
     way = "end to end" if arguments.end_to_end else "stored features"
-    print(f"{machine}, torch {torch.__version__}, {arguments.precision}, {arguments.rows} rows, {way}", flush=True)
-    arms, memory = {}, {}
-    for name in arguments.models:
-        arms[name] = make_step(name, arguments)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            before = torch.cuda.memory_allocated(device)
-        arms[name]()
-        if device.type == "cuda":
-            memory[name] = f"{(torch.cuda.max_memory_allocated(device) - before) / 2**20:,.0f}"
+    print(
+        f"{machine_name(device)}, torch {torch.__version__}, {arguments.precision}, {arguments.rows} rows, {way}",
+        flush=True,
+    )
+    arms, memory = first_turns({name: partial(make_step, name, arguments) for name in arguments.models}, device)
     found = take_turns(arms, arguments.rounds)
     rows = [
         (name, f"{median(rates):,.0f}" if median(rates) > 50 else f"{median(rates):.2f}",

@@ -12,11 +12,12 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 import torch
 from finetuning import ANSWERS, Drawn, draw, our_batch
-from step_rate import STEPS, TYPES, wait
+from step_rate import STEPS, TYPES, first_turns, machine_name, wait
 from store_rounds import MIN_ROUNDS, table, take_turns
 from torch import Tensor, nn
 
@@ -121,18 +122,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=MIN_ROUNDS)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    on_gpu = device.type == "cuda"
-    machine = torch.cuda.get_device_name(device) if on_gpu else f"{torch.get_num_threads()} threads"
-    print(f"{machine}, torch {torch.__version__}, {arguments.precision}", flush=True)
-    arms, memory = {}, {}
-    for arm in arguments.arms:
-        arms[arm] = make_step(arm, arguments)
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats(device)
-            before = torch.cuda.memory_allocated(device)
-        arms[arm]()
-        if on_gpu:
-            memory[arm] = f"{(torch.cuda.max_memory_allocated(device) - before) / 2**20:,.0f}"
+    print(f"{machine_name(device)}, torch {torch.__version__}, {arguments.precision}", flush=True)
+    arms, memory = first_turns({arm: partial(make_step, arm, arguments) for arm in arguments.arms}, device)
     found = take_turns(arms, arguments.rounds)
     rows = [
         (arm, ARMS[arm], f"{median(rates):,.1f}", f"{min(rates):,.1f}..{max(rates):,.1f}", memory.get(arm, ""))
