@@ -29,11 +29,12 @@ from roibeam.pipelines.sources.datasets.vcr import read_vcr_boxes
 from roibeam.pipelines.sources.datasets.vcr_texts import read_vcr_questions
 from roibeam.pipelines.sources.datasets.vqa import read_vqa, read_vqa_labels
 from roibeam.pipelines.sources.image_finder import ImageFinder
+from roibeam.pipelines.toyworld.beside_world import WrittenFiles
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, describe, read_pictures
 from roibeam.pipelines.toyworld.scene import generate
 from roibeam.pipelines.toyworld.tasks.blind_reader import BlindReader
 from roibeam.pipelines.toyworld.tasks.vqa import VqaTask
-from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks, WrittenTasks
+from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
 from roibeam.pipelines.toyworld.truth import KnownScene, parse_caption
 from roibeam.pipelines.toyworld.write import write_world
 
@@ -64,7 +65,7 @@ class Made:
         self.world, self.tasks = folder / "world", folder / "tasks"
         write_world(self.world, seed=SEED, num_images=num_images, workers=1)
         self.files_before = {path: path.read_bytes() for path in self.world.rglob("*.json*")}
-        self.written: WrittenTasks = ToyTasks(str(self.tasks), self.world, SEED, num_images).write(toy_levels)
+        self.written: WrittenFiles = ToyTasks(str(self.tasks), self.world, SEED, num_images).write(toy_levels)
         pictures = read_pictures(self.world / SCENES_NAME)
         self.pictures = {f"{each.place.dataset}/{each.file_name.rpartition('.')[0]}": each for each in pictures}
         self.finder = ImageFinder(self.pictures)

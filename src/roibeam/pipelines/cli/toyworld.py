@@ -15,11 +15,10 @@ from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import OUTPUT
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.toyworld.entities.write_entities import WrittenEntities
+    from roibeam.pipelines.toyworld.beside_world import WrittenFiles
     from roibeam.pipelines.toyworld.perfect_perception import Perception
     from roibeam.pipelines.toyworld.perfect_store import WrittenStore
-    from roibeam.pipelines.toyworld.tasks.write_tasks import WrittenTasks
-    from roibeam.pipelines.toyworld.web.write_web import ToyWeb, WrittenWeb
+    from roibeam.pipelines.toyworld.web.write_web import ToyWeb
     from roibeam.pipelines.toyworld.write import WorldSummary
 
 
@@ -160,7 +159,7 @@ def _lines(out: Path, num_images: int, done: WorldSummary) -> Iterator[str]:
     yield f"Look at it: {(out / CONTACT_SHEET_NAME).absolute()}"
 
 
-def _task_lines(folder: str, made: WrittenTasks) -> Iterator[str]:
+def _task_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
     from roibeam.pipelines.finetuning.toy_levels import CEILING, FLOOR
 
     rows, levels = made.manifest["rows"], made.manifest["levels"]
@@ -176,14 +175,14 @@ def _task_lines(folder: str, made: WrittenTasks) -> Iterator[str]:
                     yield f"  {name:<28}{100 * reached[CEILING]:>12.2f}{100 * reached[FLOOR]:>12.2f}"
 
 
-def _entity_lines(folder: str, made: WrittenEntities) -> Iterator[str]:
+def _entity_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
     counts, images = made.manifest["counts"], made.manifest["images"]
     yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"
     yield f"  images: {', '.join(f'{split} {count:,}' for split, count in images.items())}"
     yield f"  {counts['captions']:,} captions, {counts['phrases']:,} phrases, {counts['with boxes']:,} with boxes"
 
 
-def _web_lines(folder: str, made: WrittenWeb) -> Iterator[str]:
+def _web_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
     manifest = made.manifest
     yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"
     yield f"  {manifest['pages']:,} pages: {', '.join(f'{kind} {n:,}' for kind, n in manifest['kinds'].items())}"

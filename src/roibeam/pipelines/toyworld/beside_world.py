@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+
+@dataclass(frozen=True)
+class WrittenFiles:
+    """What a run found there or made.
+
+    Attributes:
+        manifest: content of the folder's own .json.
+        is_new: whether this run made it.
+        seconds: that the run took.
+    """
+
+    manifest: dict[str, Any]
+    is_new: bool
+    seconds: float
 
 
 def check_beside(option: str, folder: str, world: Path, *, holds: str) -> None:

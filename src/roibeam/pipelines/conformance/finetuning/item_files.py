@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
 from roibeam.pipelines.conformance.checks import Check, failed, within
 
 FILES = "file/"
+MAX_SIZE = 1 << 12  # pieces and regions that a case may ask for
 ITEM_TOLERANCE = 1e-5  # of boxes, features and targets (README, "One data-set file")
 
 
@@ -28,6 +30,14 @@ def json_of(arrays: Arrays, name: str) -> Any:
         return json.loads(text_of(arrays, name))
     except (ValueError, RecursionError) as error:
         raise ArrayError(name, f"is no json: {' '.join(str(error).split())}") from None
+
+
+def size_option(options: Mapping[str, Any], name: str) -> int:
+    """A number of pieces or regions. Raises ArrayError for what is none, or beyond `MAX_SIZE`."""
+    value = options.get(name)
+    if not isinstance(value, int) or not 2 <= value <= MAX_SIZE:
+        raise ArrayError("config", f"{name} must be a whole number from 2 to {MAX_SIZE}, got {value!r}")
+    return value
 
 
 def write_item_file(arrays: Arrays, name: str, path: Path) -> str:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
+from roibeam.pipelines.conformance.case_files import Arrays
 from roibeam.pipelines.conformance.checks import Check, close, equal, failed
 from roibeam.pipelines.conformance.finetuning.item_files import (
     FILES,
     ITEM_TOLERANCE,
+    size_option,
     unread_outputs,
     write_item_file,
 )
@@ -28,13 +28,12 @@ from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_token
 
 _ITEM = re.compile(r"out/(\d+)\.([a-z_]+)")
 _SPLIT_FILE = re.compile(rf"{FILES}(train|dev|test1|test2)\.json")
-MAX_SIZE = 1 << 12  # pieces and regions that a case may ask for
 
 
 def checks(arrays: Arrays) -> Iterator[Check]:
     """Of a case of items."""
     options = arrays.take_json_object("config")
-    most, pieces = (_size(options, name) for name in ("image_feature_cap", "max_seq_length"))
+    most, pieces = (size_option(options, name) for name in ("image_feature_cap", "max_seq_length"))
     rules = Nlvr2Options(max_regions=most, region_order="file", image_names="with-extension")
     files = [name for name in arrays.names if _SPLIT_FILE.fullmatch(name)]
     if len(files) != 1:
@@ -47,13 +46,6 @@ def checks(arrays: Arrays) -> Iterator[Check]:
         if match := _ITEM.fullmatch(name):
             yield _compared(arrays, name, match[2], items[int(match[1])] if int(match[1]) < len(items) else {})
     yield from unread_outputs(arrays)
-
-
-def _size(options: Mapping[str, Any], name: str) -> int:
-    value = options.get(name)
-    if not isinstance(value, int) or not 2 <= value <= MAX_SIZE:
-        raise ArrayError("config", f"{name} must be a whole number from 2 to {MAX_SIZE}, got {value!r}")
-    return value
 
 
 def _compared(arrays: Arrays, name: str, leaf: str, made: dict[str, np.ndarray]) -> Check:

@@ -24,7 +24,9 @@ from roibeam.pipelines.conformance.checks import Check, close, equal, failed
 from roibeam.pipelines.conformance.finetuning.item_files import (
     FILES,
     ITEM_TOLERANCE,
+    MAX_SIZE,
     json_of,
+    size_option,
     unread_outputs,
     write_item_file,
 )
@@ -40,7 +42,6 @@ from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.sources.captions.captioned_pictures import CaptionedPicture
 from roibeam.pipelines.sources.datasets.retrieval_lines import read_retrieval_lines
 
-MAX_SIZE = 1 << 12  # pieces and regions that a case may ask for
 _ITEM = re.compile(r"out/(\d+)\.([a-z0-9_]+)")
 _LINES = f"{FILES}all.jsonline"
 _OF_RANDOM_IMAGE = 2  # its row in a group of the release's mix
@@ -95,7 +96,7 @@ def checks(arrays: Arrays) -> Iterator[Check]:
         if json_of(arrays, name)["train_hard_pool"] != pool.tolist():
             raise ArrayError(name, "has other neighbours than in/hard_pool")
     records = {line.image_id: _record(arrays, line.image_id) for line in lines}
-    pieces, regions = (_size(options, name) for name in ("max_seq_length", "max_region_num"))
+    pieces, regions = (size_option(options, name) for name in ("max_seq_length", "max_region_num"))
     layout = LayoutOptions(
         max_pieces=pieces,
         cut=LONGEST if "multitask" in arrays.path.stem else RELEASE,
@@ -121,13 +122,6 @@ def checks(arrays: Arrays) -> Iterator[Check]:
         if match := _ITEM.fullmatch(name):
             yield _compared(arrays, name, match[2], items[int(match[1])] if int(match[1]) < len(items) else {})
     yield from unread_outputs(arrays)
-
-
-def _size(options: Mapping[str, Any], name: str) -> int:
-    value = options.get(name)
-    if not isinstance(value, int) or not 2 <= value <= MAX_SIZE:
-        raise ArrayError("config", f"{name} must be a whole number from 2 to {MAX_SIZE}, got {value!r}")
-    return value
 
 
 def _record(arrays: Arrays, image_id: str) -> RegionRecord:

@@ -34,8 +34,10 @@ from roibeam.pipelines.conformance.checks import Check, close, equal, failed, gu
 from roibeam.pipelines.conformance.finetuning.item_files import (
     FILES,
     ITEM_TOLERANCE,
+    MAX_SIZE,
     json_of,
     same_json,
+    size_option,
     unread_outputs,
     write_item_file,
     write_pickle,
@@ -55,7 +57,6 @@ _ITEM = re.compile(r"out/([a-z_]+)\.(\d+|batch)\.([a-z0-9_]+)")
 _NUMBERED = re.compile(r"out/(\d+)\.([a-z0-9_]+)")
 _READER = re.compile(r"out/reader\.(\d+)\.([a-z_]+)")
 _SCALES = re.compile(r"SCALES (\d+)/(\d+)")
-MAX_SIZE = 1 << 12  # pieces and regions that a case may ask for
 _LABELS, _IMDB, _TARGETS = "answers_vqa.txt", ".npy.as.json", "_target.pkl.as.json"
 _INSTANCES = "annotations/instances_train2014.json"
 _SENTENCES = ("one_sentence", _TWO := "two_sentences")
@@ -185,10 +186,7 @@ class _Case:
         return write_pickle(json_of(self.arrays, name), path)
 
     def size(self, name: str) -> int:
-        value = self.arrays.take_json_object("config").get(name)
-        if not isinstance(value, int) or not 2 <= value <= MAX_SIZE:
-            raise ArrayError("config", f"{name} must be a whole number from 2 to {MAX_SIZE}, got {value!r}")
-        return value
+        return size_option(self.arrays.take_json_object("config"), name)
 
     def record(self, group: TaskGroup) -> RegionRecord:
         number, arrays = _image_number(group), self.arrays

@@ -30,7 +30,7 @@ from xml.etree import ElementTree
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.toyworld.beside_world import check_beside, found_beside
+from roibeam.pipelines.toyworld.beside_world import WrittenFiles, check_beside, found_beside
 from roibeam.pipelines.toyworld.entities.caption_parse import NamedPart, ParsedCaption, parse_of
 from roibeam.pipelines.toyworld.files import write_text
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
@@ -48,15 +48,6 @@ _TYPES = {
     "heart": "bodyparts", "house": "scene",
 }  # fmt: skip
 _FIRST_GROUP, _GROUND = 50, 99  # chains of a picture: its number and two digits, objects from 00
-
-
-@dataclass(frozen=True)
-class WrittenEntities:
-    """What a run found or made; `manifest` is the content of entities.json."""
-
-    manifest: dict[str, Any]
-    is_new: bool
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -83,7 +74,7 @@ class ToyEntities:
         check_beside("--entities", self.folder, self.world, holds="entities")
         self._found()
 
-    def write(self) -> WrittenEntities:
+    def write(self) -> WrittenFiles:
         """Writes the entities of the drawn world, or finds them.
 
         Raises:
@@ -93,13 +84,13 @@ class ToyEntities:
         with store_lock(self.world):
             found = self._found()
             if found is not None:
-                return WrittenEntities(found, False, time.monotonic() - start)
+                return WrittenFiles(found, False, time.monotonic() - start)
             beside = out.with_name(f".{out.name}.tmp")
             shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
             manifest = self._plan() | self._write_files(beside)
             write_json_atomically(beside / ENTITIES_NAME, manifest)
             os.replace(beside, out)
-        return WrittenEntities(manifest, True, time.monotonic() - start)
+        return WrittenFiles(manifest, True, time.monotonic() - start)
 
     def _plan(self) -> dict[str, Any]:
         world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}

@@ -31,7 +31,7 @@ from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.safe_pickle.read import load_pickle
 from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.toyworld.beside_world import check_beside, found_beside
+from roibeam.pipelines.toyworld.beside_world import WrittenFiles, check_beside, found_beside
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
 from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task
 from roibeam.pipelines.toyworld.tasks.refcoco import REFS_NAME, RefcocoTask
@@ -69,15 +69,6 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
-class WrittenTasks:
-    """What a run found or made; `manifest` is the content of tasks.json."""
-
-    manifest: dict[str, Any]
-    is_new: bool
-    seconds: float
-
-
-@dataclass(frozen=True)
 class ToyTasks:
     """The tasks that are asked for.
 
@@ -101,7 +92,7 @@ class ToyTasks:
         check_beside("--tasks", self.folder, self.world, holds="tasks")
         self._found()
 
-    def write(self, levels: Callable[[Path], Levels]) -> WrittenTasks:
+    def write(self, levels: Callable[[Path], Levels]) -> WrittenFiles:
         """Writes the tasks of the drawn world, or finds them.
 
         Args:
@@ -113,7 +104,7 @@ class ToyTasks:
         with store_lock(self.world):
             found = self._found()
             if found is not None:
-                return WrittenTasks(found, False, time.monotonic() - start)
+                return WrittenFiles(found, False, time.monotonic() - start)
             beside = out.with_name(f".{out.name}.tmp")
             shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
             tasks = self._made()
@@ -126,7 +117,7 @@ class ToyTasks:
             manifest["sha256"] = {task.name: task_digest(beside / task.name) for task in tasks}
             write_json_atomically(beside / TASKS_NAME, manifest)
             os.replace(beside, out)
-        return WrittenTasks(manifest, True, time.monotonic() - start)
+        return WrittenFiles(manifest, True, time.monotonic() - start)
 
     def _plan(self) -> dict[str, Any]:
         world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}

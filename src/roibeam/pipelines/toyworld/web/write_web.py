@@ -37,7 +37,7 @@ from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.console.progress_text import Unit
-from roibeam.pipelines.toyworld.beside_world import check_beside, found_beside
+from roibeam.pipelines.toyworld.beside_world import WrittenFiles, check_beside, found_beside
 from roibeam.pipelines.toyworld.files import write_text
 from roibeam.pipelines.toyworld.splits import place_of
 from roibeam.pipelines.toyworld.web.draw_pages import PAGES_FOLDER, WebPlan, draw_pages, draw_static
@@ -54,15 +54,6 @@ MAX_PAGES = 1_000_000
 PAGES = Unit("page", "pages")
 _CHUNK = 50
 _PAGES_PER_WARC = 1000
-
-
-@dataclass(frozen=True)
-class WrittenWeb:
-    """What a run found or made; `manifest` is the content of web.json."""
-
-    manifest: dict[str, Any]
-    is_new: bool
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -97,7 +88,7 @@ class ToyWeb:
             raise ValueError(f"--pages {self.num_pages:,}: a toy web has at most {MAX_PAGES:,} pages")
         self._found()
 
-    def write(self, workers: int) -> WrittenWeb:
+    def write(self, workers: int) -> WrittenFiles:
         """Writes the web, or finds it.
 
         Args:
@@ -110,7 +101,7 @@ class ToyWeb:
         with store_lock(self.world):
             found = self._found()
             if found is not None:
-                return WrittenWeb(found, False, time.monotonic() - start)
+                return WrittenFiles(found, False, time.monotonic() - start)
             beside = out.with_name(f".{out.name}.tmp")
             shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
             beside.mkdir()
@@ -119,7 +110,7 @@ class ToyWeb:
             if out.exists():
                 out.rmdir()
             os.replace(beside, out)
-        return WrittenWeb(manifest, True, time.monotonic() - start)
+        return WrittenFiles(manifest, True, time.monotonic() - start)
 
     def _plan(self) -> dict[str, Any]:
         world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}
