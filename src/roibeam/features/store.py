@@ -314,8 +314,9 @@ class FeatureStore:
         """The shard that holds `image_id` and its row there: all shards whose range covers it are asked."""
         # str compares by code point, which is the order of UTF-8 bytes.
         at = bisect_right(self._first_ids, image_id) - 1
-        while at >= 0 and self._reach[at] >= image_id:
-            if self._last_ids[at] >= image_id:
+        last_ids, reach = self._last_ids, self._reach
+        while at >= 0 and reach[at] >= image_id:
+            if last_ids[at] >= image_id:
                 reader = self._reader(self._by_first_id[at])
                 row = reader.find(image_id)
                 if row >= 0:
@@ -329,6 +330,13 @@ class FeatureStore:
             raise ValueError(f"{self.path}: this store is closed")
         if shards.forks != _forks:
             self._open = shards = _OpenShards()  # after a fork: nothing of the parent's is used, its lock included
+        reader = shards.readers.get(entry.shard)
+        if reader is not None:
+            try:
+                shards.readers.move_to_end(entry.shard)
+            except KeyError:  # another thread has let it go just now; it can be read as long as it is held here
+                return reader
+            return reader
         with shards.lock:
             reader = shards.readers.get(entry.shard)
             if reader is None:

@@ -125,7 +125,11 @@ class ShardReader:
 
     def find(self, image_id: str) -> int:
         """The position of `image_id` in key order, which the methods `..._at` take; -1 where it is not in the shard."""
-        return self._opened()[1].find(_key(image_id))
+        index = self._index
+        if index is None:
+            index = self._opened()[1]
+        # An id with a lone surrogate cannot have been stored; it is absent, not an encoding error.
+        return index.find(image_id.encode("utf-8", "surrogatepass"))
 
     def row_of(self, image_id: str) -> int:
         """As `find`, but KeyError where the image is not in the shard."""
@@ -170,16 +174,20 @@ class ShardReader:
         Args:
             image_id: of that record, where the caller has just found the row by it.
         """
-        mapped, index = self._opened()
+        mapped, index = self._map, self._index
+        if mapped is None or index is None:
+            mapped, index = self._opened()
         meta_start, meta_end, start, end = index.ranges(row)
-        meta, regions = mapped[meta_start:meta_end], memoryview(mapped)[start:end]
+        view = memoryview(mapped)
+        key = index.key(row) if image_id is None else image_id
         try:
-            record = decode(index.key(row) if image_id is None else image_id, meta, regions, copy=copy, check=check)
+            record = decode(key, view[meta_start:meta_end], view[start:end], copy=copy, check=check)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
         features = record.features
-        self._check_size(index, row, *features.shape)
-        if features.dtype != index.numpy_dtype:
+        if features.shape != (index.num_regions_at(row), index.feature_dim):
+            self._check_size(index, row, *features.shape)
+        if features.dtype is not index.numpy_dtype and features.dtype != index.numpy_dtype:
             raise self._misfit(row, f"{record.feature_dtype} features", index.feature_dtype)
         return record
 
@@ -274,8 +282,3 @@ def stream_digests(
         with ShardReader(path, manifest, check_index=start == 0) as reader:
             block = list(reader.digests(start, start + rows_at_once))
         yield from block
-
-
-def _key(image_id: str) -> bytes:
-    # An id with a lone surrogate cannot have been stored; it is absent, not an encoding error.
-    return image_id.encode("utf-8", "surrogatepass")
