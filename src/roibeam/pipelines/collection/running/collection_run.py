@@ -35,7 +35,6 @@ from roibeam.pipelines.collection.running.request import CollectRequest, work_st
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.sources.download.download_run import DownloadOptions
 
 log = logging.getLogger(__name__)
 SUMMARY_NAME, STATE_NAME, WORK_NAME = "collection.json", "state.json", "work"
@@ -138,10 +137,7 @@ def _pictures(
     tell(f"{counted(num_images, 'image')} to fetch")
     if not num_images:
         return Counts(), Counts(), []
-    options = DownloadOptions(
-        request.limits, request.allow_private, request.retry_dead_letters, 0, request.user_agent, request.as_json
-    )
-    fetch_images(fetch, request.limits, options, larger_than_px=thresholds.picture.larger_than_px)
+    fetch_images(fetch, request.download_options(), larger_than_px=thresholds.picture.larger_than_px)
     units, fetched = picture_units(fetch)
     folder = request.out / WORK_NAME / PICTURES_NAME
     job = PictureJob(
