@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,12 @@ import pytest
 from toy_web_server import serve_toy_web
 from warc_files import write_warc
 
-from roibeam.pipelines.collection.choosing.aggregation import aggregate, normalised
+from roibeam.pipelines.collection.choosing.aggregation import DroppedPair, aggregate, normalised
 from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationImages
+from roibeam.pipelines.collection.choosing.same_images import groups_of_same
 from roibeam.pipelines.collection.pair import CandidateText, Pair, Picture, TextSource, pair_id
 from roibeam.pipelines.collection.pictures.nsfw import nsfw_scores
-from roibeam.pipelines.collection.pictures.perceptual_hash import differing_bits, perceptual_hash
+from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_hash
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.running.request import need_packages
 from roibeam.pipelines.collection.thresholds import AggregationThresholds
@@ -193,9 +195,34 @@ def test_hashes_know_copies_and_tell_others_apart() -> None:
     one = photo(1)
     quality = [cv2.IMWRITE_JPEG_QUALITY, 40]
     again = cv2.imdecode(cv2.imencode(".jpg", cv2.resize(one, (900, 720)), quality)[1], cv2.IMREAD_COLOR)
-    assert differing_bits(perceptual_hash(one), perceptual_hash(again)) <= 4
-    others = [differing_bits(perceptual_hash(one), perceptual_hash(photo(seed))) for seed in range(2, 40)]
-    assert min(others) > 4
+    value = int(perceptual_hash(one), 16)
+    assert (value ^ int(perceptual_hash(again), 16)).bit_count() <= 4
+    assert all((value ^ int(perceptual_hash(photo(seed)), 16)).bit_count() > 4 for seed in range(2, 40))
+
+
+@pytest.mark.parametrize("max_bits", [0, 1, 4, 9])
+def test_photos_that_are_one_are_found_as_comparing_all_would(max_bits: int) -> None:
+    """Chains too: a is one with b, b with c."""
+    source = np.random.default_rng(max_bits)
+    hashes = source.integers(0, 2**64, 300, dtype=np.uint64)
+    for at in range(100, 300):  # copies of earlier ones, some bits changed
+        flips = source.choice(64, source.integers(0, 7), replace=False).astype(np.uint64)
+        hashes[at] = hashes[source.integers(at)] ^ np.bitwise_or.reduce(np.uint64(1) << flips, initial=np.uint64(0))
+    digests = np.stack([np.arange(300), np.zeros(300)], 1).astype(np.uint64)
+    digests[50] = digests[7]
+    is_same = np.bitwise_count(hashes[:, None] ^ hashes[None]) <= max_bits
+    is_same |= (digests[:, None] == digests[None]).all(-1)
+    for _ in range(9):  # 2^9 steps of a chain
+        is_same = (is_same.astype(int) @ is_same) > 0
+    assert groups_of_same(hashes, digests, max_bits=max_bits).tolist() == is_same.argmax(1).tolist()
+
+
+def aggregated(pairs: list[Pair], limits: AggregationThresholds) -> tuple[list[Pair], list[DroppedPair]]:
+    found = aggregate(pairs, limits, lambda _: None)
+    kept, dropped = list(found.kept()), list(found.dropped())
+    counts = {reason: count for reason, count in found.num_dropped.items() if count}
+    assert found.num_kept == len(kept) and counts == Counter(each.reason for each in dropped)
+    return kept, dropped
 
 
 def test_an_image_keeps_its_best_text_in_any_order() -> None:
@@ -206,13 +233,13 @@ def test_an_image_keeps_its_best_text_in_any_order() -> None:
         pair(picture("http://c.org/2.jpg", 2), "another image altogether", score=0.7),
     ]
     limits = AggregationThresholds()
-    kept, dropped = aggregate(pairs, limits, lambda _: None)
-    assert (kept, dropped) == aggregate(pairs[::-1], limits, lambda _: None)
+    kept, dropped = aggregated(pairs, limits)
+    assert (kept, dropped) == aggregated(pairs[::-1], limits)
     best = next(each for each in kept if each.text.text == "the best text of it")
     assert best.picture.url == "http://b.org/1.jpg" and best.num_pages == 2
     assert [each.reason for each in dropped] == [Reason.SAME_IMAGE]
     without = [replace(each, score=None) for each in pairs]
-    assert "the first text of it" in {each.text.text for each in aggregate(without, limits, lambda _: None)[0]}
+    assert "the first text of it" in {each.text.text for each in aggregated(without, limits)[0]}
 
 
 @pytest.mark.parametrize("images, left", [(10, 11), (11, 1)])
@@ -222,7 +249,7 @@ def test_a_text_of_more_than_ten_images_goes_with_all_its_pairs(images: int, lef
         for seed in range(images)
     ]
     pairs.append(pair(picture("http://a.org/x.jpg", 99), "a dog on a rug"))
-    kept, dropped = aggregate(pairs, AggregationThresholds(), lambda _: None)
+    kept, dropped = aggregated(pairs, AggregationThresholds())
     assert len(kept) == left and {each.reason for each in dropped} <= {Reason.SHARED_TEXT}
     assert normalised("A cat, on a mat.") == normalised("a cat on a mat")
 

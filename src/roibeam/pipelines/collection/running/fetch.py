@@ -28,6 +28,7 @@ from roibeam.pipelines.sources.download.url_list import UrlList
 
 LIST_NAME, FETCH_NAME, UNITS_NAME = "images.tsv", "fetched", "picture_units"
 PICTURES_PER_UNIT = 200
+MOST_PAGES_OF_AN_IMAGE = 1000  # the first of a site whose every page names one image; ours
 _REASONS = {"too small": Reason.TOO_SMALL, "opted out": Reason.IMAGE_OPTED_OUT, ROBOTS_REASON: Reason.IMAGE_OPTED_OUT}
 
 
@@ -51,7 +52,7 @@ class Fetch:
         """(address, candidates of the pages that show it), by address; a row of the list each."""
         rows = self.table.stream("SELECT url, candidate FROM candidates ORDER BY url, number")
         for url, found in groupby(rows, key=lambda row: row[0]):
-            yield url, [json.loads(candidate) for _, candidate in found]
+            yield url, [json.loads(candidate) for _, candidate in islice(found, MOST_PAGES_OF_AN_IMAGE)]
 
 
 def gather(work: Path, pages: Path, num_units: int) -> Fetch:

@@ -21,6 +21,7 @@ from roibeam.pipelines.foundation.files.json_files import read_json_object
 
 EXAMPLES_PER_REASON = 4
 MOST_HOSTS = 20_000  # of one unit; pages of further hosts are counted under OTHER_HOSTS
+MOST_HOSTS_IN_ALL = 200_000
 OTHER_HOSTS = "(other hosts)"
 
 
@@ -66,6 +67,8 @@ class Counts:
         self.text_reasons.update(other.text_reasons)
         self.words.update(other.words)
         for host, (taken, kept) in other.hosts.items():
+            if host not in self.hosts and len(self.hosts) >= MOST_HOSTS_IN_ALL:
+                host = OTHER_HOSTS
             both = self.hosts.setdefault(host, [0, 0])
             both[0] += taken
             both[1] += kept
