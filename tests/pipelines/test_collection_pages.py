@@ -139,10 +139,12 @@ def test_addresses_that_cannot_be_fetched_are_none(reference: str) -> None:
 @pytest.mark.slow  # its process starts three times
 def test_hostile_pages_cost_themselves_alone() -> None:
     """A parser in its own process, with a time limit: what stalls or kills it is one page of the run."""
-    limits = Thresholds(page=PageThresholds(max_bytes=2_000_000, max_seconds=0.7))
+    limits = Thresholds(page=PageThresholds(max_bytes=2_000_000, max_seconds=0.9, max_memory_mb=150))
     pages = {
         "good": GOOD,
         "attributes": "<p " + " ".join(f"a{number}=1" for number in range(40_000)) + ">",  # quadratic in the parser
+        "tree": "<p>a" * 490_000,  # some 280 MB
+        "captions": f"<figure><figcaption>{'a dog ' * 300_000}</figcaption>{'<img src=a.jpg>' * 500}</figure>{GOOD}",
         "large": "x" * 2_000_001,
         "data": f"<img src='data:image/png;base64,{'A' * 1_900_000}'>{GOOD}",
         "entities": f'<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;&a;">]>{GOOD}&c;',
@@ -153,7 +155,9 @@ def test_hostile_pages_cost_themselves_alone() -> None:
     with PageProcess(limits) as process:
         found = list(process.outcomes(Page(f"http://a.org/{name}", body.encode()) for name, body in pages.items()))
     reasons = dict(zip(pages, (outcome.reason for outcome in found), strict=True))
-    assert reasons.pop("attributes") is Reason.PARSE_FAILED and reasons.pop("large") is Reason.TOO_LARGE
+    assert {reasons.pop(name) for name in ("attributes", "tree")} == {Reason.PARSE_FAILED}
+    assert reasons.pop("large") is Reason.TOO_LARGE
+    assert reasons.pop("captions") is not Reason.PARSE_FAILED  # one caption for all of its images
     assert set(reasons.values()) == {None}, reasons
 
 

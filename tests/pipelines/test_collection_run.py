@@ -38,6 +38,8 @@ TEXTS = {
     "gone": "a picture that nobody can find again",
     "optout": "a horse on the field that must not be taken",
     "inside": "a machine inside the private network",
+    "moved": "a picture that moved into the private network",
+    "forbidden": "a boat on the lake that robots may not ask for",
 }
 
 
@@ -58,11 +60,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
     cv2.imwrite(str(images / "copy.png"), cv2.resize(photo(0), (500, 400)))
     cv2.imwrite(str(images / "tiny.jpg"), photo(7, 300, 400))
     cv2.imwrite(str(web / "site" / "optout" / "horse.jpg"), photo(8))
+    (web / "site" / "forbidden").mkdir()
+    cv2.imwrite(str(web / "site" / "forbidden" / "a.jpg"), photo(9))
+    (web / "site" / "robots.txt").write_text("User-agent: *\nDisallow: /forbidden/\n")
     with serve_toy_web(web) as (port, _):
         address = f"http://127.0.0.1:{port}/"
         shown = {
             "brown": "img/brown.jpg", "white": "img/white.jpg", "bird": "img/bird.jpg", "tiny": "img/tiny.jpg",
             "gone": "img/gone.jpg", "optout": "optout/horse.jpg", "inside": "http://169.254.169.254/latest/a.jpg",
+            "moved": "moved-inside/a.jpg", "forbidden": "forbidden/a.jpg",
         }  # fmt: skip
         pages = web / "pages"
         pages.mkdir()
@@ -96,12 +102,16 @@ def test_each_page_is_a_pair_or_has_its_reason(collected: Path) -> None:
     summary = json.loads((collected / "collection.json").read_text())
     assert summary["dropped"] == {
         "pages": {}, "language": {"other language": 1}, "image": {}, "text": {},
-        "fetch": {"image opted out": 1, "not fetched": 2}, "picture": {"too small": 1}, "score": {},
+        "fetch": {"image opted out": 2, "not fetched": 3}, "picture": {"too small": 1}, "score": {},
         "aggregation": {"same image": 1},
     }  # fmt: skip
     assert summary["dropped_texts"]["markup"] == 1
     pairs = pq.read_table(collected / "pairs.parquet").to_pylist()
     assert {pair["caption"] for pair in pairs} == {TEXTS["brown"], TEXTS["white"], BLOCK}
+    fetched = pq.read_table(collected / "work" / "fetched" / "dead_letters.parquet").to_pylist()
+    reasons = {letter["location"].split("/")[-2]: letter["reason"] for letter in fetched}
+    assert reasons["latest"] == reasons["moved-inside"] == "private address"  # a redirect leads nowhere else either
+    assert reasons["forbidden"] == "robots.txt" and reasons["optout"] == "opted out"
     brown = next(pair for pair in pairs if "brown" in pair["caption"])
     assert brown["num_pages"] == 2 and brown["image_url"].endswith("copy.png")  # the larger of two copies
     assert brown["text_source"] == "alt"
@@ -146,7 +156,7 @@ def test_without_the_extra_the_answer_says_what_to_install() -> None:
 
 def test_a_dry_run_writes_nothing(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
     done = roibeam("collect", "run", site[0] / "pages", tmp_path / "out", "--no-nsfw", "--dry-run")
-    assert done.code == 0 and "9 files of pages" in done.out and not (tmp_path / "out").exists()
+    assert done.code == 0 and "11 files of pages" in done.out and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -167,7 +177,7 @@ def test_private_addresses_are_refused_unless_named(site: tuple[Path, str], tmp_
     done = roibeam("collect", "run", site[0] / "pages", tmp_path / "out", "--no-nsfw", "--json")
     assert done.code == 0
     summary = json.loads(done.out.splitlines()[-1])
-    assert summary["pairs"] == 0 and summary["dropped"]["fetch"] == {"not fetched": 8}
+    assert summary["pairs"] == 0 and summary["dropped"]["fetch"] == {"not fetched": 10}
 
 
 def test_evaluation_images_are_known_by_pixels_and_by_name(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def run_collection(
             tell(note)
         tell(f"pages in {counted(len(units), 'unit')} of work")
         job = PageJob(str(out / WORK_NAME / PAGES_NAME), thresholds)
-        run_units(job, units, choice)
+        run_units(job, units, choice, what="looking into pages", as_json=request.as_json)
         pages = read_counts(out / WORK_NAME / PAGES_NAME, len(units))
         fetch = gather(out / WORK_NAME, out / WORK_NAME / PAGES_NAME, len(units))
         fetched, pictures, pairs = _pictures(request, thresholds, fetch, choice, tell)
@@ -96,7 +96,7 @@ def _pictures(
         str(folder), thresholds.picture, request.judges, request.judges_state, request.is_nsfw_checked,
         request.limits.max_pixels,
     )  # fmt: skip
-    run_units(job, units, choice)
+    run_units(job, units, choice, what="looking at pictures", as_json=request.as_json)
     return fetched, read_counts(folder, len(units)), map(pair_from_json, read_rows(folder, len(units)))
 
 
