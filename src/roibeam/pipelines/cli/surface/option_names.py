@@ -293,6 +293,7 @@ _NETWORK = {
         is_advanced=True,
     ),
     "user-agent": _text("Name under which servers see us.", "NAME", NETWORK, is_advanced=True),
+    "robots-txt": _flag("Ask each host's robots.txt, and leave out what it forbids.", NETWORK, off="no-robots-txt"),
     "port": _count("Port that runners ask for workers at.", NETWORK, most=65535),
     "host": _text("Address to listen at.", "ADDRESS", NETWORK),
     "pool-token-file": _path("File with the token of the worker pools.", "FILE", NETWORK),
