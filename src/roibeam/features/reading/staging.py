@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
-from roibeam.features.folders.remote_folder import RemoteFolder
+from roibeam.features.folders.object_folder import ObjectFolder
 from roibeam.features.reading.staging_folder import StagingFolder, unlock
 from roibeam.features.record.digest import content_digest, record_digest
 from roibeam.features.shard.manifest import (
@@ -63,7 +63,7 @@ class StagedStore(FeatureStore):
         storage_options: dict[str, Any] | None = None,
         max_open_shards: int | None = None,
     ) -> None:
-        self._remote = RemoteFolder(url, storage_options or {})
+        self._remote = ObjectFolder(url, storage_options or {})
         data = self._remote.read(STORE_MANIFEST_NAME)
         manifest = StoreManifest.from_json(_json(data, self._remote), self._remote.where(STORE_MANIFEST_NAME))
         _check_names(manifest, self._remote)
@@ -181,7 +181,7 @@ class StagedStore(FeatureStore):
                 )
 
 
-def _check_names(manifest: StoreManifest, remote: RemoteFolder) -> None:
+def _check_names(manifest: StoreManifest, remote: ObjectFolder) -> None:
     """A name from elsewhere must not be that of another file of the folder, a lock or a manifest say."""
     if manifest.annotations is not None and manifest.annotations.file != ANNOTATIONS_NAME:
         raise ValueError(
@@ -213,7 +213,7 @@ def _check_content(path: Path, manifest: ShardManifest) -> None:
         raise ValueError("its index gives another content digest than its manifest")
 
 
-def _json(data: bytes, remote: RemoteFolder) -> Any:
+def _json(data: bytes, remote: ObjectFolder) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
