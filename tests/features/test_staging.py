@@ -153,7 +153,7 @@ def test_what_arrives_damaged_is_dropped(source: Path, tmp_path: Path) -> None:
     at = whole.index(features)
     path.write_bytes(whole[: at + 5] + bytes([whole[at + 5] ^ 1]) + whole[at + 6 :])
     store = StagedStore(str(source), tmp_path / "here")
-    with pytest.raises(ValueError, match=r"part-00001.a.lmdb: arrived damaged and was dropped .*'i11'"):
+    with pytest.raises(ValueError, match=r"part-00001.a.lmdb: arrived damaged twice and was dropped .*'i11'"):
         store["i10"]
     assert not list((tmp_path / "here").glob("*part-00001.a*"))
     assert store["i00"].image_id == "i00"

@@ -20,6 +20,8 @@ import numpy as np
 from roibeam.features.annotations_file import checked_annotations
 from roibeam.features.batch import BatchBuffers, RegionBatch, assemble, check_fields
 from roibeam.features.counted import counted
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.drawing.notebook import notebook_html, table_html
 from roibeam.features.record.drawing.photo_pixels import PhotoLike, photo_pixels
 from roibeam.features.record.drawing.region_drawing import MAX_REGIONS as MAX_DRAWN
@@ -69,6 +71,11 @@ class FeatureStore:
         self._last_ids = [entry.last_id or "" for entry in self._by_first_id]
         self._reach = list(accumulate(self._last_ids, max))
         self._open: _OpenShards | None = _OpenShards()
+
+    @property
+    def folder(self) -> OutputFolder:
+        """Where the store lies; `str()` of it is how messages name the store."""
+        return LocalFolder(self.path)
 
     @property
     def fingerprint(self) -> Fingerprint:

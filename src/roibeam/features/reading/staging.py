@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import weakref
@@ -35,6 +36,9 @@ from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
 
 
+log = logging.getLogger(__name__)
+
+
 class StagedStore(FeatureStore):
     """A `FeatureStore` whose shards are copied to a folder when they are first read, or before by `stage`.
 
@@ -47,6 +51,8 @@ class StagedStore(FeatureStore):
         max_bytes: of data files in the folder; the least recently used shards that no process reads make room. None
             for no limit.
         storage_options: arguments of fsspec's driver, such as credentials.
+        keep_damaged: let a shard with damaged records come as it is, where it arrived so twice: reading such a record is
+            the error then, as in a folder. False: the shard is refused.
         max_open_shards: see `FeatureStore`; None for 8 with a limit, which open shards of each process count against,
             and for 128 without.
     Raises:
@@ -62,8 +68,10 @@ class StagedStore(FeatureStore):
         max_bytes: int | None = None,
         storage_options: dict[str, Any] | None = None,
         max_open_shards: int | None = None,
+        keep_damaged: bool = False,
     ) -> None:
         self._remote = ObjectFolder(url, storage_options or {})
+        self._keep_damaged = keep_damaged
         data = self._remote.read(STORE_MANIFEST_NAME)
         manifest = StoreManifest.from_json(_json(data, self._remote), self._remote.where(STORE_MANIFEST_NAME))
         _check_names(manifest, self._remote)
@@ -75,6 +83,10 @@ class StagedStore(FeatureStore):
         if max_open_shards is None:
             max_open_shards = 128 if max_bytes is None else 8
         super().__init__(folder, max_open_shards=max_open_shards)
+
+    @property
+    def folder(self) -> ObjectFolder:
+        return self._remote
 
     def stage(
         self, shards: Sequence[ShardEntry] | None = None, progress: Callable[[int, int], None] | None = None
@@ -152,17 +164,27 @@ class StagedStore(FeatureStore):
             self._staging.reserve(entry, self.manifest.shards, release)
             if whole.exists():
                 os.replace(whole, arriving)  # a process died before it wrote the manifest: check again, copy the rest
-            self._remote.download(entry.data_file, arriving, entry.data_bytes)
-            try:
-                _check_content(arriving, manifest)
-            except ValueError as error:
-                arriving.unlink()
-                raise ValueError(
-                    f"{self._remote.where(entry.data_file)}: arrived damaged and was dropped ({error}); run again, and "
-                    f"if that does not help, verify the store there"
-                ) from error
+            self._arrive(entry, manifest, arriving)
             os.replace(arriving, whole)
         self._staging.write(entry.manifest, data)
+
+    def _arrive(self, entry: ShardEntry, manifest: ShardManifest, arriving: Path) -> None:
+        """Copies a data file and looks at every record; damage on the way is mended by a second copy."""
+        assert entry.data_file is not None
+        where = self._remote.where(entry.data_file)
+        for is_last in (False, True):
+            self._remote.download(entry.data_file, arriving, entry.data_bytes)
+            try:
+                return _check_content(arriving, manifest)
+            except ValueError as error:
+                if is_last and self._keep_damaged:
+                    log.warning("%s: arrived damaged twice (%s)", where, error)
+                    return None
+                arriving.unlink()
+                if is_last:
+                    raise ValueError(
+                        f"{where}: arrived damaged twice and was dropped ({error}); verify the store there"
+                    ) from error
 
     def _give_way(self, manifest: StoreManifest) -> None:
         """Removes shards that the store there no longer has; called while the folder is locked."""

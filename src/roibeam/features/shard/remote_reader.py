@@ -9,6 +9,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import decode
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.shard.offset_index import OffsetIndex
+from roibeam.features.shard.reader import stream_digests
 
 
 class ShardObject:
@@ -52,3 +53,11 @@ class ShardObject:
             return decode(self._index.key(row), meta, memoryview(regions), copy=True, check=True)
         except ValueError as error:
             raise ValueError(f"{self._folder.where(self._name)}: {error}") from None
+
+
+def shard_digests(folder: OutputFolder, manifest: ShardManifest) -> Iterator[tuple[bytes, bytes]]:
+    """(key, record digest) of a shard in key order, wherever it lies; at a URL its index alone is read, and kept."""
+    assert manifest.data_file is not None
+    if folder.local_path is not None:
+        return stream_digests(folder.local_path / manifest.data_file, manifest)
+    return ShardObject(folder, manifest).digests()
