@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+ABANDONED_SECONDS = 24 * 3600.0  # so old, what no manifest at a URL names is nobody's work any more
+
 
 @dataclass(frozen=True)
 class FileFacts:

@@ -120,7 +120,9 @@ class ObjectFolder(RemoteFolder):
 
         try:
             entries = self._tried("", "listed", ask)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if "bucket does not exist" in str(error):  # said before work is done for it, not when it is written
+                raise FileNotFoundError(f"{error}; make the bucket, or name another") from None
             return {}
         found = {}
         for entry in entries:

@@ -182,8 +182,9 @@ class StagedStore(FeatureStore):
                     return None
                 arriving.unlink()
                 if is_last:
+                    what = str(error).removeprefix(f"{arriving}: ")
                     raise ValueError(
-                        f"{where}: arrived damaged twice and was dropped ({error}); verify the store there"
+                        f"{where}: arrived damaged twice and was dropped ({what}); verify the store there"
                     ) from error
 
     def _give_way(self, manifest: StoreManifest) -> None:

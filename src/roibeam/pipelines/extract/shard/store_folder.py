@@ -13,7 +13,7 @@ from pathlib import Path
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_lock import LOCK_NAME
-from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.folder_protocol import ABANDONED_SECONDS, OutputFolder
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardManifest, shard_manifest_name
 from roibeam.features.shard.reader import ShardReader
@@ -21,7 +21,6 @@ from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_plan
 
 log = logging.getLogger(__name__)
-ABANDONED_SECONDS = 24 * 3600.0
 SUMMARY_NAME = "run_summary.json"  # where the output folder was taken away in mid-run, alone in the one put there
 
 
