@@ -207,6 +207,15 @@ class FeatureStore:
             raise IndexError(f"{self.path}: shard {shard} has {entry.num_records} records, asked for row {row}")
         return self._reader(entry).record_key(row).decode("utf-8")
 
+    def shards_covering(self, image_id: str) -> Iterator[ShardEntry]:
+        """The shards whose range of ids an image lies in: no other can hold it."""
+        # str compares by code point, which is the order of UTF-8 bytes.
+        at = bisect_right(self._first_ids, image_id) - 1
+        while at >= 0 and self._reach[at] >= image_id:
+            if self._last_ids[at] >= image_id:
+                yield self._by_first_id[at]
+            at -= 1
+
     def ids_at(self, places: np.ndarray) -> list[str]:
         """The image ids at (n, 2) places of shard and row, such as `EpochOrder` gives; errors as `id_at`."""
         return [self.id_at(shard, row) for shard, row in places.tolist()]
@@ -319,15 +328,11 @@ class FeatureStore:
 
     def _find(self, image_id: str) -> tuple[ShardReader, int] | None:
         """The shard that holds `image_id` and its row there: all shards whose range covers it are asked."""
-        # str compares by code point, which is the order of UTF-8 bytes.
-        at = bisect_right(self._first_ids, image_id) - 1
-        while at >= 0 and self._reach[at] >= image_id:
-            if self._last_ids[at] >= image_id:
-                reader = self._reader(self._by_first_id[at])
-                row = reader.find(image_id)
-                if row >= 0:
-                    return reader, row
-            at -= 1
+        for entry in self.shards_covering(image_id):
+            reader = self._reader(entry)
+            row = reader.find(image_id)
+            if row >= 0:
+                return reader, row
         return None
 
     def _reader(self, entry: ShardEntry) -> ShardReader:

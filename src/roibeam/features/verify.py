@@ -71,8 +71,11 @@ def verify_store(
         ValueError: when the URL's driver is missing.
     """
     folder = output_folder(path)
+    if folder.local_path is None:
+        folder.num_bytes(STORE_MANIFEST_NAME)  # a URL that nobody can read is an error, and no problem of a store
     try:
-        store = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
+        data = folder.read_bytes(STORE_MANIFEST_NAME)
+        store = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
     except (FileNotFoundError, NotADirectoryError):
         return _unfinished(folder, deep)
     except UnreachableError:
@@ -143,8 +146,11 @@ class _Report:
 
     def __init__(self, problems: list[Problem], file: str) -> None:
         self._problems, self._file = problems, file
+        self.copied: tuple[str, str] | None = None  # path of a scratch copy, and the URL that is told in its place
 
     def add(self, what: str) -> None:
+        if self.copied is not None:
+            what = what.replace(*self.copied)
         if len(self._problems) < _MAX_PROBLEMS_PER_SHARD:
             self._problems.append(Problem(self._file, what, _REEXTRACT))
 
@@ -187,10 +193,12 @@ def _check_data_file(folder: OutputFolder, manifest: ShardManifest, deep: bool, 
         if folder.local_path is None and not deep:
             _check_index(ShardObject(folder, manifest, check_file=True), manifest, report)
             return
-        with folder.local_file(manifest.data_file, manifest.data_bytes) as path, ShardReader(path, manifest) as reader:
-            _check_index(reader, manifest, report)
-            if deep:
-                yield from _check_records(path, reader, report)
+        with folder.local_file(manifest.data_file, manifest.data_bytes) as path:
+            report.copied = str(path), folder.where(manifest.data_file)
+            with ShardReader(path, manifest) as reader:
+                _check_index(reader, manifest, report)
+                if deep:
+                    yield from _check_records(path, reader, report)
     except UnreachableError:
         raise
     except (OSError, ValueError) as error:

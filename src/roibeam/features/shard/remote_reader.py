@@ -43,6 +43,9 @@ class ShardObject:
     def __len__(self) -> int:
         return self._index.num_records
 
+    def __contains__(self, image_id: object) -> bool:
+        return isinstance(image_id, str) and self._index.find(image_id.encode("utf-8", "surrogatepass")) >= 0
+
     def record_key(self, row: int) -> bytes:
         """The key at position `row` in key order."""
         return self._index.key(row)

@@ -98,31 +98,28 @@ def finished_shards(out: Path | OutputFolder) -> list[ShardManifest]:
         if data is None:
             break
         manifest = ShardManifest.from_bytes(data, folder.where(name))
-        if manifest.data_file is not None:
-            try:
-                _check_index(folder, manifest)
-            except UnreachableError:
-                raise
-            except (OSError, ValueError) as error:
-                log.warning("%s; writing its records again", error)
-                break
+        try:
+            check_shard_file(folder, manifest)
+        except UnreachableError:
+            raise
+        except (OSError, ValueError) as error:
+            log.warning("%s; writing its records again", error)
+            break
         manifests.append(manifest)
     if manifests:
         log.info("%s finished by an earlier run", counted(len(manifests), "shard"))
     return manifests
 
 
-def _check_index(folder: OutputFolder, manifest: ShardManifest) -> None:
-    assert manifest.data_file is not None
-    if folder.local_path is not None:
-        with ShardReader(folder.local_path / manifest.data_file, manifest):
-            return
-    got = folder.num_bytes(manifest.data_file)
-    if got != manifest.data_bytes:
-        raise ValueError(
-            f"{folder.where(manifest.data_file)}: has {got} bytes, its manifest says {manifest.data_bytes}"
-        )
-    ShardObject(folder, manifest)
+def check_shard_file(folder: OutputFolder, manifest: ShardManifest) -> None:
+    """Raises FileNotFoundError or ValueError where the data file of a shard is not whole in size, pages and index."""
+    if manifest.data_file is None:
+        return
+    if folder.local_path is None:
+        ShardObject(folder, manifest, check_file=True)
+        return
+    with ShardReader(folder.local_path / manifest.data_file, manifest):
+        pass
 
 
 def remove_unfinished(out: Path | OutputFolder, finished: Sequence[ShardManifest]) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.reading.indexed_ids import IndexedIds
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.shard.remote_reader import shard_digests
 from roibeam.features.store import FeatureStore
@@ -125,11 +126,12 @@ def annotation_problem(store: FeatureStore) -> str | None:
     entry = store.manifest.annotations
     if entry is None:
         return None
+    ids = store if store.folder.local_path is not None else IndexedIds(store)
     captions = labels = 0
     seen: set[bytes] = set()
     try:
         for row in read_annotations(store):
-            if row.image_id not in store:
+            if row.image_id not in ids:
                 return f"a row is of {row.image_id!r}, which has no record"
             if not row.captions and not row.labels:
                 return f"the row of {row.image_id!r} is empty"
