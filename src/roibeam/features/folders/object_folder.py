@@ -102,6 +102,11 @@ class ObjectFolder(RemoteFolder):
         facts = self._facts(name)
         return None if facts is None else int(facts["size"])
 
+    def file_facts(self, name: str) -> FileFacts | None:
+        """Size and time of a file; None where there is none."""
+        facts = self._facts(name)
+        return None if facts is None else FileFacts(int(facts["size"]), _written_at(facts))
+
     def _facts(self, name: str) -> dict[str, Any] | None:
         def ask(system: Any, path: str) -> dict[str, Any]:
             system.invalidate_cache()  # a listing that the driver remembers may be older than the file
@@ -129,6 +134,27 @@ class ObjectFolder(RemoteFolder):
             name = entry["name"].rstrip("/").rpartition("/")[2]
             if entry["type"] == "file" and name.startswith(prefix):
                 found[name] = FileFacts(int(entry["size"]), _written_at(entry))
+        return found
+
+    def files_below(self) -> dict[str, FileFacts]:
+        """The files of the folder and of those in it, by their names below it; {} also where there is no folder.
+
+        Raises:
+            ValueError: for a name that leads out of the folder.
+        """
+
+        def find(system: Any, path: str) -> dict[str, FileFacts]:
+            system.invalidate_cache()
+            top = system._strip_protocol(path).rstrip("/") + "/"
+            entries = system.find(path.rstrip("/"), detail=True).items()
+            return {
+                name.removeprefix(top): FileFacts(int(entry["size"]), _written_at(entry)) for name, entry in entries
+            }
+
+        found = self._tried("", "listed", find)
+        for name in found:
+            if name.startswith("/") or ".." in name.split("/"):
+                raise ValueError(f"{self.where(name)}: a file with such a name cannot be copied to this machine")
         return found
 
     def put_bytes(self, name: str, data: bytes, *, tries: int = len(WAIT_SECONDS) + 1) -> None:
