@@ -110,7 +110,10 @@ class ObjectFolder(RemoteFolder):
     def _facts(self, name: str) -> dict[str, Any] | None:
         def ask(system: Any, path: str) -> dict[str, Any]:
             system.invalidate_cache()  # a listing that the driver remembers may be older than the file
-            return system.info(path)
+            try:
+                return system.info(path)
+            except NotADirectoryError as error:  # asked for a file below a file: there is none
+                raise FileNotFoundError(str(error)) from error
 
         try:
             facts = self._tried(name, "read", ask)

@@ -87,7 +87,7 @@ def copy_command(
 
 
 def plan_command(
-    store: Annotated[Path, argument("STORE", "Folder of the store.")],
+    store: Annotated[str, argument("STORE", "Folder or URL of the store.")],
     ranks: Annotated[int, option("ranks")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -99,10 +99,9 @@ def plan_command(
         roibeam store plan store/ --ranks 64
     """
     from roibeam.features.reading.rank_plan import imbalance, plan_ranks
-    from roibeam.features.store import FeatureStore
+    from roibeam.pipelines.stores.store_facts import read_manifest
 
-    with FeatureStore(store) as opened:
-        plan = plan_ranks(opened.manifest.shards, ranks)
+    plan = plan_ranks(read_manifest(store).shards, ranks)
     if as_json:
         ranks_json = [
             {

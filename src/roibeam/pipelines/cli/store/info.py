@@ -120,7 +120,7 @@ def show_command(
 
 
 @store_app.command("ids", cls=HelpedCommand)
-def ids_command(store: Annotated[Path, _STORE], as_json: Annotated[bool, JSON] = False) -> None:
+def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = False) -> None:
     """Lists the image ids of a store, one on each line.
 
     Such a list in a file, or a part of it, is what `roibeam store copy --ids` takes.
@@ -128,13 +128,15 @@ def ids_command(store: Annotated[Path, _STORE], as_json: Annotated[bool, JSON] =
     Examples:
         roibeam store ids store/
     """
-    from roibeam.features.store import FeatureStore
+    from roibeam.features.reading.borrowed_store import borrowed_store
+    from roibeam.features.reading.indexed_ids import IndexedIds
 
-    with FeatureStore(store) as opened:
+    with borrowed_store(store) as opened:
+        ids = iter(IndexedIds(opened)) if opened.folder.local_path is None else opened.ids()
         if as_json:
-            typer.echo(json_line({"store": str(store), "ids": list(opened.ids())}))
+            typer.echo(json_line({"store": store, "ids": list(ids)}))
             return
-        for image_id in opened.ids():
+        for image_id in ids:
             typer.echo(image_id)
 
 
