@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
-from roibeam.features.record.digest import content_digest, record_digest
+from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.shard.lmdb_pages import LmdbPages, ValuePlace
 from roibeam.features.shard.manifest import (
@@ -32,6 +32,7 @@ from roibeam.features.shard.manifest import (
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
+from roibeam.features.shard.record_check import record_problem
 from roibeam.features.shard.remote_reader import shard_digests
 from roibeam.features.shard.writer import INDEX_DATABASE
 from roibeam.features.verify import verify_store
@@ -395,20 +396,6 @@ def _broken_records(reader: ShardReader) -> Iterator[tuple[str, str]]:
         what = record_problem(reader, row, image_id)
         if what is not None:
             yield image_id, what
-
-
-def record_problem(reader: ShardReader, row: int, image_id: str) -> str | None:
-    """What is wrong with a record, every byte of it read; None when it is whole."""
-    try:
-        if reader.row_of(image_id) != row:
-            return "a lookup in the offset index finds another record"
-        record = reader.record_at(row, copy=False, check=True)
-    except KeyError:
-        return "a lookup in the offset index does not find it"
-    except ValueError as error:
-        return _first_line(error).removeprefix(f"{reader.path}: ").removeprefix(f"record {image_id!r}: ")
-    ((_, digest),) = reader.digests(row, row + 1)
-    return None if record_digest(record) == digest else "its content has another digest than the index says"
 
 
 def _first_line(error: BaseException) -> str:

@@ -36,6 +36,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, StoreManifest, shard_manifest_name
 from roibeam.features.shard.publish import publish_shard
 from roibeam.features.shard.reader import ShardReader
+from roibeam.features.shard.record_check import record_problem
 from roibeam.features.shard.writer import ShardWriter
 from roibeam.features.writing.sequence_folder import check_shard_file
 from roibeam.pipelines.extract.report.run_facts import write_run_report
@@ -49,7 +50,7 @@ from roibeam.pipelines.foundation.files.locations import location_exists, moved_
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.foundation.files.remote_files import is_url
 from roibeam.pipelines.sources.vocabulary import Vocabulary
-from roibeam.pipelines.stores.damage import ShardState, StoreDamage, find_damage, record_problem
+from roibeam.pipelines.stores.damage import ShardState, StoreDamage, find_damage
 from roibeam.pipelines.stores.places import Place, folder_at
 
 log = logging.getLogger(__name__)
