@@ -1,5 +1,5 @@
-"""A real S3 server (moto, on loopback) behind a proxy that answers badly: 500 and 503, answers cut in their middle, lines
-closed before and after the request was done."""
+"""A real S3 server (moto, on loopback) behind a proxy that answers badly: 500 and 503, answers cut in their middle,
+lines closed before and after the request was done."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ class FaultyS3:
 
     def __init__(self, server: tuple[str, int], url: str, seed: int) -> None:
         self.server, self.url = server, url
-        self.settings = {"FSSPEC_S3_ENDPOINT_URL": url, "FSSPEC_S3_KEY": KEYS["key"], "FSSPEC_S3_SECRET": KEYS["secret"]}
+        self.settings = {
+            "FSSPEC_S3_ENDPOINT_URL": url,
+            "FSSPEC_S3_KEY": KEYS["key"],
+            "FSSPEC_S3_SECRET": KEYS["secret"],
+        }
         self.share = 0.0
         self.requests: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
@@ -100,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(answer.status, headers, data, cut=fault == "cut in its middle")
 
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":

@@ -1,6 +1,7 @@
-"""`roibeam store copy | verify | repair | import | export | diff` of stores at URLs, whose lines break and which are killed.
+"""`roibeam store copy | verify | repair | import | export | diff` at URLs, whose lines break and which are killed.
 
-The default tests have a store of objects on this disk; the slow ones a real S3 server behind a proxy that answers badly.
+The default tests have a store of objects on this disk; the slow one a real S3 server behind a proxy that answers
+badly.
 """
 
 from __future__ import annotations

@@ -290,7 +290,9 @@ def test_damaged_objects_are_extracted_again_and_dead_letters_retried(
     assert retried.code == 0 and "1 image extracted" in retried.out and "6 records" in retried.out
     assert len(list(store.glob("*.lmdb"))) == SHARDS and verify_store(store, deep=True) == []
     summary = json.loads((store / "run_summary.json").read_bytes())
-    assert (summary["this_run"]["images"], summary["this_run"]["copied"]) == (1, 1) and summary["in_all"]["dead_letters"]["total"] == 0
+    assert (summary["this_run"]["images"], summary["this_run"]["copied"]) == (1, 1) and summary["in_all"][
+        "dead_letters"
+    ]["total"] == 0
 
 
 def test_progress_of_a_run_seen_from_elsewhere(extract: Cli, roibeam: Cli, bucket: Path, wanted: str) -> None:

@@ -1,4 +1,4 @@
-"""`extract --retry-dead-letters`: only failed images are computed, the records beside them are kept, through kills too."""
+"""`extract --retry-dead-letters`: only failed images are computed, the other records are kept, through kills too."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def extract(roibeam: Cli, photos: Path, tiny_network: tuple[str, ...]) -> Cli:
 
 
 @pytest.fixture(params=["disk", "URL"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, Path]]:
     """How the command names the store, and the folder that it is in."""
     register()
     monkeypatch.setattr(object_folder, "WAIT_SECONDS", (0.0, 0.0, 0.0))
@@ -123,9 +125,7 @@ def test_a_run_that_was_killed_keeps_the_records(
 @pytest.mark.slow
 @pytest.mark.soak(cases=True)
 @pytest.mark.parametrize("share", range(8))
-def test_killed_at_any_file_operation(
-    extract: Cli, photos: Path, tmp_path: Path, share: int
-) -> None:
+def test_killed_at_any_file_operation(extract: Cli, photos: Path, tmp_path: Path, share: int) -> None:
     store, before = tmp_path / "store", tmp_path / "before"
     assert extract(before).code == 0
     mend(photos, *BROKEN)

@@ -59,8 +59,8 @@ def verify_store(
     Memory grows with the number of shards (a few kB each), not of records.
 
     Args:
-        path: the store's folder, or its URL. At a URL only manifests and indexes are read; `deep` copies one shard after
-            the other to a scratch folder.
+        path: the store's folder, or its URL. At a URL manifests and indexes alone are read; `deep` copies one shard
+            after the other to a scratch folder.
         deep: also read every record twice, through LMDB and through the offset index, compare the two, and check
             checksums, field rules, record digests and tree structure.
         progress: called with (records done, records in all) after each shard, in deep mode about every 100 records.

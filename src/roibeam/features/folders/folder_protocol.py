@@ -70,8 +70,8 @@ class OutputFolder(Protocol):
         """Puts a finished file of this machine into its place, whole; `source` may be gone afterwards."""
 
     def local_file(self, name: str, num_bytes: int) -> AbstractContextManager[Path]:
-        """A path of this machine to read a file of so many bytes by: its own, or that of a copy in a scratch folder which
-        is gone afterwards. No file is held in memory.
+        """A path of this machine to read a file of so many bytes by: its own, or that of a copy in a scratch folder,
+        which is gone afterwards. No file is held in memory.
 
         Raises:
             FileNotFoundError: where there is none, for one at a URL.

@@ -1,4 +1,4 @@
-"""A store for a command that reads it and goes: its folder, or shards of a URL in a scratch folder while they are read."""
+"""A store for a command that reads it and goes: its folder, or a URL whose shards lie in a scratch folder meanwhile."""
 
 from __future__ import annotations
 

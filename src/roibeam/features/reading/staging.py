@@ -35,7 +35,6 @@ from roibeam.features.shard.manifest import (
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
 
-
 log = logging.getLogger(__name__)
 
 
@@ -51,8 +50,8 @@ class StagedStore(FeatureStore):
         max_bytes: of data files in the folder; the least recently used shards that no process reads make room. None
             for no limit.
         storage_options: arguments of fsspec's driver, such as credentials.
-        keep_damaged: let a shard with damaged records come as it is, where it arrived so twice: reading such a record is
-            the error then, as in a folder. False: the shard is refused.
+        keep_damaged: let a shard with damaged records come as it is, where it arrived so twice: reading one is the
+            error then, as in a folder. False: the shard is refused.
         max_open_shards: see `FeatureStore`; None for 8 with a limit, which open shards of each process count against,
             and for 128 without.
     Raises:

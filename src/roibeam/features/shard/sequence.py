@@ -29,6 +29,15 @@ class Repeat:
 Outcome = RegionRecord | DeadLetter | Repeat
 
 
+@dataclass(frozen=True)
+class ShardPlace:
+    """Where a store is written: its folder or URL, and the folder of this machine that data files are written in, which
+    is the same for a folder."""
+
+    folder: OutputFolder
+    work: Path
+
+
 class ShardSequence:
     """Outcomes in, one by one; shards with ascending numbers out, each published when it is full.
 
@@ -36,6 +45,7 @@ class ShardSequence:
     the dead letters of one shard.
 
     Args:
+        place: the store's folder, where it is one of this machine.
         fingerprint: feature space and numerics of the shards.
         source: what the records come from; goes into the digest of a shard's members.
         shard_size: outcomes per shard, at most; None: no such limit.
@@ -45,12 +55,11 @@ class ShardSequence:
         stats: for every manifest, beside "equal_repeats".
         before_publish: called with a finished data file (None without a record) and what was written to it; returns
             more stats, or raises what ends the writing.
-        work: local folder that data files are written in, for a `folder` at a URL.
     """
 
     def __init__(
         self,
-        folder: Path | OutputFolder,
+        place: Path | ShardPlace,
         *,
         fingerprint: Fingerprint,
         source: str,
@@ -60,12 +69,10 @@ class ShardSequence:
         first_shard: int = 0,
         stats: dict[str, Any] | None = None,
         before_publish: Callable[[Path | None, ShardSummary], dict[str, Any]] | None = None,
-        work: Path | None = None,
     ) -> None:
-        self._folder, self._fingerprint, self._source = output_folder(folder), fingerprint, source
-        local = self._folder.local_path
-        assert local is not None or work is not None, "a shard is written on a disk, and uploaded"
-        self._work = local or work
+        if not isinstance(place, ShardPlace):
+            place = ShardPlace(output_folder(place), place)
+        self._folder, self._work, self._fingerprint, self._source = place.folder, place.work, fingerprint, source
         self._shard_size, self._shard_bytes, self._planned_bytes = shard_size, shard_bytes, planned_bytes
         self._number, self._stats = first_shard, stats or {}
         self._before_publish = before_publish or (lambda path, summary: {})

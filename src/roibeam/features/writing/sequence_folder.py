@@ -85,7 +85,9 @@ def _entries(folder: OutputFolder) -> Iterator[tuple[str, bool]]:
     if folder.local_path is None:
         yield from ((name, True) for name in sorted(folder.listing()))
     else:
-        yield from ((path.name, path.is_file() and not path.is_symlink()) for path in sorted(folder.local_path.iterdir()))
+        yield from (
+            (path.name, path.is_file() and not path.is_symlink()) for path in sorted(folder.local_path.iterdir())
+        )
 
 
 def finished_shards(out: Path | OutputFolder) -> list[ShardManifest]:

@@ -146,8 +146,8 @@ def find_damage(place: Place | OutputFolder) -> StoreDamage:
     planned = {shard.number: shard for shard in plan.shards} if plan else {}
     if plan is not None and entries.keys() - planned.keys():
         raise ValueError(
-            f"{store.where(PLAN_NAME)} knows no shard {min(entries.keys() - planned.keys())}, {STORE_MANIFEST_NAME} does; "
-            f"restore the plan that belongs to this store"
+            f"{store.where(PLAN_NAME)} knows no shard {min(entries.keys() - planned.keys())}, {STORE_MANIFEST_NAME} "
+            f"does; restore the plan that belongs to this store"
         )
     states: list[ShardState] = []
     is_stale = bool(problems.get(STORE_MANIFEST_NAME))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import chain, islice
-
 from typing import Any
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.pipelines.stores.damage import StoreDamage
+from roibeam.pipelines.stores.places import Place
 from roibeam.pipelines.stores.store_repair import RepairSummary
 
 _LISTED = 20  # images, and files; the JSON lists all

@@ -40,7 +40,8 @@ def merged_fingerprint(stores: Sequence[FeatureStore], change: RecordChange) -> 
                     "equal); train on both with --store given for each"
                 )
             raise ValueError(
-                f"{stores[0].folder} and {store.folder} have different feature spaces{f' ({how})' if how else ''}; {why}"
+                f"{stores[0].folder} and {store.folder} have different feature spaces{f' ({how})' if how else ''}; "
+                f"{why}"
             )
         if change.regions is not None and not has_classes(store.fingerprint):
             raise ValueError(

@@ -25,7 +25,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, StoreManifest
 from roibeam.features.shard.publish import publish_store
 from roibeam.features.shard.record_change import DoesNotFitError, RecordChange
-from roibeam.features.shard.sequence import Outcome, ShardSequence, num_outcomes, write_shard_sequence
+from roibeam.features.shard.sequence import Outcome, ShardPlace, ShardSequence, num_outcomes, write_shard_sequence
 from roibeam.features.store import FeatureStore
 from roibeam.features.store_merge import Entry, StoredRecord, StoreMerge
 from roibeam.features.writing.annotations_table import write_annotations
@@ -255,7 +255,7 @@ def _write_shards(
     planned_bytes = num_bytes * min(options.shard_size, num_records) // num_records
     outcomes = _Outcomes(stores, options)
     sequence = ShardSequence(
-        out,
+        ShardPlace(out, work),
         fingerprint=fingerprint,
         source=plan,
         shard_size=options.shard_size,
@@ -264,7 +264,6 @@ def _write_shards(
         first_shard=len(manifests),
         stats=plan_stat("copy", plan),
         before_publish=outcomes.check,
-        work=work,
     )
     with Progress("copying", merge.num_entries, ENTRIES, done=first) as progress:
         read = outcomes.of(entries)

@@ -114,7 +114,7 @@ def _require_whole(summary: ExportSummary, out: Place) -> None:
 
 @contextmanager
 def _written_to(out: Place, found: FeatureFormat, scratch: str | None) -> Iterator[Path]:
-    """Where the export is written: its place, or a scratch folder from which it is uploaded when the block ends well."""
+    """Where the export is written: its place, or a scratch folder that it is uploaded from when the block ends well."""
     if not is_at_url(out):
         yield Path(out)
         return
@@ -126,8 +126,8 @@ def _written_to(out: Place, found: FeatureFormat, scratch: str | None) -> Iterat
     folder = ObjectFolder(parent)
     if not found.suffixes:
         raise ValueError(
-            f"{url}: {found.name} is a folder of files, which cannot appear whole at a URL; export it to a folder of this "
-            f"machine, and copy that"
+            f"{url}: {found.name} is a folder of files, which cannot appear whole at a URL; export it to a folder of "
+            f"this machine, and copy that"
         )
     if folder.num_bytes(name) is not None or ObjectFolder(url).listing():
         raise ValueError(f"{url} exists already; choose another name, or delete it first")

@@ -23,7 +23,7 @@ from roibeam.features.record.imported import imported_fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest
 from roibeam.features.shard.publish import publish_store
-from roibeam.features.shard.sequence import Repeat, ShardSequence, num_outcomes, write_shard_sequence
+from roibeam.features.shard.sequence import Repeat, ShardPlace, ShardSequence, num_outcomes, write_shard_sequence
 from roibeam.features.writing.sequence_folder import (
     check_sequence_folder,
     finished_shards,
@@ -149,7 +149,7 @@ def _imported(
     manifests = finished_shards(folder)
     remove_unfinished(folder, manifests)
     sequence = ShardSequence(
-        folder,
+        ShardPlace(folder, work),
         fingerprint=fingerprint,
         source=plan,
         shard_size=shard_size,
@@ -157,7 +157,6 @@ def _imported(
         planned_bytes=files.num_bytes * min(shard_size, file.num_entries) // max(file.num_entries, 1),
         first_shard=len(manifests),
         stats=plan_stat("import", plan),
-        work=work,
     )
     _write_shards(report.watch(classes.checked(file.outcomes(dtype))), sequence, manifests, file.num_entries)
     write_dead_letters(folder, manifests)

@@ -244,7 +244,9 @@ def _check_source(source: RepairSource) -> None:
     named.check()
 
 
-def _check_photos(store: OutputFolder, plan: Plan, states: list[ShardState], source: RepairSource, *, retry: bool) -> None:
+def _check_photos(
+    store: OutputFolder, plan: Plan, states: list[ShardState], source: RepairSource, *, retry: bool
+) -> None:
     """Looks for photos of the shards, wanted ones first: a wrong folder would make dead letters of records."""
     images = _folder(source)
     first = None

@@ -29,8 +29,9 @@ def repair_command(
     """Lists broken images of a store, and extracts them again.
 
     Without --photos it only lists them, and those that are missing. It reads every record. Whole records stay as they
-    are. Each shard of a store at a URL is copied here in turn. The new features must be made in the same way (detector, conventions, selection, dtype), else nothing is
-    written. The exit code is 1 if the store needs a repair, or if images could not be extracted again.
+    are. The new features must be made in the same way (detector, conventions, selection, dtype), else nothing is
+    written. Shards of a store at a URL are copied here one after the other. The exit code is 1 if the store needs a
+    repair, or if images could not be extracted again.
 
     Examples:
         roibeam store repair store/

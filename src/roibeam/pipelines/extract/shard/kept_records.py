@@ -40,8 +40,8 @@ class KeptRecords:
 
 @contextmanager
 def kept_records(folder: OutputFolder, manifest: ShardManifest | None) -> Iterator[KeptRecords]:
-    """Those of the attempt that a manifest names; none for None, and where its file is damaged as a whole. That of a URL
-    is copied to the scratch folder for a while."""
+    """Those of the attempt that a manifest names; none for None, and where its file is damaged as a whole. A file at a
+    URL is copied to the scratch folder for a while."""
     if manifest is None or manifest.data_file is None:
         yield KeptRecords()
         return

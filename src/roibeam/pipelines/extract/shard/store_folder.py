@@ -91,8 +91,8 @@ def finished_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_s
 
 
 def retried_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
-    """The manifest of a shard that was finished and whose failed images are to be tried again; None where there is none,
-    or where its records cannot be kept."""
+    """The manifest of a shard that was finished and whose failed images are to be tried again; None where there is
+    none, or where its records cannot be kept."""
     folder = output_folder(store)
     try:
         data = folder.read_bytes(retried_manifest_name(shard.number))

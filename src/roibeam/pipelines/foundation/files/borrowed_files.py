@@ -36,8 +36,8 @@ class BorrowedFiles:
 
 @contextmanager
 def borrowed_files(place: str | os.PathLike[str], *, scratch: str | None = None) -> Iterator[BorrowedFiles]:
-    """A file or folder by a local path. What is at a URL is copied to a scratch folder, which is gone afterwards and needs
-    room for all of it; nothing is held in memory.
+    """A file or folder by a local path. What is at a URL is copied to a scratch folder, which is gone afterwards and
+    needs room for all of it; nothing is held in memory.
 
     Args:
         scratch: parent of that folder; None for the machine's temporary folder.
