@@ -20,6 +20,8 @@ import numpy as np
 from roibeam.features.annotations_file import checked_annotations
 from roibeam.features.batch import BatchBuffers, RegionBatch, assemble, check_fields
 from roibeam.features.counted import counted
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.drawing.notebook import notebook_html, table_html
 from roibeam.features.record.drawing.photo_pixels import PhotoLike, photo_pixels
 from roibeam.features.record.drawing.region_drawing import MAX_REGIONS as MAX_DRAWN
@@ -69,6 +71,11 @@ class FeatureStore:
         self._last_ids = [entry.last_id or "" for entry in self._by_first_id]
         self._reach = list(accumulate(self._last_ids, max))
         self._open: _OpenShards | None = _OpenShards()
+
+    @property
+    def folder(self) -> OutputFolder:
+        """Where the store lies; `str()` of it is how messages name the store."""
+        return LocalFolder(self.path)
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -199,6 +206,15 @@ class FeatureStore:
         if not 0 <= row < entry.num_records:
             raise IndexError(f"{self.path}: shard {shard} has {entry.num_records} records, asked for row {row}")
         return self._reader(entry).record_key(row).decode("utf-8")
+
+    def shards_covering(self, image_id: str) -> Iterator[ShardEntry]:
+        """The shards whose range of ids an image lies in: no other can hold it."""
+        # str compares by code point, which is the order of UTF-8 bytes.
+        at = bisect_right(self._first_ids, image_id) - 1
+        while at >= 0 and self._reach[at] >= image_id:
+            if self._last_ids[at] >= image_id:
+                yield self._by_first_id[at]
+            at -= 1
 
     def ids_at(self, places: np.ndarray) -> list[str]:
         """The image ids at (n, 2) places of shard and row, such as `EpochOrder` gives; errors as `id_at`."""

@@ -66,12 +66,7 @@ class ShardReader:
         # Of what a disk reads ahead, megabytes, most would be of records that nobody asked for.
         self._map.madvise(mmap.MADV_RANDOM)
         try:
-            pages = LmdbPages(self._map, str(self.path))
-            if (pages.page_size, pages.num_pages) != (manifest.page_size, manifest.num_pages):
-                raise ValueError(
-                    f"{self.path}: has {pages.num_pages} pages of {pages.page_size} bytes, its manifest says "
-                    f"{manifest.num_pages} of {manifest.page_size}; the file was changed after it was finished"
-                )
+            check_pages(LmdbPages(self._map, str(self.path)), manifest, str(self.path))
             self._open_index(check=check_index)
         except BaseException:
             self._index = self._map = None  # not closed: the traceback still holds views of it
@@ -269,6 +264,15 @@ class ShardReader:
         if self._map is None or self._index is None:
             raise ValueError(f"{self.path}: this reader is closed")
         return self._map, self._index
+
+
+def check_pages(pages: LmdbPages, manifest: ShardManifest, where: str) -> None:
+    """ValueError when a data file has other pages than its manifest says."""
+    if (pages.page_size, pages.num_pages) != (manifest.page_size, manifest.num_pages):
+        raise ValueError(
+            f"{where}: has {pages.num_pages} pages of {pages.page_size} bytes, its manifest says "
+            f"{manifest.num_pages} of {manifest.page_size}; the file was changed after it was finished"
+        )
 
 
 def stream_digests(

@@ -276,7 +276,7 @@ _SPEED = {
     "decode-threads": _count("Threads that read and decode photos ahead.", SPEED, is_advanced=True),
     "workers": _count("Processes that work at the same time.", SPEED),
     "runner": _text("What Beam runs on: local, portable, flink, spark, dataflow or another runner.", "NAME", SPEED),
-    "scratch": _text("Folder of each worker for shards that are not uploaded yet.", "DIR", SPEED, is_advanced=True),
+    "scratch": _text("Folder for files on their way from or to a URL.", "DIR", SPEED, is_advanced=True),
 }  # fmt: skip
 _NETWORK = {
     "connections": _count("Connections that are open at once.", NETWORK),
