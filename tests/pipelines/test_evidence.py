@@ -101,10 +101,12 @@ def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> No
 def all_runs(work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int], quick: bool = False) -> Any:
     """Runs of these arms; weights are kept beside."""
     tasks = import_module("evidence.tasks.task_world").TaskWorld(work, 120)
+    own = import_module("evidence.tasks.own_pictures").OwnPictures(world, 200)
     kept = {"weights": work / "weights", "quick": quick}
     parts = (
         import_module("evidence.pretraining_runs").PretrainingRuns(world, **kept),
-        import_module("evidence.tasks.task_runs").TaskRuns(tasks, **kept),
+        import_module("evidence.tasks.task_runs").TaskRuns(tasks, own, **kept),
+        import_module("evidence.tasks.head_runs").HeadRuns(own, weights=work / "weights"),
     )
     return import_module("evidence.runs").Runs(*parts, work / "results", arms=arms, seeds=seeds)
 
