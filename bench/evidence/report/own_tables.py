@@ -44,8 +44,8 @@ _ASKED_HEADS = ("visualbert", "vilbert", "imagebert")
 def own(evidence: Evidence) -> Iterator[str]:
     yield "## Tasks about the same pictures\n"
     yield paragraph(
-        "Kept weights of seed 0 learn retrieval and phrases from 5,000 of the pictures that they were pre-trained on. They "
-        "are asked about the pictures of the questions above, so that what pre-training alone reaches stands beside. "
+        "Kept weights of seed 0 learn retrieval and phrases from 5,000 of the pictures that they were pre-trained on. "
+        "They are asked about the pictures of the questions above: what pre-training alone reaches stands beside. "
         "Runs take a minute or two of one core."
     )
     yield from _retrieval(evidence)
@@ -127,21 +127,22 @@ def _losses(evidence: Evidence) -> Iterator[str]:
 
 def _phrases(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
-        "**Phrases.** Which region each marked phrase of a caption means, learned by one attention head of its own. The "
-        "baseline is the region with the best detection score; perfect regions all have the same, so that it is one "
-        "by lot. *Covered* is the ceiling."
+        "**Phrases.** Which region each marked phrase of a caption means, learned by one attention head of its own. "
+        "The baseline is the region with the best detection score; perfect regions all have the same, so that it is "
+        "one by lot. *Covered* is the ceiling."
     )
     rows = []
     for store, (title, _) in STORES.items():
         for system in ("visualbert", "vilbert"):
             arm, heads = f"{PREFIX}{store}/{PHRASES}-{system}", f"{HEADS}{store}/visualbert"
             if evidence.counts(arm, PHRASES) is not None:
-                baseline = (heads, f"{PHRASES} {STRONGEST}")
-                rows.append(
-                    [SYSTEMS[system], title.lower(), evidence.shown(arm, PHRASES), evidence.shown(arm, f"{PHRASES} R@5"),
-                     evidence.shown(*baseline), evidence.less((arm, PHRASES), baseline),
-                     evidence.less((arm, PHRASES), (f"{arm}-new", PHRASES)), evidence.shown(arm, f"{PHRASES} {COVERED}")]
-                )  # fmt: skip
+                baseline, learned = (heads, f"{PHRASES} {STRONGEST}"), (arm, PHRASES)
+                cells = [
+                    *(evidence.shown(*asked) for asked in (learned, (arm, f"{PHRASES} R@5"), baseline)),
+                    *(evidence.less(learned, other) for other in (baseline, (f"{arm}-new", PHRASES))),
+                    evidence.shown(arm, f"{PHRASES} {COVERED}"),
+                ]
+                rows.append([SYSTEMS[system], title.lower(), *cells])
     head = ("", "regions", "R@1", "R@5", "baseline", "R@1 less baseline", "R@1 less not pre-trained", "covered")
     yield _given(head, rows)
 
@@ -149,9 +150,9 @@ def _phrases(evidence: Evidence) -> Iterator[str]:
 def _heads(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "**What attention heads know.** No head learned this. Right is a head whose most attended region covers the "
-        "phrase. The pictures are cut into halves, and each is judged by the head that is best on the other one. *Any "
-        "word* is one look for all words of a caption: a head that only likes some regions has no more. *Untrained* are "
-        "weights as drawn."
+        "phrase. The pictures are cut into halves, and each is judged by the head that is best on the other one. "
+        "*Any word* is one look for all words of a caption: a head that only likes some regions has no more. "
+        "*Untrained* are weights as drawn."
     )
     rows = []
     for store, (title, _) in STORES.items():
