@@ -26,7 +26,7 @@ _LEARNED = {"R@1": PHRASES, "R@5": f"{PHRASES} R@5", "upper bound": f"{PHRASES} 
 OWN_TASKS: Mapping[str, TaskRules] = {
     rules.name: rules
     for rules in (
-        TaskRules(RETRIEVAL, 250, 24, 5e-4, {"test": _RECALLS}, ways=(), is_own=True),
+        TaskRules(RETRIEVAL, 400, 32, 5e-4, {"test": _RECALLS}, ways=(), is_own=True),
         TaskRules(ENTITIES, 400, 32, 5e-4, {"test": _LEARNED}, ways=(), is_own=True),
         *(
             TaskRules(name, 500, 64, 5e-4, {"dev": {"accuracy": name}}, ways=(), is_own=True, has_regions=False)
