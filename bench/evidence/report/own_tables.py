@@ -63,7 +63,8 @@ def _given(head: tuple[str, ...], rows: list[list[str]]) -> str:
 def _retrieval(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "**Retrieval.** Among 500 pictures or captions. *Less zero-shot* is R@1 less that of the weights that the run "
-        "started from. ImageBERT's line is of its best published loss, each pair by itself, with hard wrong pairs."
+        "started from. ImageBERT's lines are of its best published loss, each pair by itself, with hard wrong pairs. "
+        "Runs have 400 steps of 96 to 128 pairs."
     )
     rows = []
     for store, (title, _) in STORES.items():
@@ -71,6 +72,7 @@ def _retrieval(evidence: Evidence) -> Iterator[str]:
             SYSTEMS["vilbert"]: ("vilbert", "vilbert"),
             SYSTEMS["visualbert"]: ("visualbert", "visualbert"),
             SYSTEMS["imagebert"]: (imagebert("binary", "hard").removeprefix(f"{RETRIEVAL}-"), "imagebert"),
+            "ImageBERT, 2,000 steps": ("imagebert-longer", "imagebert"),
             **{
                 f"ViLBERT, {told}": (f"vilbert-{name}", f"vilbert-{name}")
                 for name, told in (
