@@ -191,8 +191,8 @@ FAULTS = (
     Fault(
         "what arrives damaged is staged",
         f"{FEATURES}/reading/staging.py",
-        "                _check_content(arriving, manifest)\n",
-        "                arriving.stat()\n",
+        "                return _check_content(arriving, manifest)\n",
+        "                return None\n",
         _test("staging.py::test_what_arrives_damaged_is_dropped"),
     ),
     Fault(
