@@ -9,7 +9,6 @@ import typer
 from roibeam.pipelines.cli.options import JSON, SCRATCH
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.stores.places import check_scratch, folder_at
 
 
 def repair_command(
@@ -37,6 +36,8 @@ def repair_command(
         roibeam store repair store/
         roibeam store repair store/ --photos photos/
     """
+    from roibeam.pipelines.stores.places import check_scratch
+
     check_scratch(scratch, (store,))
     if photos is None:
         given = {"--weights": weights, "--detector": detector, "--device": device}
@@ -61,6 +62,7 @@ def repair_command(
 def _list_damage(store: str, scratch: str | None, *, as_json: bool) -> None:
     from roibeam.pipelines.stores.damage import find_damage
     from roibeam.pipelines.stores.damage_text import damage_json, damage_text
+    from roibeam.pipelines.stores.places import folder_at
 
     damage = find_damage(folder_at(store, scratch))
     typer.echo(json_line(damage_json(store, damage)) if as_json else damage_text(store, damage))
