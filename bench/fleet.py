@@ -160,7 +160,7 @@ def take_from_numbers(
     from roibeam.features.reading.torch_datasets import RegionBatchSampler
 
     taken = Taken(np.zeros(images, np.uint8), [], [])
-    for rank in sorted({rank for rank, _ in places if rank % PROCESSES == places[0][1] % PROCESSES}):
+    for rank, _ in places:  # a rank's one sampler serves all its workers
         start = time.perf_counter()
         with FeatureStore(folder) as store:
             sampler = RegionBatchSampler(
@@ -211,7 +211,8 @@ TAKES = {"store": take_from_store, "numbers": take_from_numbers, "order": take_f
 
 
 def in_processes(kind: str, folder: Path | None, fleet: Fleet, state: dict | None, images: int) -> Taken:
-    shares = [fleet.places()[at::PROCESSES] for at in range(PROCESSES)]
+    places = [place for place in fleet.places() if kind != "numbers" or place[1] == 0]
+    shares = [places[at::PROCESSES] for at in range(PROCESSES)]
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
         asked = [pool.apply_async(TAKES[kind], (folder, fleet, share, state, images)) for share in shares]
         return Taken.together([each.get() for each in asked])
