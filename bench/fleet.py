@@ -61,8 +61,10 @@ class Fleet:
         saved_at = int(0.4 * steps)
         return Fleet(ranks, workers, batch_size, saved_at, saved_at + 7)
 
-    def places(self) -> list[tuple[int, int]]:
-        return [(rank, worker) for rank in range(self.ranks) for worker in range(self.workers)]
+    def places(self, kind: str) -> list[tuple[int, int]]:
+        """Rank and worker; where a rank's one sampler serves all its workers, the first worker alone."""
+        workers = 1 if kind == "numbers" else self.workers
+        return [(rank, worker) for rank in range(self.ranks) for worker in range(workers)]
 
 
 @dataclass
@@ -104,8 +106,9 @@ def store_batches(store: FeatureStore, fleet: Fleet, place: tuple[int, int], sta
 
     rank, worker = place
     reader = RegionIterable(
-        store, batch_size=fleet.batch_size, rank=rank, num_ranks=fleet.ranks, at_epoch_end="short", seed=1
-    )
+        store, reused_buffers=2, batch_size=fleet.batch_size, rank=rank, num_ranks=fleet.ranks, at_epoch_end="short",
+        seed=1,
+    )  # fmt: skip
     if state is not None:
         reader.load_state_dict(state)
     # As a DataLoader tells its worker which of them it is; this process forgets it again below.
@@ -160,7 +163,7 @@ def take_from_numbers(
     from roibeam.features.reading.torch_datasets import RegionBatchSampler
 
     taken = Taken(np.zeros(images, np.uint8), [], [])
-    for rank, _ in places:  # a rank's one sampler serves all its workers
+    for rank, _ in places:
         start = time.perf_counter()
         with FeatureStore(folder) as store:
             sampler = RegionBatchSampler(
@@ -211,8 +214,7 @@ TAKES = {"store": take_from_store, "numbers": take_from_numbers, "order": take_f
 
 
 def in_processes(kind: str, folder: Path | None, fleet: Fleet, state: dict | None, images: int) -> Taken:
-    places = [place for place in fleet.places() if kind != "numbers" or place[1] == 0]
-    shares = [places[at::PROCESSES] for at in range(PROCESSES)]
+    shares = [fleet.places(kind)[at::PROCESSES] for at in range(PROCESSES)]
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
         asked = [pool.apply_async(TAKES[kind], (folder, fleet, share, state, images)) for share in shares]
         return Taken.together([each.get() for each in asked])
