@@ -1,6 +1,6 @@
 """A fleet on paper: an epoch of 3.3 million images read by 64 ranks of 8 workers, one rank lost and restarted.
 
-    python bench/fleet.py [--images N] [--ranks N] [--workers N] [--keep STORE]
+    python bench/fleet.py [--images N] [--ranks N] [--workers N] [--keep STORE] [--only KIND]
 
 No model and no network are here: what is simulated is who reads what. All 512 places of a worker are taken one after
 another, in two processes, by the classes that a run has: `FeatureStore`, `BatchOrder` and `RegionIterable`, which reads
@@ -274,6 +274,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=64, help="of a rank")
     parser.add_argument("--keep", type=Path, help="folder of the store; made where it is missing, and left there")
+    parser.add_argument("--only", choices=[*TAKES], action="append", help="of the ways to read; may be given again")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     images, fleet = arguments.images, Fleet.of(*(getattr(arguments, name) for name in FLEET_OPTIONS))
@@ -284,7 +285,7 @@ def main() -> None:
         folder = arguments.keep or Path(scratch) / "store"
         if not (folder / STORE_MANIFEST_NAME).exists():
             build(folder, images // RECORDS, RECORDS)
-        report(folder, fleet, images)
+        report(folder, fleet, images, arguments.only or [*TAKES])
 
 
 HEAD = (
@@ -294,7 +295,7 @@ HEAD = (
 FLEET_OPTIONS = ("images", "ranks", "workers", "batch_size")
 
 
-def report(folder: Path, fleet: Fleet, images: int) -> None:
+def report(folder: Path, fleet: Fleet, images: int, kinds: list[str]) -> None:
     start = time.perf_counter()
     with FeatureStore(folder) as store:
         if len(store) != images:
@@ -307,9 +308,12 @@ def report(folder: Path, fleet: Fleet, images: int) -> None:
     rows = []
     less = Fleet(fleet.ranks - 1, fleet.workers, fleet.batch_size, 0, 0)
     for kind, what, rest in (
-        ("store", "records of a store", fleet), ("numbers", "their numbers", less),
+        ("store", "records of a store", fleet), ("store", "records of a store", less),
+        ("numbers", "their numbers", fleet), ("numbers", "their numbers", less),
         ("order", "captions of `pretrain`, by number", fleet), ("order", "captions of `pretrain`, by number", less),
     ):  # fmt: skip
+        if kind not in kinds:
+            continue
         start = time.perf_counter()
         parts = lived_through(kind, folder, fleet, rest, state, images)
         seconds = time.perf_counter() - start
