@@ -224,7 +224,7 @@ def test_equal_bins_are_convolved_once_and_the_bits_are_those_of_pooled_regions(
     """Regions of all sizes, some empty, some past the map's end, more than one chunk of bins that differ."""
     if not has_fused_kernels("cpu", mode_named(mode).conv_dtype):
         pytest.skip("no fused convolutions here: regions are pooled")
-    network = build_detector(dataclasses.replace(CONFIGS["small"], base_channels=8), mode=mode).network()
+    network = build_detector(dataclasses.replace(TINY, base_channels=8), weights="random:1", mode=mode).network()
     generator = torch.Generator().manual_seed(0)
     feature_map = torch.randn(1, 128, 30, 40, generator=generator)
     corners = torch.rand(count, 2, 2, generator=generator) * torch.tensor([660.0, 500.0])
@@ -244,6 +244,6 @@ def test_equal_bins_are_convolved_once_and_the_bits_are_those_of_pooled_regions(
 @pytest.mark.parametrize("preset", CONVENTIONS)
 def test_bins_are_convolved_once_where_roi_pool_cuts_out_regions(preset: str) -> None:
     """R2C's mean over samples and VL-BERT's one sample are no bins of a maximum."""
-    network = build_detector(TINY, conventions=preset).network()
+    network = build_detector(TINY, weights="random:1", conventions=preset).network()
     takes = CONVENTIONS[preset].region_pool == "roi-pool" and has_fused_kernels("cpu", torch.float32)
     assert isinstance(network._map_stage, BinnedStage) == takes
