@@ -76,9 +76,11 @@ class ProposalGenerator(nn.Module):
         """
         boxes, objectness = self.score_anchors(logits, deltas)
         # A delta without a cap may grow to infinity in exp and is clipped; one that is none to begin with may not.
-        finite = torch.isfinite(objectness).all() & torch.isfinite(deltas).all() & ~torch.isnan(boxes).any()
-        if self.conventions.delta_cap is not None:
-            finite &= torch.isfinite(boxes).all()
+        capped = self.conventions.delta_cap is not None
+        numbers = torch.cat([objectness, deltas.flatten(), *([boxes.flatten()] if capped else [])])
+        finite = numbers.abs().amax() < torch.inf  # one question in place of one for each; NaN is not below either
+        if not capped:
+            finite &= ~torch.isnan(boxes).any()
         # Boxes of NaN are dropped as too small: a photo without regions, and nobody would know why. So it is asked why
         # when there are none, and a GPU, which would have to be waited for, is not asked before.
         boxes = boxes.masked_fill(~finite, torch.nan)
