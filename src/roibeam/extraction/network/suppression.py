@@ -26,8 +26,7 @@ def suppress(
         (k,) int64.
     """
     threshold, boxes = _as_the_kernel_compares(boxes, iou, comparison=comparison, plus_one_sides=plus_one_sides)
-    # In score order with ties by index, so that the kernel's own sort has nothing to decide.
-    order = torch.argsort(scores, descending=True, stable=True)
+    order = _by_score(scores)
     boxes = boxes[order]
     ranks = torch.arange(len(order), 0, -1, dtype=torch.float32, device=boxes.device)
     # Whether a box stays is a matter of those before it.
@@ -53,15 +52,21 @@ def suppress_within(
         (k,) int64, in no order.
     """
     threshold, boxes = _as_the_kernel_compares(boxes, iou, comparison=comparison, plus_one_sides=plus_one_sides)
-    order = torch.argsort(scores, descending=True, stable=True)
+    order = _by_score(scores)
     order = order[torch.argsort(groups[order], stable=True)]
     counts = torch.unique_consecutive(groups[order], return_counts=True)[1]
     starts, sizes = counts.cumsum(0) - counts, counts.tolist()
     ranks = torch.arange(len(order), 0, -1, dtype=torch.float32, device=boxes.device)
     parts = zip(boxes[order].split(sizes), ranks.split(sizes), strict=True)
     kept = [nms(rows, ranks_here, threshold) for rows, ranks_here in parts if len(rows) > 1]
-    several = starts[counts > 1].repeat_interleave(torch.tensor([len(each) for each in kept], dtype=torch.int64))
-    return order[torch.cat([starts[counts == 1], *([several + torch.cat(kept)] if kept else [])])]
+    # Each group's first place beside those that the kernel kept of it; who is alone stays.
+    firsts = starts[counts > 1].repeat_interleave(starts.new_tensor([len(places) for places in kept]))
+    return order[torch.cat([starts[counts == 1], firsts + torch.cat(kept)])] if kept else order[starts]
+
+
+def _by_score(scores: Tensor) -> Tensor:
+    """Best first, ties by index, so that the kernel's own sort has nothing to decide."""
+    return torch.argsort(scores, descending=True, stable=True)
 
 
 def _as_the_kernel_compares(
