@@ -172,9 +172,9 @@ def _bins(boxes: Tensor, map_hw: Sequence[int], cells: int, stride: int) -> tupl
     bins = torch.arange(cells, device=boxes.device, dtype=torch.float32)
     start = torch.floor(bins * width).long() + first
     end = torch.ceil((bins + 1) * width).long() + first
-    x = (each[:, 0].clamp(0, columns) for each in (start, end))
-    y = (each[:, 1].clamp(0, rows) for each in (start, end))
-    return *x, *y
+    x_first, y_first = start[:, 0].clamp(0, columns), start[:, 1].clamp(0, rows)
+    x_end, y_end = end[:, 0].clamp(0, columns), end[:, 1].clamp(0, rows)
+    return x_first, x_end, y_first, y_end
 
 
 def _level(widths: Tensor) -> Tensor:
