@@ -58,13 +58,13 @@ detectron2-source: setup ## fetch detectron2's source for the tests beside it, o
 	$(BIN)/python tests/helpers/detectron2_source.py build/detectron2
 
 flink-packages: setup ## fetch Flink and Beam's job server for it into FLINK, once (pip, mvn)
-	$(BIN)/python -m roibeam.pipelines.extract.runners.flink_cluster fetch $(FLINK)
+	$(BIN)/python -m roibeam.pipelines.extract.runners.engines.flink_cluster fetch $(FLINK)
 
 test-cluster: flink-packages ## a real Flink (Java 11 or 17), a TaskManager killed in mid-run
 	ROIBEAM_FLINK=$(abspath $(FLINK)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m cluster $(ARGS)
 
 flink-cluster: flink-packages ## start a small Flink on this machine to try `--runner flink` on; COMMAND=stop ends it
-	$(BIN)/python -m roibeam.pipelines.extract.runners.flink_cluster $(COMMAND) $(FLINK)
+	$(BIN)/python -m roibeam.pipelines.extract.runners.engines.flink_cluster $(COMMAND) $(FLINK)
 
 chromium: ## install Debian's Chromium where there is none (root): the slow tests open every page in it
 	command -v chromium >/dev/null || (apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium)

@@ -47,7 +47,7 @@ from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.pipelines.cli.commands import app
-from roibeam.pipelines.extract.runners.flink_cluster import FlinkCluster
+from roibeam.pipelines.extract.runners.engines.flink_cluster import FlinkCluster
 from roibeam.pipelines.extract.shard.heartbeat import read_heartbeats
 from roibeam.pipelines.toyworld.draw import draw_samples
 

@@ -16,7 +16,7 @@ import pytest
 
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.runners.flink_cluster import FlinkCluster
+from roibeam.pipelines.extract.runners.engines.flink_cluster import FlinkCluster
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]

@@ -45,8 +45,8 @@ from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.developers.worker_pool import PIPELINE
 from roibeam.pipelines.extract.beam_extraction import ExtractShards, extraction_pipeline
 from roibeam.pipelines.extract.runners import option_sets
-from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
-from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
+from roibeam.pipelines.extract.runners.engines.flink_job import ended_with_the_run
+from roibeam.pipelines.extract.runners.engines.flink_packages import FLINK_VERSION
 from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster
 from roibeam.pipelines.extract.runners.pipeline_run import _cause
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, read_token
@@ -261,7 +261,7 @@ def test_ctrl_c_cancels_the_job_of_the_run_and_no_other(job_manager: tuple[str, 
 
 
 def test_the_script_for_flink_says_its_own_lines_only(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "roibeam.pipelines.extract.runners.flink_cluster", "status", str(tmp_path)]
+    command = [sys.executable, "-m", "roibeam.pipelines.extract.runners.engines.flink_cluster", "status", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, f"flink_cluster: {tmp_path}: no cluster was started here\n")
 

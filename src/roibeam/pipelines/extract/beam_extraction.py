@@ -95,12 +95,14 @@ def run_extraction(
         ValueError: for an option that Beam does not know.
         OSError, ValueError, RuntimeError: whatever stopped a worker.
     """
+    shards = list(shards)
     return run_pipeline(
-        functools.partial(extraction_pipeline, job, list(shards), text),
+        functools.partial(extraction_pipeline, job, shards, text),
         RunnerChoice(runner, tuple(beam_args), workers, pool_token_file),
         preload=PIPELINE,
         device=job.detector.device,
         namespace=METRICS,
+        num_elements=len(shards),
     )
 
 

@@ -56,8 +56,9 @@ def run_units(job: UnitJob, units: Sequence[object], choice: RunnerChoice) -> No
     missing = [unit for unit in units if not job.is_done(unit)]
     if missing:
         run_pipeline(
-            functools.partial(_pipeline, job, missing), choice, preload=PIPELINE, device="cpu", namespace=METRICS
-        )
+            functools.partial(_pipeline, job, missing), choice, preload=PIPELINE, device="cpu", namespace=METRICS,
+            num_elements=len(missing),
+        )  # fmt: skip
 
 
 def _pipeline(

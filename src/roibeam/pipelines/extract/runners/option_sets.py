@@ -6,10 +6,7 @@ runner's own, and gets no options from us.
 
 from __future__ import annotations
 
-import json
 import logging
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +14,10 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 
 from roibeam.features.counted import counted
 from roibeam.near_names import near_names
-from roibeam.pipelines.extract.runners.flink_job import flink_url
-from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
+from roibeam.pipelines.extract.runners.engines.flink_job import task_slots
+from roibeam.pipelines.extract.runners.engines.job_server import check_job_server
+from roibeam.pipelines.extract.runners.engines.spark_master import check_master
+from roibeam.pipelines.extract.runners.engines.flink_packages import FLINK_VERSION
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, environment_config, read_token
 
 log = logging.getLogger(__name__)
@@ -44,8 +43,7 @@ _NEEDED = {
     },
 }
 _NEEDED_WORDS = {"flink": ", the JobManager's REST address"}
-_REPEATABLE = ("--experiments", "--resource_hints", "--dataflow_service_options")
-_MASTER_SECONDS = 10.0
+_REPEATABLE = ("--experiments", "--resource_hints", "--dataflow_service_options", "--job_server_jvm_properties")
 
 
 def missing_options(runner: str, beam_args: Sequence[str]) -> list[str]:
@@ -142,14 +140,17 @@ def _portable(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
 _EXTERNAL = ["--environment_type=EXTERNAL", "--experiments=disable_logging_submission_environment"]
 
 
+# For engines that ask a worker pool beside each TaskManager or executor.
+_POOLED = [
+    *_EXTERNAL,
+    f"--environment_config={WORKER_POOL}",
+    "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager or executor
+    "--environment_cache_millis=60000",  # it stays between the stages of the job
+]
+
+
 def _flink(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    return [
-        f"--flink_version={FLINK_VERSION}",
-        *_EXTERNAL,
-        f"--environment_config={WORKER_POOL}",
-        "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager
-        "--environment_cache_millis=60000",  # it stays between the stages of the job
-    ]
+    return [f"--flink_version={FLINK_VERSION}", *_POOLED]
 
 
 def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
@@ -165,16 +166,27 @@ def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
 
 
 def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
-    """Before a run writes anything: a Flink that does not answer is an error, too few slots a warning, since a job
-    waits for them without a word.
+    """Before a run writes anything: an engine that does not answer, or a job server that cannot start, is an error. Too
+    few slots of Flink are a warning, since a job waits for them without a word.
 
     Raises:
-        ValueError: if the JobManager does not answer.
+        ValueError: in one line that says what is missing.
     """
-    master, parallelism = _value("--flink_master", beam_args), _value("--parallelism", beam_args)
-    if runner != "flink" or master is None or parallelism is None or master.startswith("["):
+    if runner not in ("flink", "spark"):
+        return
+    if _value("--job_endpoint", beam_args) is None:  # else a job server runs elsewhere
+        java = _value("--job_server_java_launcher", beam_args) or "java"
+        check_job_server(runner, java, _value(f"--{runner}_job_server_jar", beam_args))
+    if runner == "spark":
+        check_master(_value("--spark_master_url", beam_args) or "")
+    else:
+        _check_slots(_value("--flink_master", beam_args), _value("--parallelism", beam_args))
+
+
+def _check_slots(master: str | None, parallelism: str | None) -> None:
+    if master is None or parallelism is None or master.startswith("["):
         return  # without --parallelism it was asked for the number; [local] and [auto] are Beam's own, started later
-    slots = _task_slots(master)
+    slots = task_slots(master)
     if parallelism.isdigit() and slots < int(parallelism):
         log.warning(
             "--parallelism=%s, but the cluster at %s has %s now: the job waits until there are as many",
@@ -184,30 +196,14 @@ def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
 
 def _slots(master: str) -> int:
     """Task slots of a Flink cluster that has some."""
-    slots = _task_slots(master)
+    slots = task_slots(master)
     if not slots:
         raise ValueError(f"--flink_master={master}: the cluster has no task slots; start its TaskManagers")
     return slots
 
 
-def _task_slots(master: str) -> int:
-    """Task slots of a Flink cluster.
-
-    Raises:
-        ValueError: if its JobManager does not answer.
-    """
-    url = f"{flink_url(master)}/overview"
-    try:
-        with urllib.request.urlopen(url, timeout=_MASTER_SECONDS) as answer:
-            return int(json.load(answer)["slots-total"])
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"--flink_master={master}: {url} does not answer as a Flink JobManager ({error}); is it running?"
-        ) from None
-
-
 def _spark(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    return [*_EXTERNAL, f"--environment_config={WORKER_POOL}", "--sdk_worker_parallelism=1"]
+    return list(_POOLED)
 
 
 def _dataflow(beam_args: Sequence[str], preload: str, device: str) -> list[str]:

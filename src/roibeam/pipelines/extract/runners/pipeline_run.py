@@ -18,7 +18,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import ExternalEnvironment
 
-from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
+from roibeam.pipelines.extract.runners.engines.flink_job import ended_with_the_run
+from roibeam.pipelines.extract.runners.engines.spark_master import spark_tasks
 from roibeam.pipelines.extract.runners.option_sets import pipeline_options
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, run_with_workers
 from roibeam.pipelines.extract.shard.running_shards import stopping_with_the_caller
@@ -45,7 +46,7 @@ class RunnerChoice:
 
 
 def run_pipeline(
-    build: BuildPipeline, choice: RunnerChoice, *, preload: str, device: str, namespace: str
+    build: BuildPipeline, choice: RunnerChoice, *, preload: str, device: str, namespace: str, num_elements: int
 ) -> dict[str, Any]:
     """Runs the pipeline that `build` makes to its end.
 
@@ -53,6 +54,7 @@ def run_pipeline(
         preload: the module whose pipeline it is, for workers to import before they have threads.
         device: that its workers compute on, see `pipeline_options`.
         namespace: of the metrics to return.
+        num_elements: units of work that it spreads.
     Returns:
         What Beam counted, by name: numbers, and {"count", "sum", "min", "max"} of distributions. Committed values
         where the runner tells them, attempted ones elsewhere.
@@ -60,8 +62,9 @@ def run_pipeline(
         ValueError: for an option that Beam does not know.
         OSError, ValueError, RuntimeError: whatever stopped a worker.
     """
+    of_spark = [spark_tasks(num_elements)] if choice.runner == "spark" else []
     options = pipeline_options(
-        choice.runner, choice.beam_args, preload=preload, device=device, pool_token_file=choice.pool_token_file
+        choice.runner, [*of_spark, *choice.beam_args], preload=preload, device=device, pool_token_file=choice.pool_token_file
     )
     run = functools.partial(_run, namespace)
     try:

@@ -1,0 +1,31 @@
+"""Beam's job server, a Java process beside the run: what must be there before it can start."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+_SECONDS = 30.0
+OLDEST_JAVA, NEWEST_JAVA = 11, 17  # of Flink 1.19 and Spark 3.5
+
+
+def check_job_server(engine: str, java: str, jar: str | None) -> None:
+    """
+    Args:
+        engine: "flink" or "spark".
+        java: of `--job_server_java_launcher`.
+        jar: of `--flink_job_server_jar` or `--spark_job_server_jar`; None where Beam fetches its own.
+    Raises:
+        ValueError: if Java or the jar is missing or cannot run it.
+    """
+    wanted = f"--runner {engine} starts Beam's job server here, which needs Java {OLDEST_JAVA} to {NEWEST_JAVA}"
+    if shutil.which(java) is None:
+        raise ValueError(f"{wanted}: there is no {java!r} on PATH; install it or give --job_server_java_launcher=FILE")
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=_SECONDS)
+    version = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    if version is not None and not OLDEST_JAVA <= int(version[1]) <= NEWEST_JAVA:
+        raise ValueError(f"{wanted}: {java!r} is Java {version[1]}; give --job_server_java_launcher=FILE")
+    if jar is not None and "://" not in jar and not Path(jar).is_file():
+        raise ValueError(f"--{engine}_job_server_jar={jar}: no such file; `make {engine}-packages` makes one")

@@ -1,0 +1,40 @@
+"""Spark's master as a run meets it: whether it is there, and what the job is cut into."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+_SECONDS = 10.0
+_MOST_TASKS = 1000
+
+
+def check_master(master: str) -> None:
+    """Before a run writes anything; Spark itself tries for a minute, and then tells of a stopped SparkContext.
+
+    Raises:
+        ValueError: if no standalone master listens there, or it is no address of Spark's.
+    """
+    if re.match(r"local(\[.+\])?$|yarn$|k8s://", master):
+        return  # made later, or reached by Spark's own means
+    found = re.fullmatch(r"spark://(.+)", master)
+    addresses = [re.fullmatch(r"([^:,]+):(\d+)", each) for each in (found[1] if found else "").split(",")]
+    if not all(addresses):
+        raise ValueError(f"--spark_master_url={master}: expected spark://HOST:7077, or local[2] for this machine")
+    said = []
+    for address in addresses:
+        assert address is not None
+        try:
+            socket.create_connection((address[1], int(address[2])), _SECONDS).close()
+        except (OSError, OverflowError) as error:
+            said.append(f"{address[0]}: {error}")
+        else:
+            return
+    raise ValueError(f"--spark_master_url={master}: no master of Spark answers ({'; '.join(said)}); is it running?")
+
+
+def spark_tasks(num_elements: int) -> str:
+    """The option that cuts the job into as many tasks as it has elements, up to 1,000: Spark's own number is that of
+    the cores, and a task that is lost begins anew.
+    """
+    return f"--job_server_jvm_properties=-Dspark.default.parallelism={max(1, min(num_elements, _MOST_TASKS))}"
