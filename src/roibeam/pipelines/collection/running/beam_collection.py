@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner
 
 from roibeam.pipelines.collection.running import page_job as _page_job  # noqa: F401  workers import it with this file
-from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, run_pipeline
+from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.running_shards import running_shard, shards_must_stop
 
 PIPELINE = __name__  # for workers to import before they have threads
@@ -45,6 +45,11 @@ class DoUnits(beam.DoFn):
                 self._job.do(unit)
             Metrics.counter(METRICS, "units").inc()
         yield 1
+
+
+def check_units_runner(choice: RunnerChoice) -> None:
+    """As `check_runner`, before anything is written."""
+    check_runner(choice, preload=PIPELINE, device="cpu")
 
 
 def run_units(job: UnitJob, units: Sequence[object], choice: RunnerChoice) -> None:

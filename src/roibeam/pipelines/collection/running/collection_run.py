@@ -24,7 +24,7 @@ from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationIm
 from roibeam.pipelines.collection.pair import Pair
 from roibeam.pipelines.collection.reading.page_units import PageUnit
 from roibeam.pipelines.collection.reasons import STEP_OF, Reason, Step
-from roibeam.pipelines.collection.running.beam_collection import run_units
+from roibeam.pipelines.collection.running.beam_collection import check_units_runner, run_units
 from roibeam.pipelines.collection.running.fetch import Fetch, fetch_images, gather, picture_units
 from roibeam.pipelines.collection.running.outputs import write_pairs
 from roibeam.pipelines.collection.running.page_job import PageJob
@@ -109,6 +109,7 @@ def run_collection(
         request.held_out, request.held_out_images, max_bits=thresholds.aggregation.max_phash_bits
     )
     _check_folder(out)
+    check_units_runner(choice)
     (out / WORK_NAME).mkdir(parents=True, exist_ok=True)
     with store_lock(out, held="another run is writing this collection"):
         _check_state(out, work_state(thresholds, request.base_url, (unit.state for unit in units)))

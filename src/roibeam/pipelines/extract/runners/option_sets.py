@@ -15,9 +15,9 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 from roibeam.features.counted import counted
 from roibeam.near_names import near_names
 from roibeam.pipelines.extract.runners.engines.flink_job import task_slots
-from roibeam.pipelines.extract.runners.engines.job_server import check_job_server
-from roibeam.pipelines.extract.runners.engines.spark_master import check_master
 from roibeam.pipelines.extract.runners.engines.flink_packages import FLINK_VERSION
+from roibeam.pipelines.extract.runners.engines.job_server import check_job_server
+from roibeam.pipelines.extract.runners.engines.spark_master import check_master, spark_tasks
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, environment_config, read_token
 
 log = logging.getLogger(__name__)
@@ -52,8 +52,9 @@ def missing_options(runner: str, beam_args: Sequence[str]) -> list[str]:
 
 
 def runner_flags(
-    runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu", to_plan: bool = False
-) -> list[str]:
+    runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu", to_plan: bool = False,
+    num_elements: int | None = None,
+) -> list[str]:  # fmt: skip
     """All Beam options of a run, ours first, so that a later one of the user's counts.
 
     Args:
@@ -62,6 +63,7 @@ def runner_flags(
         preload: the module whose pipeline runs, for workers to import before they have threads.
         device: what the detector runs on: "cuda..." asks for machines with a GPU where a runner can.
         to_plan: nothing will run: options may be missing, and a cluster need not answer.
+        num_elements: units of work that the pipeline spreads; None while that is not known.
     Raises:
         ValueError: for an option that is missing, or that belongs before the --.
     """
@@ -73,6 +75,8 @@ def runner_flags(
     ours = defaults[runner](beam_args, preload, device) if runner in defaults else []
     if runner == "flink" and _value("--parallelism", beam_args) is None:
         ours += _flink_parallelism(_value("--flink_master", beam_args), to_plan=to_plan)
+    if runner == "spark" and num_elements is not None:
+        ours += spark_tasks(num_elements)
     given = {_name(arg) for arg in beam_args}
     ours = [flag for flag in ours if _name(flag) in _REPEATABLE or _name(flag) not in given]
     named = [] if runner == "local" else [f"--runner={BEAM_NAMES.get(runner, runner)}"]
@@ -86,15 +90,17 @@ def pipeline_options(
     preload: str,
     device: str = "cpu",
     pool_token_file: str | None = None,
+    num_elements: int | None = None,
 ) -> PipelineOptions:
     """Beam's options from its command-line words; Beam itself would drop unknown ones with a warning.
 
     Args:
+        num_elements: as of `runner_flags`.
         pool_token_file: with the token of the cluster's worker pools; None where they want none.
     Raises:
         ValueError: as `runner_flags`, or for an option that Beam does not know.
     """
-    flags = runner_flags(runner, beam_args, preload=preload, device=device)
+    flags = runner_flags(runner, beam_args, preload=preload, device=device, num_elements=num_elements)
     check_known(runner, beam_args)
     options = PipelineOptions(flags)
     if pool_token_file is not None:

@@ -1,9 +1,9 @@
 """A Flink cluster on this machine: a JobManager, TaskManagers and the worker pool beside them.
 
-    python -m roibeam.pipelines.extract.runners.engines.flink_cluster fetch FOLDER    # once: Flink, Beam's job server
-    python -m roibeam.pipelines.extract.runners.engines.flink_cluster start FOLDER
-    python -m roibeam.pipelines.extract.runners.engines.flink_cluster status FOLDER
-    python -m roibeam.pipelines.extract.runners.engines.flink_cluster stop FOLDER
+python -m roibeam.pipelines.extract.runners.engines.flink_cluster fetch FOLDER    # once: Flink, Beam's job server
+python -m roibeam.pipelines.extract.runners.engines.flink_cluster start FOLDER
+python -m roibeam.pipelines.extract.runners.engines.flink_cluster status FOLDER
+python -m roibeam.pipelines.extract.runners.engines.flink_cluster stop FOLDER
 """
 
 from __future__ import annotations

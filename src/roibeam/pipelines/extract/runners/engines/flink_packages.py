@@ -16,7 +16,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from roibeam.pipelines.extract.runners.engines.library_jar import (
-    LIBRARY_BEAM, job_server_jar, put_together, run_tool,
+    LIBRARY_BEAM,
+    job_server_jar,
+    put_together,
+    run_tool,
 )  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -24,6 +27,7 @@ FLINK_VERSION = "1.19"  # the line that `make test-cluster` runs
 FLINK_PACKAGE = "apache-flink-libraries==1.19.3"
 _JOB_SERVER_MAIN = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 _FLINK_JARS = ("flink-dist-", "log4j-api-", "log4j-core-", "log4j-slf4j-impl-")
+
 
 def flink_jars(folder: Path) -> list[Path]:
     """The jars that JobManager and TaskManager run on.
@@ -34,7 +38,8 @@ def flink_jars(folder: Path) -> list[Path]:
     jars = sorted((folder / "flink").glob("*.jar"))
     if not jars:
         raise ValueError(
-            f"{folder}: no Flink in it; run: python -m roibeam.pipelines.extract.runners.engines.flink_cluster fetch {folder}"
+            f"{folder}: no Flink in it; run: "
+            f"python -m roibeam.pipelines.extract.runners.engines.flink_cluster fetch {folder}"
         )
     return jars
 
@@ -77,7 +82,9 @@ def _fetch_job_server(folder: Path) -> None:
     artifact = f"org.apache.beam:beam-runners-flink-{FLINK_VERSION}-job-server:{version('apache-beam')}"
     with tempfile.TemporaryDirectory(dir=folder) as aside:
         try:
-            run_tool(["mvn", "-B", "-q", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={aside}/whole"])
+            run_tool(
+                ["mvn", "-B", "-q", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={aside}/whole"]
+            )
         except RuntimeError:
             log.warning("Maven has no %s; putting one together from Beam %s", artifact, LIBRARY_BEAM)
         else:

@@ -1,4 +1,4 @@
-"""Beam's job server put together from libraries that Maven fetches: a jar that names a main class and the jars it needs.
+"""Beam's job server put together from libraries that Maven fetches: a jar that names its main class and these.
 
 FOLDER/job-server.jar    for --flink_job_server_jar or --spark_job_server_jar
 FOLDER/NAME/*.jar        what it consists of
@@ -39,9 +39,7 @@ def job_server_jar(folder: Path) -> Path:
     return folder / "job-server.jar"
 
 
-def put_together(
-    folder: Path, name: str, artifacts: Sequence[str], main: str, *, opens: Sequence[str] = ()
-) -> None:
+def put_together(folder: Path, name: str, artifacts: Sequence[str], main: str, *, opens: Sequence[str] = ()) -> None:
     """Fetches artifacts with all that they need into FOLDER/NAME, and writes the job server's jar beside it.
 
     Args:

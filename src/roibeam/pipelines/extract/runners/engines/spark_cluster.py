@@ -1,9 +1,9 @@
 """A Spark cluster on this machine: a master, workers that start an executor each, and the worker pool beside them.
 
-    python -m roibeam.pipelines.extract.runners.engines.spark_cluster fetch FOLDER    # once: Spark, Beam's job server
-    python -m roibeam.pipelines.extract.runners.engines.spark_cluster start FOLDER
-    python -m roibeam.pipelines.extract.runners.engines.spark_cluster status FOLDER
-    python -m roibeam.pipelines.extract.runners.engines.spark_cluster stop FOLDER
+python -m roibeam.pipelines.extract.runners.engines.spark_cluster fetch FOLDER    # once: Spark, Beam's job server
+python -m roibeam.pipelines.extract.runners.engines.spark_cluster start FOLDER
+python -m roibeam.pipelines.extract.runners.engines.spark_cluster status FOLDER
+python -m roibeam.pipelines.extract.runners.engines.spark_cluster stop FOLDER
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ import socket
 
 _SECONDS = 10.0
 _MOST_TASKS = 1000
+# All that Spark tells of a master of another version, after a minute; seen with a job server of 3.5.0 and Spark 4.0.1.
+NOT_TAKEN = "Cannot call methods on a stopped SparkContext"
 
 
 def check_master(master: str) -> None:
@@ -33,8 +35,8 @@ def check_master(master: str) -> None:
     raise ValueError(f"--spark_master_url={master}: no master of Spark answers ({'; '.join(said)}); is it running?")
 
 
-def spark_tasks(num_elements: int) -> str:
-    """The option that cuts the job into as many tasks as it has elements, up to 1,000: Spark's own number is that of
-    the cores, and a task that is lost begins anew.
+def spark_tasks(num_elements: int) -> list[str]:
+    """Cuts the job into as many tasks as it has elements, up to 1,000. Spark's own number is that of the cores at its
+    start, and a task that is lost begins anew.
     """
-    return f"--job_server_jvm_properties=-Dspark.default.parallelism={max(1, min(num_elements, _MOST_TASKS))}"
+    return [f"--job_server_jvm_properties=-Dspark.default.parallelism={max(1, min(num_elements, _MOST_TASKS))}"]
