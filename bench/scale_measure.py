@@ -143,7 +143,7 @@ class Watch:
 def measure_kills(flink: Path, rounds: int) -> None:
     """Kills a TaskManager and a worker process in turn, `rounds` times each, during one run."""
     cluster = FlinkCluster(flink)
-    cluster.start(num_task_managers=2, port=0, pool_port=0)
+    cluster.start(num_managers=2, port=0, pool_port=0)
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
