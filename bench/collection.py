@@ -95,7 +95,7 @@ def child(pages: str, out: str) -> None:
 
     units = plan_units(pages, base_url="http://pages.invalid/")
     started = time.perf_counter()
-    run_units(PageJob(out, Thresholds()), units, RunnerChoice(workers=WORKERS))
+    run_units(PageJob(out, Thresholds()), units, RunnerChoice(workers=WORKERS), what="looking into pages")
     seconds = time.perf_counter() - started
     counts = read_counts(Path(out), len(units))
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

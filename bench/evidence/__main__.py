@@ -18,12 +18,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evidence.arms import QUICK_ARMS, SEEDS, Arm
+from evidence.arms import QUICK_ARMS, SEEDS
 from evidence.pretraining_runs import PretrainingRuns
 from evidence.readers.bounds import bounds
 from evidence.report.intervals import read_answers
 from evidence.report.page import write_page
-from evidence.runs import ALL_ARMS, Run, Runs
+from evidence.runs import ALL_ARMS, AnyArm, Run, Runs
+from evidence.tasks.head_runs import HeadRuns
+from evidence.tasks.own_arms import QUICK_HEAD_ARMS, HeadArm
+from evidence.tasks.own_pictures import QUICK_TEXT_PICTURES, TEXT_PICTURES, OwnPictures, read_text_bounds
 from evidence.tasks.task_arms import QUICK_TASK_ARMS, TaskArm
 from evidence.tasks.task_runs import TaskRuns
 from evidence.tasks.task_world import PICTURES, QUICK_PICTURES, TaskWorld, read_bounds
@@ -31,7 +34,7 @@ from evidence.worlds import FULL, QUICK, World
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "bench" / "evidence"
-TASK_BOUNDS = "task_bounds.json"
+TASK_BOUNDS, TEXT_BOUNDS = "task_bounds.json", "text_bounds.json"
 
 
 def say(line: str) -> None:
@@ -44,11 +47,16 @@ def main() -> None:
     results = options.results or (work / "results" if options.quick else KEPT / "results")
     sizes, pictures = (QUICK, QUICK_PICTURES) if options.quick else (FULL, PICTURES)
     weights = work / "weights" if options.quick else KEPT / "weights"
+    kept, how = {"weights": weights, "device": options.device}, {"quick": options.quick}
+    world = World(work, sizes)
+    own = OwnPictures(world, QUICK_TEXT_PICTURES if options.quick else TEXT_PICTURES)
+    quick = [*QUICK_ARMS, *QUICK_TASK_ARMS, *QUICK_HEAD_ARMS]
     runs = Runs(
-        PretrainingRuns(World(work, sizes), weights=weights, quick=options.quick, device=options.device),
-        TaskRuns(TaskWorld(work, pictures), weights=weights, quick=options.quick, device=options.device),
+        PretrainingRuns(world, **kept, **how),
+        TaskRuns(TaskWorld(work, pictures), own, **kept, **how),
+        HeadRuns(own, **kept),
         results.resolve(),
-        arms=options.only or ([*QUICK_ARMS, *QUICK_TASK_ARMS] if options.quick else list(ALL_ARMS)),
+        arms=options.only or (quick if options.quick else list(ALL_ARMS)),
         seeds=options.seeds or (SEEDS[:1] if options.quick else SEEDS),
     )
     if options.one:
@@ -87,13 +95,25 @@ def _parsed() -> argparse.Namespace:
 
 def make(runs: Runs, jobs: int, words: Sequence[str]) -> None:
     """All that is missing; what it costs is said first."""
-    stores, missing = runs.stores(Arm), runs.missing()
+    missing = runs.missing()
+    stores = runs.stores(lambda arm: not _is_of_tasks(arm))
     minutes = (runs.seconds() / jobs + runs.pretraining.world.seconds(stores)) / 60
     there = f"{len(runs.all) - len(missing)} of {len(runs.all)} runs are there"
     say(f"{there}; the others: about {minutes:.0f} min on {jobs} cores")
     runs.pretraining.world.make(stores, say)
-    runs.tasks.world.make(runs.stores(TaskArm), runs.results / TASK_BOUNDS, say)
+    runs.tasks.world.make(runs.stores(_is_of_tasks), runs.results / TASK_BOUNDS, say)
+    if any(_is_own(run.arm) for run in missing):
+        runs.tasks.own.make(runs.stores(_is_own), runs.results / TEXT_BOUNDS, say)
     runs.go(jobs, say, words=words)
+
+
+def _is_of_tasks(arm: AnyArm) -> bool:
+    """Whether it is about the pictures of the tasks' own world."""
+    return isinstance(arm, TaskArm) and not arm.rules.is_own
+
+
+def _is_own(arm: AnyArm) -> bool:
+    return isinstance(arm, HeadArm) or (isinstance(arm, TaskArm) and arm.rules.is_own)
 
 
 def write(runs: Runs, page: Path, *, quick: bool) -> Path:
@@ -104,7 +124,11 @@ def write(runs: Runs, page: Path, *, quick: bool) -> Path:
         runs.results,
         page,
         commands=commands,
-        bounds={**bounds(sizes, runs.results / "bounds.json"), **read_bounds(runs.results / TASK_BOUNDS)},
+        bounds={
+            **bounds(sizes, runs.results / "bounds.json"),
+            **read_bounds(runs.results / TASK_BOUNDS),
+            **read_text_bounds(runs.results / TEXT_BOUNDS),
+        },
         sizes=sizes,
         quick=quick,
     )

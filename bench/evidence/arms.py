@@ -39,7 +39,7 @@ _IMAGE = {
     "region_embedding_dropout": 0,
     "pair_dropout": 0,
 }
-_SMALL: Mapping[str, Mapping[str, object]] = {
+SMALL: Mapping[str, Mapping[str, object]] = {
     "vlbert": {**_WIDTH, "num_hidden_layers": 3, "coordinate_embedding_size": 128, "region_dropout": 0},
     "visualbert": {**_WIDTH, "num_hidden_layers": 3},
     "imagebert": {**_WIDTH, "num_hidden_layers": 3},
@@ -122,7 +122,7 @@ class Arm:
     def arguments(self, *, steps: int) -> list[str]:
         """Of `roibeam pretrain`, without run folder, files, seed, and the run that it goes on from."""
         rate = self.rate or RATES.get(self.system, RATE)
-        small = {} if self.after else {f"model.{name}": value for name, value in _SMALL[self.system].items()}
+        small = {} if self.after else {f"model.{name}": value for name, value in SMALL[self.system].items()}
         fields = {**small, **self._hidden, "train.clip_norm": 1, **self.settings}
         return [
             *("--system", self.system, *([] if self.after else ["--model", self.model])),

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +22,19 @@ import torch
 
 from evidence.arms import ARMS, SEEDS, Arm
 from evidence.pretraining_runs import PretrainingRuns
+from evidence.tasks.head_runs import HeadRuns
+from evidence.tasks.own_arms import HEAD_ARMS, OWN_ARMS, HeadArm
 from evidence.tasks.task_arms import TASK_ARMS, TaskArm
 from evidence.tasks.task_runs import TaskRuns
 
 SECONDS_A_STEP = 0.09  # of one core, until a run was measured
-ALL_ARMS = {**ARMS, **TASK_ARMS}
+AnyArm = Arm | TaskArm | HeadArm
+ALL_ARMS: Mapping[str, AnyArm] = {**ARMS, **TASK_ARMS, **HEAD_ARMS, **OWN_ARMS}
 
 
 @dataclass(frozen=True)
 class Run:
-    arm: Arm | TaskArm
+    arm: AnyArm
     seed: int
 
     @property
@@ -43,15 +46,22 @@ class Runs:
     """Those of some arms and seeds.
 
     Args:
-        pretraining, tasks: what trains and asks each kind of arm.
+        pretraining, tasks, heads: what trains and asks each kind of arm.
         results: folder of the answers.
         seeds: of these, each arm takes its own.
     """
 
     def __init__(
-        self, pretraining: PretrainingRuns, tasks: TaskRuns, results: Path, *, arms: Sequence[str], seeds: Sequence[int]
+        self,
+        pretraining: PretrainingRuns,
+        tasks: TaskRuns,
+        heads: HeadRuns,
+        results: Path,
+        *,
+        arms: Sequence[str],
+        seeds: Sequence[int],
     ) -> None:
-        self.pretraining, self.tasks, self.results = pretraining, tasks, results
+        self.pretraining, self.tasks, self.heads, self.results = pretraining, tasks, heads, results
         self.all = [Run(ALL_ARMS[arm], seed) for arm in arms for seed in seeds if seed in ALL_ARMS[arm].seeds]
 
     def result(self, run: Run) -> Path:
@@ -61,12 +71,15 @@ class Runs:
         """Without answers, or with those of another command."""
         return [run for run in self.all if not self._answered(run)]
 
-    def stores(self, kind: type) -> list[str]:
-        """Names of the stores that missing runs with arms of this kind need."""
-        return list(dict.fromkeys(run.arm.store for run in self.missing() if isinstance(run.arm, kind)))
+    def stores(self, wanted: Callable[[AnyArm], bool]) -> list[str]:
+        """Names of the stores that missing runs of these arms need."""
+        return list(dict.fromkeys(run.arm.store for run in self.missing() if wanted(run.arm)))
 
-    def command(self, arm: Arm | TaskArm) -> str:
-        return self.tasks.command(arm) if isinstance(arm, TaskArm) else self.pretraining.command(arm)
+    def command(self, arm: AnyArm) -> str:
+        return str(self._maker(arm).command(arm))
+
+    def _maker(self, arm: AnyArm) -> Any:
+        return {Arm: self.pretraining, TaskArm: self.tasks, HeadArm: self.heads}[type(arm)]
 
     def seconds(self) -> float:
         """What the missing ones take of one core, about: an arm as its other runs, or by its steps."""
@@ -79,8 +92,8 @@ class Runs:
 
     def go(self, jobs: int, say: Callable[[str], None], *, words: Sequence[str]) -> None:
         """Makes what is missing, in the order of the arms, so many at once. An arm that others go on from comes first;
-        it is made again where its answers are there but its run is not. Tasks come last: they start from kept weights
-        of seed 0; those whose weights are not there are named.
+        it is made again where its answers are there but its run is not. Tasks and heads come last: they start from kept
+        weights of seed 0; those whose weights are not there are named.
 
         Args:
             words: of the command line, for the processes that make one run each.
@@ -92,11 +105,13 @@ class Runs:
         first += [run for run in starts if run not in first and not self._is_trained(run)]
         self._side_by_side(first, jobs, say, words)
         self._side_by_side(later, jobs, say, words)
-        asked = [run for run in self.missing() if isinstance(run.arm, TaskArm)]
-        ready = [run for run in asked if self.tasks.has_start(run.arm)]
-        for run in asked:
-            if run not in ready:
-                say(f"{run.name} waits for the weights of {run.arm.shape}")
+        ready = []
+        for run in self.missing():
+            if isinstance(run.arm, TaskArm | HeadArm):
+                if self._maker(run.arm).has_start(run.arm):
+                    ready.append(run)
+                else:
+                    say(f"{run.name} waits for the weights of {run.arm.shape}")
         self._side_by_side(ready, jobs, say, words)
 
     def _side_by_side(self, runs: Sequence[Run], jobs: int, say: Callable[[str], None], words: Sequence[str]) -> None:
@@ -112,8 +127,7 @@ class Runs:
 
     def one(self, run: Run) -> None:
         """Trains what is not trained, asks, and writes the answers."""
-        maker: Any = self.tasks if isinstance(run.arm, TaskArm) else self.pretraining
-        found = maker.answers(run.arm, run.seed)
+        found = self._maker(run.arm).answers(run.arm, run.seed)
         before = self._read(run)
         store, name = run.arm.id.split("/")
         answers = {
@@ -138,8 +152,8 @@ class Runs:
     def _is_trained(self, run: Run) -> bool:
         return isinstance(run.arm, Arm) and self.pretraining.is_trained(run.arm, run.seed)
 
-    def _steps(self, arm: Arm | TaskArm) -> int:
-        return self.tasks.steps(arm) if isinstance(arm, TaskArm) else self.pretraining.steps(arm)
+    def _steps(self, arm: AnyArm) -> int:
+        return 0 if isinstance(arm, HeadArm) else int(self._maker(arm).steps(arm))
 
     def _answered(self, run: Run) -> bool:
         answers = self._read(run)

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
@@ -232,3 +233,26 @@ def test_a_photo_resized_beforehand_gives_the_same_bits(preset: str) -> None:
     assert len(want.boxes) > 0
     for name, value in vars(want).items():
         np.testing.assert_array_equal(value, getattr(got, name), err_msg=name)
+
+
+class WaitsForTheDevice(TorchDispatchMode):
+    """Notes the operations whose result has a size, or is a number, that a GPU must be waited for to tell."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        by_mask = name == "index" and any(each is not None and each.dtype == torch.bool for each in args[1])
+        if by_mask or name in ("nonzero", "item", "_local_scalar_dense", "masked_select", "_unique2", "nms"):
+            self.names.append("index by mask" if by_mask else name)
+        return function(*args, **(kwargs or {}))
+
+
+def test_proposals_are_waited_for_twice(narrow_detector, feature_map):
+    """To know how many boxes are large enough, and how many are left by suppression. (Whether all numbers are finite is
+    the third time: a CPU's tensors tell that without an operation.)"""
+    with torch.inference_mode(), WaitsForTheDevice() as waits:
+        narrow_detector.proposal_generator(feature_map, (160, 224), 1.0)
+    assert waits.names == ["nonzero", "nms"]

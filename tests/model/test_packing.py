@@ -102,6 +102,31 @@ def test_all_ways_to_attend_are_equal(attend, full):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("attend", [padded_attention, row_attention])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_training_in_bfloat16_attends_as_in_float64(attend, autocast):
+    """Weights are written out there, or rows are asked in float32: outputs and gradients, with rows of no key and none
+    that asks."""
+    packing, asked = (
+        Packing(bools([[1, 1, 1], [1, 1, 0], [0, 0, 0]])),
+        Packing(bools([[1, 0, 1], [0, 0, 0], [1, 1, 1]])),
+    )
+
+    def outcome(dtype):
+        parts = [
+            draw((sum(side.lengths), HEADS, 4), seed).to(dtype).requires_grad_()
+            for seed, side in enumerate((packing, asked, asked))
+        ]
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast and dtype == torch.bfloat16):
+            found = attend(*parts, packing, asked, 0.0)
+        assert found.dtype == dtype and not found[3:].any()
+        (found * draw(found.shape, 3).to(dtype)).sum().backward()
+        return [found.detach(), *(part.grad for part in parts)]
+
+    for one, other in zip(outcome(torch.bfloat16), outcome(torch.float64), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=0.03)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_wider_padding_changes_no_bit(dtype):
     encoder = TransformerEncoder([layer(0), layer(1)]).to(dtype).eval()

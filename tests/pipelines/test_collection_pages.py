@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,10 +139,12 @@ def test_addresses_that_cannot_be_fetched_are_none(reference: str) -> None:
 @pytest.mark.slow  # its process starts three times
 def test_hostile_pages_cost_themselves_alone() -> None:
     """A parser in its own process, with a time limit: what stalls or kills it is one page of the run."""
-    limits = Thresholds(page=PageThresholds(max_bytes=2_000_000, max_seconds=0.7))
+    limits = Thresholds(page=PageThresholds(max_bytes=2_000_000, max_seconds=0.9, max_memory_mb=150))
     pages = {
         "good": GOOD,
         "attributes": "<p " + " ".join(f"a{number}=1" for number in range(40_000)) + ">",  # quadratic in the parser
+        "tree": "<p>a" * 490_000,  # some 280 MB
+        "captions": f"<figure><figcaption>{'a dog ' * 300_000}</figcaption>{'<img src=a.jpg>' * 500}</figure>{GOOD}",
         "large": "x" * 2_000_001,
         "data": f"<img src='data:image/png;base64,{'A' * 1_900_000}'>{GOOD}",
         "entities": f'<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;&a;">]>{GOOD}&c;',
@@ -152,7 +155,9 @@ def test_hostile_pages_cost_themselves_alone() -> None:
     with PageProcess(limits) as process:
         found = list(process.outcomes(Page(f"http://a.org/{name}", body.encode()) for name, body in pages.items()))
     reasons = dict(zip(pages, (outcome.reason for outcome in found), strict=True))
-    assert reasons.pop("attributes") is Reason.PARSE_FAILED and reasons.pop("large") is Reason.TOO_LARGE
+    assert {reasons.pop(name) for name in ("attributes", "tree")} == {Reason.PARSE_FAILED}
+    assert reasons.pop("large") is Reason.TOO_LARGE
+    assert reasons.pop("captions") is not Reason.PARSE_FAILED  # one caption for all of its images
     assert set(reasons.values()) == {None}, reasons
 
 
@@ -179,6 +184,61 @@ def test_a_damaged_record_costs_itself(tmp_path: Path) -> None:
     found = list(read_warc(str(tmp_path / "a.warc.gz"), max_bytes=10_000))
     assert [page.url for page in found if isinstance(page, Page)] == [PAGES[at][0] for at in (0, 2, 3, 4)]
     assert [page.reason for page in found if isinstance(page, BrokenPage)] == [Reason.BROKEN_RECORD]
+
+
+def record(url: str, body: bytes, *, length: int | str | None = None, headers: str = "") -> bytes:
+    """A record of a plain WARC, whose header may lie."""
+    content = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n{headers}\r\n".encode() + body
+    head = f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url}\r\nContent-Type: application/http\r\n"
+    return (
+        f"{head}Content-Length: {len(content) if length is None else length}\r\n\r\n".encode() + content + b"\r\n\r\n"
+    )
+
+
+AFTER = record("http://a.org/1", b"one") + record("http://a.org/2", b"two")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        record("http://a.org/x", b"long", length=20),
+        record("http://a.org/x", b"negative", length=-5),
+        record("http://a.org/x", b"no gzip", headers="Content-Encoding: gzip\r\n"),
+        record("http://a.org/x", b"ffffffffffff\r\nabc", headers="Transfer-Encoding: chunked\r\n"),
+        record("http://a.org/x", b"", headers=f"X: {'a' * 2_000_000}\r\n"),
+        b"junk\r\n" * 100,
+        bytes(3000),
+    ],
+    ids=["short", "negative", "encoding", "chunks", "header", "junk", "zeros"],
+)
+def test_damage_in_a_plain_warc_costs_itself(tmp_path: Path, broken: bytes) -> None:
+    """A page decides its own bytes and HTTP headers: with these it must not make other pages vanish."""
+    (tmp_path / "a.warc").write_bytes(record("http://a.org/0", b"zero") + broken + AFTER)
+    found = list(read_warc(str(tmp_path / "a.warc"), max_bytes=1000))
+    pages = [(page.url[-1], page.body) for page in found if isinstance(page, Page) and page.body]
+    assert pages == [("0", b"zero"), ("1", b"one"), ("2", b"two")]
+    assert {page.reason for page in found if isinstance(page, BrokenPage)} == {Reason.BROKEN_RECORD}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_page_that_holds_a_warc_record_gives_no_second_page(tmp_path: Path, packed: bool) -> None:
+    """Else anybody could put words into another host's mouth, past its robots directives."""
+    inner = os.urandom(3000) + gzip.compress(record("http://victim.org/", b"never said"))
+    data = record("http://a.org/0", b"zero") + record("http://evil.org/", inner)
+    if packed:
+        data = gzip.compress(record("http://a.org/0", b"zero")) + gzip.compress(record("http://evil.org/", inner))
+    path = tmp_path / ("a.warc.gz" if packed else "a.warc")
+    path.write_bytes(data)
+    found = list(read_warc(str(path), max_bytes=10_000))
+    assert [page.url for page in found if isinstance(page, Page)] == ["http://a.org/0", "http://evil.org/"]
+    assert all(isinstance(page, Page) for page in found)
+
+
+def test_a_warc_packed_as_one_member_is_read_whole(tmp_path: Path) -> None:
+    pages = [record(f"http://a.org/{number}", os.urandom(40_000).hex().encode()) for number in range(20)]
+    (tmp_path / "a.warc.gz").write_bytes(gzip.compress(b"".join(pages), 1))
+    found = list(read_warc(str(tmp_path / "a.warc.gz"), max_bytes=100_000))
+    assert len(found) == 20 and all(isinstance(page, Page) and len(page.body) == 80_000 for page in found)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,12 @@ import pytest
 from toy_web_server import serve_toy_web
 from warc_files import write_warc
 
-from roibeam.pipelines.collection.choosing.aggregation import aggregate, normalised
+from roibeam.pipelines.collection.choosing.aggregation import DroppedPair, aggregate, normalised
 from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationImages
+from roibeam.pipelines.collection.choosing.same_images import groups_of_same
 from roibeam.pipelines.collection.pair import CandidateText, Pair, Picture, TextSource, pair_id
 from roibeam.pipelines.collection.pictures.nsfw import nsfw_scores
-from roibeam.pipelines.collection.pictures.perceptual_hash import differing_bits, perceptual_hash
+from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_hash
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.running.request import need_packages
 from roibeam.pipelines.collection.thresholds import AggregationThresholds
@@ -36,6 +38,8 @@ TEXTS = {
     "gone": "a picture that nobody can find again",
     "optout": "a horse on the field that must not be taken",
     "inside": "a machine inside the private network",
+    "moved": "a picture that moved into the private network",
+    "forbidden": "a boat on the lake that robots may not ask for",
 }
 
 
@@ -56,11 +60,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
     cv2.imwrite(str(images / "copy.png"), cv2.resize(photo(0), (500, 400)))
     cv2.imwrite(str(images / "tiny.jpg"), photo(7, 300, 400))
     cv2.imwrite(str(web / "site" / "optout" / "horse.jpg"), photo(8))
+    (web / "site" / "forbidden").mkdir()
+    cv2.imwrite(str(web / "site" / "forbidden" / "a.jpg"), photo(9))
+    (web / "site" / "robots.txt").write_text("User-agent: *\nDisallow: /forbidden/\n")
     with serve_toy_web(web) as (port, _):
         address = f"http://127.0.0.1:{port}/"
         shown = {
             "brown": "img/brown.jpg", "white": "img/white.jpg", "bird": "img/bird.jpg", "tiny": "img/tiny.jpg",
             "gone": "img/gone.jpg", "optout": "optout/horse.jpg", "inside": "http://169.254.169.254/latest/a.jpg",
+            "moved": "moved-inside/a.jpg", "forbidden": "forbidden/a.jpg",
         }  # fmt: skip
         pages = web / "pages"
         pages.mkdir()
@@ -94,12 +102,16 @@ def test_each_page_is_a_pair_or_has_its_reason(collected: Path) -> None:
     summary = json.loads((collected / "collection.json").read_text())
     assert summary["dropped"] == {
         "pages": {}, "language": {"other language": 1}, "image": {}, "text": {},
-        "fetch": {"image opted out": 1, "not fetched": 2}, "picture": {"too small": 1}, "score": {},
+        "fetch": {"image opted out": 2, "not fetched": 3}, "picture": {"too small": 1}, "score": {},
         "aggregation": {"same image": 1},
     }  # fmt: skip
     assert summary["dropped_texts"]["markup"] == 1
     pairs = pq.read_table(collected / "pairs.parquet").to_pylist()
     assert {pair["caption"] for pair in pairs} == {TEXTS["brown"], TEXTS["white"], BLOCK}
+    fetched = pq.read_table(collected / "work" / "fetched" / "dead_letters.parquet").to_pylist()
+    reasons = {letter["location"].split("/")[-2]: letter["reason"] for letter in fetched}
+    assert reasons["latest"] == reasons["moved-inside"] == "private address"  # a redirect leads nowhere else either
+    assert reasons["forbidden"] == "robots.txt" and reasons["optout"] == "opted out"
     brown = next(pair for pair in pairs if "brown" in pair["caption"])
     assert brown["num_pages"] == 2 and brown["image_url"].endswith("copy.png")  # the larger of two copies
     assert brown["text_source"] == "alt"
@@ -144,7 +156,7 @@ def test_without_the_extra_the_answer_says_what_to_install() -> None:
 
 def test_a_dry_run_writes_nothing(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
     done = roibeam("collect", "run", site[0] / "pages", tmp_path / "out", "--no-nsfw", "--dry-run")
-    assert done.code == 0 and "9 files of pages" in done.out and not (tmp_path / "out").exists()
+    assert done.code == 0 and "11 files of pages" in done.out and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -165,7 +177,7 @@ def test_private_addresses_are_refused_unless_named(site: tuple[Path, str], tmp_
     done = roibeam("collect", "run", site[0] / "pages", tmp_path / "out", "--no-nsfw", "--json")
     assert done.code == 0
     summary = json.loads(done.out.splitlines()[-1])
-    assert summary["pairs"] == 0 and summary["dropped"]["fetch"] == {"not fetched": 8}
+    assert summary["pairs"] == 0 and summary["dropped"]["fetch"] == {"not fetched": 10}
 
 
 def test_evaluation_images_are_known_by_pixels_and_by_name(tmp_path: Path) -> None:
@@ -193,9 +205,34 @@ def test_hashes_know_copies_and_tell_others_apart() -> None:
     one = photo(1)
     quality = [cv2.IMWRITE_JPEG_QUALITY, 40]
     again = cv2.imdecode(cv2.imencode(".jpg", cv2.resize(one, (900, 720)), quality)[1], cv2.IMREAD_COLOR)
-    assert differing_bits(perceptual_hash(one), perceptual_hash(again)) <= 4
-    others = [differing_bits(perceptual_hash(one), perceptual_hash(photo(seed))) for seed in range(2, 40)]
-    assert min(others) > 4
+    value = int(perceptual_hash(one), 16)
+    assert (value ^ int(perceptual_hash(again), 16)).bit_count() <= 4
+    assert all((value ^ int(perceptual_hash(photo(seed)), 16)).bit_count() > 4 for seed in range(2, 40))
+
+
+@pytest.mark.parametrize("max_bits", [0, 1, 4, 9])
+def test_photos_that_are_one_are_found_as_comparing_all_would(max_bits: int) -> None:
+    """Chains too: a is one with b, b with c."""
+    source = np.random.default_rng(max_bits)
+    hashes = source.integers(0, 2**64, 300, dtype=np.uint64)
+    for at in range(100, 300):  # copies of earlier ones, some bits changed
+        flips = source.choice(64, source.integers(0, 7), replace=False).astype(np.uint64)
+        hashes[at] = hashes[source.integers(at)] ^ np.bitwise_or.reduce(np.uint64(1) << flips, initial=np.uint64(0))
+    digests = np.stack([np.arange(300), np.zeros(300)], 1).astype(np.uint64)
+    digests[50] = digests[7]
+    is_same = np.bitwise_count(hashes[:, None] ^ hashes[None]) <= max_bits
+    is_same |= (digests[:, None] == digests[None]).all(-1)
+    for _ in range(9):  # 2^9 steps of a chain
+        is_same = (is_same.astype(int) @ is_same) > 0
+    assert groups_of_same(hashes, digests, max_bits=max_bits).tolist() == is_same.argmax(1).tolist()
+
+
+def aggregated(pairs: list[Pair], limits: AggregationThresholds) -> tuple[list[Pair], list[DroppedPair]]:
+    found = aggregate(pairs, limits, lambda _: None)
+    kept, dropped = list(found.kept()), list(found.dropped())
+    counts = {reason: count for reason, count in found.num_dropped.items() if count}
+    assert found.num_kept == len(kept) and counts == Counter(each.reason for each in dropped)
+    return kept, dropped
 
 
 def test_an_image_keeps_its_best_text_in_any_order() -> None:
@@ -206,13 +243,13 @@ def test_an_image_keeps_its_best_text_in_any_order() -> None:
         pair(picture("http://c.org/2.jpg", 2), "another image altogether", score=0.7),
     ]
     limits = AggregationThresholds()
-    kept, dropped = aggregate(pairs, limits, lambda _: None)
-    assert (kept, dropped) == aggregate(pairs[::-1], limits, lambda _: None)
+    kept, dropped = aggregated(pairs, limits)
+    assert (kept, dropped) == aggregated(pairs[::-1], limits)
     best = next(each for each in kept if each.text.text == "the best text of it")
     assert best.picture.url == "http://b.org/1.jpg" and best.num_pages == 2
     assert [each.reason for each in dropped] == [Reason.SAME_IMAGE]
     without = [replace(each, score=None) for each in pairs]
-    assert "the first text of it" in {each.text.text for each in aggregate(without, limits, lambda _: None)[0]}
+    assert "the first text of it" in {each.text.text for each in aggregated(without, limits)[0]}
 
 
 @pytest.mark.parametrize("images, left", [(10, 11), (11, 1)])
@@ -222,7 +259,7 @@ def test_a_text_of_more_than_ten_images_goes_with_all_its_pairs(images: int, lef
         for seed in range(images)
     ]
     pairs.append(pair(picture("http://a.org/x.jpg", 99), "a dog on a rug"))
-    kept, dropped = aggregate(pairs, AggregationThresholds(), lambda _: None)
+    kept, dropped = aggregated(pairs, AggregationThresholds())
     assert len(kept) == left and {each.reason for each in dropped} <= {Reason.SHARED_TEXT}
     assert normalised("A cat, on a mat.") == normalised("a cat on a mat")
 

@@ -21,8 +21,9 @@ from disk_steps import noted_disk_steps
 from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve, write_list
 
 from roibeam.pipelines.sources.captions.caption_files import read_captions
-from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
+from roibeam.pipelines.sources.download.download_run import run_download
 from roibeam.pipelines.sources.download.limits import DownloadLimits
+from roibeam.pipelines.sources.download.options import DownloadOptions
 from roibeam.pipelines.sources.download.outputs import Coverage
 from roibeam.pipelines.sources.source_kinds import open_source
 

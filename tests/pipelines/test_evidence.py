@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 from bench_module import BENCH
 
-from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData, HeadOptions
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.pretraining.systems import system_named
+from roibeam.pipelines.sources.captions.captioned_pictures import read_captioned
+from roibeam.pipelines.sources.datasets.entities import EntityCounts, read_entities, split_names
 from roibeam.pipelines.training.train_config import TrainConfig
 
 
@@ -76,13 +79,80 @@ def test_every_arm_names_what_there_is() -> None:
 
 def test_every_task_arm_starts_from_weights_that_are_kept(tmp_path: Path) -> None:
     tasks, arms = import_module("evidence.tasks.task_arms"), import_module("evidence.arms").ARMS
-    for arm in tasks.TASK_ARMS.values():
+    own = import_module("evidence.tasks.own_arms")
+    for arm in (*tasks.TASK_ARMS.values(), *own.OWN_ARMS.values()):
         assert arms[arm.shape].kept and arms[arm.shape].system == arm.system and arm.start in ("", arm.shape)
         options = task_named(arm.rules.name).options()
-        tables = {"train": TrainConfig(1), "data": FinetuneData(), arm.rules.name: options}
+        tables = {"train": TrainConfig(1), "data": FinetuneData(), "head": HeadOptions(), arm.rules.name: options}
         fields = [f"{name}={value}" for name, value in (arm.rules.settings | arm.settings).items()]
         apply_overrides(tables, [field for field in fields if not field.startswith("data.batch_size")])
     assert set(tasks.QUICK_TASK_ARMS) <= set(tasks.TASK_ARMS)
+    assert all(arms[arm.shape].kept for arm in own.HEAD_ARMS.values())
+    assert set(own.QUICK_HEAD_ARMS) <= set(own.HEAD_ARMS)
+
+
+def test_each_half_is_judged_by_the_head_of_the_other() -> None:
+    """The head that is best on all questions would be lucky on those that it was chosen on."""
+    of_other_half = import_module("evidence.tasks.head_runs").of_other_half
+    is_first = np.arange(100) < 50
+    hit = np.zeros((100, 2, 2), bool)
+    hit[:50, 0, 1] = True  # right on the first half alone
+    hit[50:, 1, 0] = True  # on the second one
+    hit[::5, 1, 1] = True
+    found, any_word = of_other_half(hit, ~hit, is_first)
+    assert not found.any() and any_word.all()
+    hit[:, 1, 1] = True
+    hit[::10, 1, 1] = False  # nearly as good as each of the lucky ones, on both halves
+    hit[25:50, 0, 1] = hit[50:75, 1, 0] = False
+    found, any_word = of_other_half(hit, np.zeros_like(hit), is_first)
+    assert found.mean() == 0.9 and not any_word.any()
+
+
+@pytest.fixture(scope="module")
+def own_pictures(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Files of tasks about a few pictures."""
+    worlds, own = import_module("evidence.worlds"), import_module("evidence.tasks.own_pictures")
+    work = tmp_path_factory.mktemp("own")
+    world = worlds.World(work, worlds.Sizes(test=6, train=8, probe=2, validation=4))
+    world.make(["perfect"], print)
+    made = own.OwnPictures(world, 80)
+    made.make(["perfect"], work / "bounds.json", print)
+    return made
+
+
+def test_phrases_of_a_picture_lie_on_its_own_regions(own_pictures: Any) -> None:
+    """Pictures have other names there: one number off, and every phrase would be asked of another picture."""
+    entities = str(own_pictures.files("flickr30k-entities"))
+    names = set(own_pictures.images("flickr30k-entities", "test"))
+    assert names == split_names(entities, "test") == {str(index) for index in range(6)}
+    images = list(read_entities(entities, EntityCounts(), names=names))
+    assert [image.name for image in images] == sorted(names)
+    with FeatureStore(own_pictures.store("flickr30k-entities", "perfect")) as store:
+        for image in images:
+            boxes = store.get(image.name).boxes
+            for chain in image.boxes.boxes.values():
+                for box in chain:
+                    assert np.abs(boxes - np.array(box)).max(axis=1).min() <= 1.5
+    told = [line for line in (Path(entities) / "parses.conll").read_text().splitlines() if line.startswith("# sent_id")]
+    every = list(read_entities(entities, EntityCounts()))
+    wanted = {f"# sent_id = {image.name}#{number}" for image in every for number in image.sentences}
+    assert set(told) == wanted and len(every) == 18
+
+
+def test_retrieval_asks_the_captions_that_zero_shot_is_asked(own_pictures: Any) -> None:
+    pictures, _ = read_captioned(own_pictures.files("retrieval"), "test")
+    asked = json.loads(own_pictures.world.captions("test").read_text())
+    assert [list(each.captions) for each in pictures] == [[each["caption"]] for each in asked["annotations"]]
+    assert [each.image for each in pictures] == own_pictures.images("retrieval", "test")
+    assert [len(read_captioned(own_pictures.files("retrieval"), split)[0]) for split in ("train", "val")] == [8, 4]
+
+
+def test_texts_have_a_floor_and_a_ceiling(own_pictures: Any) -> None:
+    read = import_module("evidence.tasks.own_pictures").read_text_bounds
+    bounds = read(own_pictures.world.work / "bounds.json")
+    assert set(bounds) == {"mrpc", "rte"} and bounds["rte"].ceiling == 1
+    assert all(bound.floor < bound.ceiling for bound in bounds.values())
+    assert read(own_pictures.world.work / "none.json") == {}
 
 
 def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> None:
@@ -101,10 +171,12 @@ def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> No
 def all_runs(work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int], quick: bool = False) -> Any:
     """Runs of these arms; weights are kept beside."""
     tasks = import_module("evidence.tasks.task_world").TaskWorld(work, 120)
+    own = import_module("evidence.tasks.own_pictures").OwnPictures(world, 200)
     kept = {"weights": work / "weights", "quick": quick}
     parts = (
         import_module("evidence.pretraining_runs").PretrainingRuns(world, **kept),
-        import_module("evidence.tasks.task_runs").TaskRuns(tasks, **kept),
+        import_module("evidence.tasks.task_runs").TaskRuns(tasks, own, **kept),
+        import_module("evidence.tasks.head_runs").HeadRuns(own, weights=work / "weights"),
     )
     return import_module("evidence.runs").Runs(*parts, work / "results", arms=arms, seeds=seeds)
 

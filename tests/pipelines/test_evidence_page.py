@@ -116,6 +116,7 @@ def test_our_own_claims_can_be_read_and_cite_a_place(claims: ModuleType) -> None
     ours = claims.read_claims(page.CLAIMS)
     assert {claim.paper for claim in ours} == set(claims.PAPERS)
     known = {**tables.QUESTIONS, **import_module("evidence.report.task_tables").NAMES}
+    known |= import_module("evidence.report.own_tables").NAMES
     claims.check_names(page.CLAIMS, ours, arms=import_module("evidence.runs").ALL_ARMS, questions=known)
     placed = [claim for claim in ours if not claim.place.startswith("no claim of the paper")]
     assert [
@@ -342,6 +343,54 @@ def test_a_quick_page_leaves_the_claims_alone(claims: ModuleType, full: Any, tmp
         .read_text("utf-8")
     )  # fmt: skip
     assert table.read_bytes() == before and "quick run" in text
+
+
+OWN = {
+    "perfect/imagebert": {"text_to_image_r1": 0.3, "image_to_text_r1": 0.3},
+    **{
+        f"tasks-perfect/retrieval-imagebert-{loss}-{negatives}": {
+            "text_to_image_r1": share, "image_to_text_r1": share, "text_to_image_r10": 0.6, "image_to_text_r10": 0.6,
+        }
+        for loss, negatives, share in (("binary", "hard", 0.5), ("binary", "random", 0.3), ("triplet", "hard", 0.4))
+    },
+    "tasks-perfect/phrases-visualbert": {"phrases": 0.9, "phrases covered": 0.98},
+    "heads-perfect/visualbert": {
+        "phrases best head": 0.7, "phrases any word": 0.5, "phrases strongest region": 0.2,
+        **{f"phrases layer {layer}": 0.2 * layer for layer in (1, 2, 3)}, "amod best head": 0.4,
+        "amod strongest region": 0.2,
+    },
+    "heads-perfect/visualbert-new": {"phrases best head": 0.2, "phrases strongest region": 0.2, "phrases layer 1": 0.2},
+    "tasks-perfect/rte-interbert": {"rte": 0.8},
+    "tasks-perfect/rte-text-only": {"rte": 0.7},
+}  # fmt: skip
+
+
+def test_what_is_learned_of_the_same_pictures_stands_beside_what_was_known(claims: ModuleType, tmp_path: Path) -> None:
+    commands = make_results(tmp_path / "results", OWN)
+    page = import_module("evidence.report.page").write_page(
+        tmp_path / "results", tmp_path / "evidence.md", commands=commands, quick=False, sizes=SIZES,
+        bounds={"text_to_image_r10": Bound(0.05, 0.8), "rte": Bound(0.6, 1.0)},
+        table=written(claims, tmp_path / "claims.tsv"),
+    )  # fmt: skip
+    text = page.read_text("utf-8")
+    own = text[text.index("## Tasks about the same pictures") : text.index("## Controls")]
+    lines = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in own.splitlines() if "| " in line]
+    rows = {cells[0]: [cell.split(" ")[0] for cell in cells] for cells in lines}
+
+    def near(cell: str, percent: float) -> bool:
+        return abs(float(cell) - percent) < 4
+
+    learned = rows["ImageBERT"]
+    assert near(learned[2], 50) and near(learned[4], 20) and near(learned[8], 75)  # 60 of 80
+    binary, triplet = rows["each pair by itself"], rows["the hardest wrong pair"]
+    assert near(binary[4], 20) and binary[5] == "" and near(triplet[5], -10) and triplet[3] == ""
+    assert near(rows["amod"][2], 20) and near(rows["the second text follows"][-1], 10)
+    phrases, heads = (cells for cells in lines if cells[0] == "VisualBERT")
+    assert near(phrases[5].split(" ")[0], 70) and near(heads[4].split(" ")[0], 50) and near(heads[5].split(" ")[0], 20)
+    assert [near(each, 20 * number) for number, each in enumerate(heads[-1].split(", "), 1)] == [True] * 3
+    drawn = (tmp_path / "evidence_heads.svg").read_text("utf-8")
+    assert "perfect regions, untrained" in drawn and "detector" not in drawn
+    assert Page(own).long_sentences(40) == []
 
 
 def test_a_long_list_of_names_is_left_out_of_a_papers_sentence(claims: ModuleType) -> None:

@@ -16,6 +16,7 @@ import pytest
 from in_process import run_roibeam
 
 from roibeam.extraction.choice.presets import PRESETS
+from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.cli.options import PRESET
 from roibeam.pipelines.extract.extraction_run import run_extract
@@ -72,7 +73,7 @@ def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_
         assert refused.code == 1 and words in refused.err
     assert "--shards goes with --deep" in roibeam("store", "verify", out, "--shards", "1-").err
     first = len(read_members(out, read_plan(out).shards[0]))  # type: ignore[union-attr]
-    assert [shard_of_record(out, done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
+    assert [shard_of_record(output_folder(out), done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
 
 
 def test_a_request_in_python_writes_what_the_command_writes(

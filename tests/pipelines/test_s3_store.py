@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from disturbed_runs import BucketCommand, Command, Ended, Run
+from faulty_s3 import s3_server
 from in_process import run_roibeam
 
 from roibeam.features.reading.staging import StagedStore
@@ -25,17 +26,12 @@ KEYS = {"key": "k", "secret": "s"}
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     """A server with an empty bucket, `bucket`."""
-    pytest.importorskip("s3fs", reason="needs s3fs (the extra dev or remote)")
-    server = pytest.importorskip("moto.server", reason="needs moto and flask (the extra dev)")
-    import s3fs
+    with s3_server() as (host, port):
+        import s3fs
 
-    running = server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    url = f"http://{host}:{port}"
-    s3fs.S3FileSystem(endpoint_url=url, **KEYS).mkdir("bucket")
-    yield url
-    running.stop()
+        url = f"http://{host}:{port}"
+        s3fs.S3FileSystem(endpoint_url=url, **KEYS).mkdir("bucket")
+        yield url
 
 
 def settings_of(endpoint: str) -> dict[str, str]:

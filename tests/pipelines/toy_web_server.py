@@ -1,5 +1,5 @@
 """Serves the pages and pictures of a toy web on 127.0.0.1, as a site would: with types, and with an opt-out by header
-for files whose address has "/optout/" in it."""
+for files whose address has "/optout/" in it; "/moved-inside/" redirects into a private network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._requests[self.path] += 1
-        super().do_GET()
+        if "/moved-inside/" not in self.path:
+            super().do_GET()
+            return
+        self.send_response(302)
+        self.send_header("Location", "http://169.254.169.254/latest/a.jpg")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def end_headers(self) -> None:
         if "/optout/" in self.path:

@@ -170,8 +170,8 @@ FAULTS = (
     Fault(
         "padding shows the batch before",
         f"{FEATURES}/batch.py",
-        "flat[first + count : first + padded_to] = 0",
-        "flat[first + count : first] = 0",
+        "as_bytes[first + count : first + padded_to].fill(0)",
+        "as_bytes[first + count : first].fill(0)",
         _test("batch.py::test_memory_is_used_again_and_nothing_stays_in_it[False]"),
     ),
     Fault(
@@ -191,8 +191,8 @@ FAULTS = (
     Fault(
         "what arrives damaged is staged",
         f"{FEATURES}/reading/staging.py",
-        "                _check_content(arriving, manifest)\n",
-        "                arriving.stat()\n",
+        "                return _check_content(arriving, manifest)\n",
+        "                return None\n",
         _test("staging.py::test_what_arrives_damaged_is_dropped"),
     ),
     Fault(

@@ -24,6 +24,8 @@ from evidence.report.claims import (
 )
 from evidence.report.intervals import DRAWS, arm_id, read_answers, share_of
 from evidence.report.listings import claims, missing, not_shown, runs
+from evidence.report.own_tables import HEADS_PLOT, heads_plot, own
+from evidence.report.own_tables import NAMES as OWN_NAMES
 from evidence.report.plots import claims_plot, curve_plot, file_of
 from evidence.report.tables import (
     QUESTIONS,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 CLAIMS = Path(__file__).parents[1] / "claims.tsv"
 MOST_WORDS = 40  # of a sentence
 _SECTIONS: Sequence[Callable[[Evidence], Iterator[str]]] = (
-    questions, stores, tasks, controls, noise, training_pictures, claims, not_shown, missing, runs,
+    questions, stores, tasks, own, controls, noise, training_pictures, claims, not_shown, missing, runs,
 )  # fmt: skip
 
 
@@ -75,7 +77,7 @@ def write_page(
     written = read_claims(table)
     if not quick:
         asked = {question for each in answers.values() for question in each}
-        known = {**QUESTIONS, **TASK_NAMES, **dict.fromkeys(sorted(asked))}
+        known = {**QUESTIONS, **TASK_NAMES, **OWN_NAMES, **dict.fromkeys(sorted(asked))}
         check_names(table, written, arms=commands, questions=known)
     judged = [judge(claim, answers, bounds) for claim in written]
     if not quick:
@@ -86,6 +88,8 @@ def write_page(
     page.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
     for system, paper in SYSTEMS.items():
         (page.parent / _plot_name(system)).write_text(_plot(evidence, system, paper), encoding="utf-8")
+    if plot := heads_plot(evidence):
+        (page.parent / HEADS_PLOT).write_text(file_of([plot]), encoding="utf-8")
     return page
 
 

@@ -43,9 +43,13 @@ def claims_plot(title: str, judged: Sequence[Judged]) -> str:
 
 def curve_plot(title: str, pictures: Sequence[int], shares: Mapping[str, Sequence[float]], key: str) -> str:
     """Shares, 0..1, over how many pictures were trained on."""
-    thousands = [each / 1000 for each in pictures]
-    series = [Series(name, thousands, values, number, "points") for number, (name, values) in enumerate(shares.items())]
-    return plot_svg(Plot(title, "training pictures, in thousands", "right (%)", series, percent=True), key)
+    return share_curve(title, [each / 1000 for each in pictures], shares, "training pictures, in thousands", key)
+
+
+def share_curve(title: str, at: Sequence[float], shares: Mapping[str, Sequence[float]], along: str, key: str) -> str:
+    """Shares, 0..1, over numbers whose axis is called `along`."""
+    series = [Series(name, list(at), values, number, "points") for number, (name, values) in enumerate(shares.items())]
+    return plot_svg(Plot(title, along, "right (%)", series, percent=True), key)
 
 
 def file_of(plots: Sequence[str]) -> str:

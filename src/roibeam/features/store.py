@@ -20,6 +20,8 @@ import numpy as np
 from roibeam.features.annotations_file import checked_annotations
 from roibeam.features.batch import BatchBuffers, RegionBatch, assemble, check_fields
 from roibeam.features.counted import counted
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.drawing.notebook import notebook_html, table_html
 from roibeam.features.record.drawing.photo_pixels import PhotoLike, photo_pixels
 from roibeam.features.record.drawing.region_drawing import MAX_REGIONS as MAX_DRAWN
@@ -69,6 +71,11 @@ class FeatureStore:
         self._last_ids = [entry.last_id or "" for entry in self._by_first_id]
         self._reach = list(accumulate(self._last_ids, max))
         self._open: _OpenShards | None = _OpenShards()
+
+    @property
+    def folder(self) -> OutputFolder:
+        """Where the store lies; `str()` of it is how messages name the store."""
+        return LocalFolder(self.path)
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -200,6 +207,15 @@ class FeatureStore:
             raise IndexError(f"{self.path}: shard {shard} has {entry.num_records} records, asked for row {row}")
         return self._reader(entry).record_key(row).decode("utf-8")
 
+    def shards_covering(self, image_id: str) -> Iterator[ShardEntry]:
+        """The shards whose range of ids an image lies in: no other can hold it."""
+        # str compares by code point, which is the order of UTF-8 bytes.
+        at = bisect_right(self._first_ids, image_id) - 1
+        while at >= 0 and self._reach[at] >= image_id:
+            if self._last_ids[at] >= image_id:
+                yield self._by_first_id[at]
+            at -= 1
+
     def ids_at(self, places: np.ndarray) -> list[str]:
         """The image ids at (n, 2) places of shard and row, such as `EpochOrder` gives; errors as `id_at`."""
         return [self.id_at(shard, row) for shard, row in places.tolist()]
@@ -314,8 +330,9 @@ class FeatureStore:
         """The shard that holds `image_id` and its row there: all shards whose range covers it are asked."""
         # str compares by code point, which is the order of UTF-8 bytes.
         at = bisect_right(self._first_ids, image_id) - 1
-        while at >= 0 and self._reach[at] >= image_id:
-            if self._last_ids[at] >= image_id:
+        last_ids, reach = self._last_ids, self._reach
+        while at >= 0 and reach[at] >= image_id:
+            if last_ids[at] >= image_id:
                 reader = self._reader(self._by_first_id[at])
                 row = reader.find(image_id)
                 if row >= 0:
@@ -329,6 +346,13 @@ class FeatureStore:
             raise ValueError(f"{self.path}: this store is closed")
         if shards.forks != _forks:
             self._open = shards = _OpenShards()  # after a fork: nothing of the parent's is used, its lock included
+        reader = shards.readers.get(entry.shard)
+        if reader is not None:
+            try:
+                shards.readers.move_to_end(entry.shard)
+            except KeyError:  # another thread has let it go just now; it can be read as long as it is held here
+                return reader
+            return reader
         with shards.lock:
             reader = shards.readers.get(entry.shard)
             if reader is None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from roibeam.features.printable import printable
 from roibeam.features.shard.manifest import DeadLetter, ShardEntry, ShardManifest
-from roibeam.features.shard.reader import stream_digests
+from roibeam.features.shard.remote_reader import shard_digests
 from roibeam.features.shard.sequence import Repeat
 from roibeam.features.store import FeatureStore
 
@@ -54,8 +54,9 @@ class StoreMerge:
         self._shards: list[tuple[bytes, int, int, ShardManifest]] = []
         letters: list[_Found] = []
         for source, store in enumerate(stores):
-            for entry in store.manifest.shards:
-                manifest = _checked_manifest(store, entry)
+            data = store.folder.read_many(entry.manifest for entry in store.manifest.shards)
+            for entry, (_, content) in zip(store.manifest.shards, data, strict=True):
+                manifest = _checked_manifest(store, entry, content)
                 letters += [(_key(letter.image_id), source, letter) for letter in manifest.dead_letters]
                 if manifest.first_id is not None:
                     bare = replace(manifest, dead_letters=(), stats={})
@@ -95,18 +96,18 @@ class StoreMerge:
     def _of_one_image(self, image_id: str, found: list[_Found]) -> Iterator[Entry]:
         records = [(source, what) for _, source, what in found if isinstance(what, bytes)]
         for source, digest in records[1:]:
-            first, path = records[0], self._stores[source].path
+            first, path = records[0], self._stores[source].folder
             if source == first[0]:
                 raise ValueError(f"{path}: image id {image_id!r} is in two of its shards; `roibeam store verify` it")
             if digest != first[1]:
                 raise ValueError(
-                    f"image id {image_id!r} has different content in {self._stores[first[0]].path} and {path}; "
+                    f"image id {image_id!r} has different content in {self._stores[first[0]].folder} and {path}; "
                     f"`roibeam store diff` shows how they differ, --ids copies a part of one"
                 )
         if records:
             yield StoredRecord(image_id, *records[0])
         for source, _ in records[1:]:
-            yield Repeat(image_id, str(self._stores[source].path))
+            yield Repeat(image_id, str(self._stores[source].folder))
         holders = {source for source, _ in records}
         said: set[DeadLetter] = set()
         for _, source, what in found:
@@ -123,7 +124,7 @@ class StoreMerge:
             while waiting and (not streams or waiting[0][0] <= streams[0][0]):
                 first_key, source, shard, manifest = waiting.popleft()
                 assert manifest.data_file is not None
-                stream = stream_digests(self._stores[source].path / manifest.data_file, manifest)
+                stream = shard_digests(self._stores[source].folder, manifest)
                 key, digest = next(stream)
                 if key != first_key:
                     raise self._disordered(source, manifest.data_file, key)
@@ -141,17 +142,19 @@ class StoreMerge:
     def _disordered(self, source: int, where: str, key: bytes) -> ValueError:
         name = printable(key.decode("utf-8", "replace"))
         return ValueError(
-            f"{self._stores[source].path}: {where}: image id {name!r} is not in its place in key order; the index is "
+            f"{self._stores[source].folder}: {where}: image id {name!r} is not in its place in key order; the index is "
             f"damaged: copy the file again or re-extract the shard"
         )
 
 
-def _checked_manifest(store: FeatureStore, entry: ShardEntry) -> ShardManifest:
-    path = store.path / entry.manifest
-    manifest = ShardManifest.read(path)
-    if ShardEntry.of(manifest, manifest_sha256=hashlib.sha256(path.read_bytes()).hexdigest()) != entry:
+def _checked_manifest(store: FeatureStore, entry: ShardEntry, data: bytes | None) -> ShardManifest:
+    where = store.folder.where(entry.manifest)
+    if data is None:
+        raise FileNotFoundError(f"{where}: is missing; verify the store")
+    manifest = ShardManifest.from_bytes(data, where)
+    if ShardEntry.of(manifest, manifest_sha256=hashlib.sha256(data).hexdigest()) != entry:
         raise ValueError(
-            f"{path}: is not the manifest that manifest.json was made from; finish the run that changed it, or verify "
+            f"{where}: is not the manifest that manifest.json was made from; finish the run that changed it, or verify "
             f"the store"
         )
     return manifest

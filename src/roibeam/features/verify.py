@@ -14,6 +14,8 @@ import lmdb
 from roibeam.features.annotations_file import checked_annotations
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.record.digest import content_digest, merge_digests, record_digest
 from roibeam.features.shard.layout import decode
 from roibeam.features.shard.lmdb_pages import LmdbPages
@@ -24,7 +26,9 @@ from roibeam.features.shard.manifest import (
     ShardManifest,
     StoreManifest,
 )
-from roibeam.features.shard.reader import ShardReader, stream_digests
+from roibeam.features.shard.publish import digests_in_sequences
+from roibeam.features.shard.reader import ShardReader
+from roibeam.features.shard.remote_reader import ShardObject
 from roibeam.features.shard.writer import META_DATABASE, REGIONS_DATABASE
 from roibeam.features.writing.shard_captions import CAPTIONS_SUFFIX, captions_file_name
 
@@ -44,7 +48,7 @@ class Problem:
 
 
 def verify_store(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | OutputFolder,
     deep: bool = False,
     progress: Callable[[int, int], None] | None = None,
     *,
@@ -55,21 +59,31 @@ def verify_store(
     Memory grows with the number of shards (a few kB each), not of records.
 
     Args:
-        path: the store's folder.
+        path: the store's folder, or its URL. At a URL manifests and indexes alone are read; `deep` copies one shard
+            after the other to a scratch folder.
         deep: also read every record twice, through LMDB and through the offset index, compare the two, and check
             checksums, field rules, record digests and tree structure.
         progress: called with (records done, records in all) after each shard, in deep mode about every 100 records.
         deep_shards: numbers of the shards that `deep` is for, to go on after a stop or to share the work; None: all.
+
+    Raises:
+        UnreachableError: when a URL is not answered: whether the store is whole is not known then.
+        ValueError: when the URL's driver is missing.
     """
-    folder = Path(path)
+    folder = output_folder(path)
+    if folder.local_path is None:
+        folder.num_bytes(STORE_MANIFEST_NAME)  # a URL that nobody can read is an error, and no problem of a store
     try:
-        store = StoreManifest.read(folder / STORE_MANIFEST_NAME)
+        data = folder.read_bytes(STORE_MANIFEST_NAME)
+        store = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
     except (FileNotFoundError, NotADirectoryError):
         return _unfinished(folder, deep)
+    except UnreachableError:
+        raise
     except (OSError, ValueError) as error:
         return [Problem(STORE_MANIFEST_NAME, _first_line(error), "run the same command again to write it")]
     problems: list[Problem] = []
-    sound: list[tuple[Path, ShardManifest]] = []
+    sound: list[ShardManifest] = []
     done = dead_letters = 0
     for entry in store.shards:
         found: list[Problem] = []
@@ -77,20 +91,19 @@ def verify_store(
         if manifest is not None:
             dead_letters += len(manifest.dead_letters)
         if manifest is not None and manifest.data_file is not None and not found:
-            data_path = folder / manifest.data_file
             report = _Report(found, manifest.data_file)
             read_all = deep and (deep_shards is None or entry.shard in deep_shards)
-            for count in _check_data_file(data_path, manifest, read_all, report):
+            for count in _check_data_file(folder, manifest, read_all, report):
                 if progress is not None:
                     progress(done + count, store.num_records)
             if not found:
-                sound.append((data_path, replace(manifest, dead_letters=(), stats={})))  # small: all are kept
+                sound.append(replace(manifest, dead_letters=(), stats={}))  # small: all are kept
         problems += found
         done += entry.num_records
         if progress is not None:
             progress(done, store.num_records)
     if not problems:
-        problems += _check_totals(store, sound, dead_letters)
+        problems += _check_totals(folder, store, sound, dead_letters)
     if store.annotations is not None:
         problems += _check_annotations(folder, store.annotations)
     named = {STORE_MANIFEST_NAME} | {entry.manifest for entry in store.shards}
@@ -98,9 +111,9 @@ def verify_store(
     return problems + _leftovers(folder, named)
 
 
-def _unfinished(folder: Path, deep: bool) -> list[Problem]:
+def _unfinished(folder: OutputFolder, deep: bool) -> list[Problem]:
     """The problems of a folder without a store manifest: what a killed or running command has finished, and left."""
-    leftovers = _leftovers(folder, named=set()) if folder.is_dir() else []
+    leftovers = _leftovers(folder, named=set()) if folder.local_path is None or folder.local_path.is_dir() else []
     shards = [problem.file for problem in leftovers if problem.file.endswith(".json")]
     if not leftovers:
         what = f"no feature store here, {folder} does not hold it"
@@ -111,13 +124,15 @@ def _unfinished(folder: Path, deep: bool) -> list[Problem]:
     for name in shards:
         found: list[Problem] = []
         try:
-            manifest = ShardManifest.read(folder / name)
+            manifest = ShardManifest.from_bytes(folder.read_bytes(name), folder.where(name))
+        except UnreachableError:
+            raise
         except (OSError, ValueError) as error:
             problems.append(Problem(name, _first_line(error), "run the same command again to redo this shard"))
             continue
         if manifest.data_file is not None:
             named.add(manifest.data_file)
-            for _ in _check_data_file(folder / manifest.data_file, manifest, deep, _Report(found, manifest.data_file)):
+            for _ in _check_data_file(folder, manifest, deep, _Report(found, manifest.data_file)):
                 pass
         whole += not found
         problems += found
@@ -131,20 +146,28 @@ class _Report:
 
     def __init__(self, problems: list[Problem], file: str) -> None:
         self._problems, self._file = problems, file
+        self.copied: tuple[str, str] | None = None  # path of a scratch copy, and the URL that is told in its place
 
     def add(self, what: str) -> None:
+        if self.copied is not None:
+            what = what.replace(*self.copied)
         if len(self._problems) < _MAX_PROBLEMS_PER_SHARD:
             self._problems.append(Problem(self._file, what, _REEXTRACT))
 
 
 def _checked_manifest(
-    folder: Path, entry: ShardEntry, store: StoreManifest, problems: list[Problem]
+    folder: OutputFolder,
+    entry: ShardEntry,
+    store: StoreManifest,
+    problems: list[Problem],
 ) -> ShardManifest | None:
-    path = folder / entry.manifest
     remake = "restore it from a copy, or run the same command again"
     try:
-        manifest = ShardManifest.read(path)
-        got = hashlib.sha256(path.read_bytes()).hexdigest()
+        data = folder.read_bytes(entry.manifest)
+        manifest = ShardManifest.from_bytes(data, folder.where(entry.manifest))
+        got = hashlib.sha256(data).hexdigest()
+    except UnreachableError:
+        raise
     except (OSError, ValueError) as error:
         problems.append(Problem(entry.manifest, str(error), remake))
         return None
@@ -163,20 +186,32 @@ def _checked_manifest(
     return manifest
 
 
-def _check_data_file(path: Path, manifest: ShardManifest, deep: bool, report: _Report) -> Iterator[int]:
+def _check_data_file(folder: OutputFolder, manifest: ShardManifest, deep: bool, report: _Report) -> Iterator[int]:
     """Yields how many records are done."""
+    assert manifest.data_file is not None
     try:
-        with ShardReader(path, manifest) as reader:
-            if content_digest(reader.digests()) != manifest.content_digest:
-                report.add("its index gives another content digest than its manifest")
-            ids = (manifest.first_id, manifest.last_id)
-            keys = [reader.record_key(0), reader.record_key(len(reader) - 1)]
-            if [key.decode("utf-8", "replace") for key in keys] != list(ids):
-                report.add(f"first and last id in its index are {keys}, in its manifest {ids}")
-            if deep:
-                yield from _check_records(path, reader, report)
+        if folder.local_path is None and not deep:
+            _check_index(ShardObject(folder, manifest, check_file=True), manifest, report)
+            return
+        with folder.local_file(manifest.data_file, manifest.data_bytes) as path:
+            report.copied = str(path), folder.where(manifest.data_file)
+            with ShardReader(path, manifest) as reader:
+                _check_index(reader, manifest, report)
+                if deep:
+                    yield from _check_records(path, reader, report)
+    except UnreachableError:
+        raise
     except (OSError, ValueError) as error:
         report.add(_first_line(error))
+
+
+def _check_index(shard: ShardReader | ShardObject, manifest: ShardManifest, report: _Report) -> None:
+    if content_digest(shard.digests()) != manifest.content_digest:
+        report.add("its index gives another content digest than its manifest")
+    ids = (manifest.first_id, manifest.last_id)
+    keys = [shard.record_key(0), shard.record_key(len(shard) - 1)]
+    if [key.decode("utf-8", "replace") for key in keys] != list(ids):
+        report.add(f"first and last id in its index are {keys}, in its manifest {ids}")
 
 
 def _check_records(path: Path, reader: ShardReader, report: _Report) -> Iterator[int]:
@@ -254,13 +289,17 @@ def _check_tree(reader: ShardReader) -> str | None:
     return None
 
 
-def _check_totals(store: StoreManifest, sound: list[tuple[Path, ShardManifest]], dead_letters: int) -> list[Problem]:
+def _check_totals(
+    folder: OutputFolder, store: StoreManifest, sound: list[ShardManifest], dead_letters: int
+) -> list[Problem]:
     remake = "run the same command again to write it"
     if dead_letters != store.num_dead_letters:
         what = f"counts {store.num_dead_letters} dead letters, its shards {dead_letters}"
         return [Problem(STORE_MANIFEST_NAME, what, remake)]
     try:
-        got = content_digest(merge_digests(stream_digests(path, manifest) for path, manifest in sound))
+        got = content_digest(merge_digests(digests_in_sequences(folder, sound)))
+    except UnreachableError:
+        raise
     except (OSError, ValueError) as error:
         return [Problem(STORE_MANIFEST_NAME, _first_line(error), "remove one of the shards that hold it and run again")]
     if got != store.content_digest:
@@ -269,32 +308,43 @@ def _check_totals(store: StoreManifest, sound: list[tuple[Path, ShardManifest]],
     return []
 
 
-def _check_annotations(folder: Path, entry: AnnotationsEntry) -> list[Problem]:
+def _check_annotations(folder: OutputFolder, entry: AnnotationsEntry) -> list[Problem]:
     """Whether the table is the one that the manifest names; what is in it needs a reader of its format."""
     try:
-        checked_annotations(folder, entry)
-    except ValueError as error:
-        what, _, what_to_do = _first_line(error).removeprefix(f"{folder / entry.file}: ").rpartition("; ")
-        return [Problem(entry.file, what, what_to_do)]
+        with folder.local_file(entry.file, entry.bytes) as path:
+            checked_annotations(path.parent, entry)
+    except UnreachableError:
+        raise
+    except (FileNotFoundError, ValueError) as error:
+        told = _first_line(error).rpartition(f"{entry.file}: ")[2]
+        what, _, what_to_do = told.rpartition("; ")
+        return [Problem(entry.file, what or told, what_to_do)]
     return []
 
 
-def _leftovers(folder: Path, named: set[str]) -> list[Problem]:
+def _leftovers(folder: OutputFolder, named: set[str]) -> list[Problem]:
     """What lies in the folder and is none of the files `named`; the scratch folder of a killed attempt is one too."""
     problems = []
     named = named | {captions_file_name(name) for name in named if name.endswith(".lmdb")}
-    for path in sorted(folder.iterdir()):
-        name = path.name
-        scratch = path.is_dir() and name.startswith(_SCRATCH_PREFIX)
-        if name in named or not (path.is_file() or scratch):
-            continue
-        if scratch or name.endswith((".lmdb", "-lock", TEMPORARY_SUFFIX, CAPTIONS_SUFFIX)):
+    for name, is_scratch in _unnamed(folder, named):
+        if is_scratch or name.endswith((".lmdb", "-lock", TEMPORARY_SUFFIX, CAPTIONS_SUFFIX)):
             what = "belongs to no shard of the store: left by an attempt that failed or was repeated"
             problems.append(Problem(name, what, "delete it when no run is writing this store", leftover=True))
         elif name.startswith("part-") and name.endswith(".json"):
             what = f"a shard that {STORE_MANIFEST_NAME} does not list: a later run has not finished"
             problems.append(Problem(name, what, "run the same command again", leftover=True))
     return problems
+
+
+def _unnamed(folder: OutputFolder, named: set[str]) -> Iterator[tuple[str, bool]]:
+    """Names of the folder that are not `named`, and whether it is that of a scratch folder."""
+    if folder.local_path is None:
+        yield from ((name, False) for name in sorted(folder.listing()) if name not in named)
+        return
+    for path in sorted(folder.local_path.iterdir()):
+        is_scratch = path.is_dir() and path.name.startswith(_SCRATCH_PREFIX)
+        if path.name not in named and (path.is_file() or is_scratch):
+            yield path.name, is_scratch
 
 
 def _first_line(error: BaseException) -> str:

@@ -130,10 +130,11 @@ def choose_proposals(
     if conventions.proposal_filter == "topk-clip-nonempty":
         order = order[: config.proposals_before_nms]
     boxes = clip_boxes(boxes[order], input_hw, last_pixel=conventions.box_clip == "last-pixel")
-    keep = _large_enough(boxes, conventions.min_proposal_side * factor, conventions)
-    boxes, objectness = boxes[keep], objectness[order][keep]
-    # What came before is in score order, so the best of all that are large enough stand first.
-    boxes, objectness = boxes[: config.proposals_before_nms], objectness[: config.proposals_before_nms]
+    large = _large_enough(boxes, conventions.min_proposal_side * factor, conventions)
+    # By number, not twice by the mask: a GPU is waited for each time, to know how many there are. What came before is
+    # in score order, so the best of all that are large enough stand first.
+    keep = torch.nonzero(large).flatten()[: config.proposals_before_nms]
+    boxes, objectness = boxes[keep], objectness[order[keep]]
     best = suppress(
         boxes,
         objectness,

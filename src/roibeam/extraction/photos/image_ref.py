@@ -36,7 +36,8 @@ class ImageRef:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        check_lists(self, "captions", "labels")
+        if type(self.captions) is not tuple or type(self.labels) is not tuple:  # of millions, hardly one
+            check_lists(self, "captions", "labels")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Self
 
 from roibeam.features.exchange.feature_file import FeatureFile
 from roibeam.features.exchange.formats import format_of, recognise
+from roibeam.features.reading.indexed_ids import IndexedIds
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint
 from roibeam.features.record.imported import ABSENT, has_classes, num_classes_of
 from roibeam.features.record.region_record import RegionRecord
@@ -26,8 +27,13 @@ ID_RULES = ("exact", "number")
 class RecordSource:
     """A store's folder or a feature file of another code base, opened; use it as a context manager.
 
+    Args:
+        path: of either.
+        name: in place of the path, for a copy of what lies at a URL.
+        store: a store at a URL, opened.
+
     Attributes:
-        name: the path as it was given.
+        name: the path or URL as it was given.
         fingerprint: of the store; for a feature file its feature space is "imported:<format>" and nothing more is
             known.
         presets: what the store's run calls its conventions and its selection, where it says so.
@@ -42,15 +48,19 @@ class RecordSource:
         FileNotFoundError, ValueError: when it is neither, or damaged.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.name = str(path)
+    def __init__(
+        self, path: str | os.PathLike[str], *, name: str | None = None, store: FeatureStore | None = None
+    ) -> None:
+        self.name = str(path) if name is None else name
         self.bad_entries: Counter[str] = Counter()
         self.first_bad_entries: list[DeadLetter] = []
-        if not Path(path).exists():
+        if store is None and not Path(path).exists():
             raise FileNotFoundError(f"{path}: no such store or file; give a store's folder or a feature file")
         self._opened: FeatureStore | FeatureFile
-        if _is_store(Path(path)):
-            store = FeatureStore(path)
+        # Of a store at a URL, ids are asked for without copying its shards.
+        self._indexed = None if store is None else IndexedIds(store)
+        if store is not None or _is_store(Path(path)):
+            store = store or FeatureStore(path)
             self._opened, self.feature_dim = store, store.feature_dim
             self.fingerprint, self.has_classes = store.fingerprint, has_classes(store.fingerprint)
             self.classes, self.attributes = store.manifest.classes, store.manifest.attributes
@@ -83,10 +93,10 @@ class RecordSource:
         self._opened.__exit__(kind, error, traceback)
 
     def __contains__(self, image_id: object) -> bool:
-        return image_id in self._opened
+        return image_id in (self._opened if self._indexed is None else self._indexed)
 
     def ids(self) -> Iterator[str]:
-        return self._opened.ids()
+        return self._opened.ids() if self._indexed is None else iter(self._indexed)
 
     def get(self, image_id: str) -> RegionRecord | None:
         """The record; None when no entry of the image can be used (they are in `bad_entries` then)."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+ABANDONED_SECONDS = 24 * 3600.0  # so old, what no manifest at a URL names is nobody's work any more
+
 
 @dataclass(frozen=True)
 class FileFacts:
@@ -19,6 +21,11 @@ class FileFacts:
 
     num_bytes: int
     written_at: float
+
+
+class UnreachableError(OSError):
+    """A file at a URL could not be read or written, now or with these rights. It tells nothing of the file: what looks
+    for damage must stop at it, and not take the file for a damaged one."""
 
 
 class OutputFolder(Protocol):
@@ -61,6 +68,15 @@ class OutputFolder(Protocol):
 
     def put_file(self, source: Path, name: str) -> None:
         """Puts a finished file of this machine into its place, whole; `source` may be gone afterwards."""
+
+    def local_file(self, name: str, num_bytes: int) -> AbstractContextManager[Path]:
+        """A path of this machine to read a file of so many bytes by: its own, or that of a copy in a scratch folder,
+        which is gone afterwards. No file is held in memory.
+
+        Raises:
+            FileNotFoundError: where there is none, for one at a URL.
+            ValueError: where one at a URL has another size.
+        """
 
     def written_aside(self, name: str) -> AbstractContextManager[Path]:
         """A local path to write to; when the block ends well, the file is put as `name`, else dropped."""

@@ -98,6 +98,10 @@ class LocalFolder:
         fsync_folder(self.path)
 
     @contextmanager
+    def local_file(self, name: str, num_bytes: int) -> Iterator[Path]:
+        yield self.path / name
+
+    @contextmanager
     def written_aside(self, name: str) -> Iterator[Path]:
         aside = self.path / f".{name}.{os.getpid()}{TEMPORARY_SUFFIX}"
         try:

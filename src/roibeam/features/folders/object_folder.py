@@ -7,6 +7,7 @@ whole; its size is compared afterwards, since not every driver tells of a short 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import itertools
 import logging
@@ -23,25 +24,35 @@ from typing import Any, TypeVar
 
 from fsspec.core import split_protocol
 
-from roibeam.features.folders.folder_protocol import FileFacts
-from roibeam.features.folders.remote_folder import RemoteFolder
+from roibeam.features.folders.folder_protocol import FileFacts, UnreachableError
+from roibeam.features.folders.remote_folder import RemoteFolder, TooShortError
 from roibeam.features.folders.scratch_folder import scratch_folder
 
 _T = TypeVar("_T")
+_OF_THIS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 log = logging.getLogger(__name__)
 WAIT_SECONDS = (1.0, 3.0, 9.0)  # before the second, third and fourth try; up to half of it more, by chance
 _READ_AT_ONCE = 64
 _PUT_AT_ONCE = 16
-# What another try does not change.
+# What another try does not change; of drivers' own kinds, which have no common base, by their names.
 _FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)
+_FINAL_NAMES = frozenset(
+    "NoCredentialsError PartialCredentialsError ProfileNotFound NoRegionError ParamValidationError "
+    "DefaultCredentialsError".split()
+)
 
 
 @dataclass(frozen=True)
 class ObjectFolder(RemoteFolder):
     """An `OutputFolder` at a URL; holds no connection, so it can be pickled and used after a fork.
 
-    Raises, in all methods, ValueError when the URL's driver is missing.
+    Raises, in all methods, ValueError when the URL's driver is missing, and UnreachableError for what is not answered.
+
+    Attributes:
+        scratch_parent: where files lie while they are read or written; None for the machine's temporary folder.
     """
+
+    scratch_parent: str | None = None
 
     def __str__(self) -> str:
         return self.url
@@ -49,6 +60,16 @@ class ObjectFolder(RemoteFolder):
     @property
     def local_path(self) -> None:
         return None
+
+    def read(self, name: str) -> bytes:
+        def read(system: Any, path: str) -> bytes:
+            with _driver_errors():
+                return RemoteFolder.read(self, name)
+
+        try:
+            return self._tried(name, "read", read)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{error}; is the URL right, and the store whole?") from None
 
     def read_bytes(self, name: str) -> bytes:
         return self._tried(name, "read", lambda system, path: system.cat_file(path))
@@ -81,10 +102,18 @@ class ObjectFolder(RemoteFolder):
         facts = self._facts(name)
         return None if facts is None else int(facts["size"])
 
+    def file_facts(self, name: str) -> FileFacts | None:
+        """Size and time of a file; None where there is none."""
+        facts = self._facts(name)
+        return None if facts is None else FileFacts(int(facts["size"]), _written_at(facts))
+
     def _facts(self, name: str) -> dict[str, Any] | None:
         def ask(system: Any, path: str) -> dict[str, Any]:
             system.invalidate_cache()  # a listing that the driver remembers may be older than the file
-            return system.info(path)
+            try:
+                return system.info(path)
+            except NotADirectoryError as error:  # asked for a file below a file: there is none
+                raise FileNotFoundError(str(error)) from error
 
         try:
             facts = self._tried(name, "read", ask)
@@ -99,13 +128,36 @@ class ObjectFolder(RemoteFolder):
 
         try:
             entries = self._tried("", "listed", ask)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if "bucket does not exist" in str(error):  # said before work is done for it, not when it is written
+                raise FileNotFoundError(f"{error}; make the bucket, or name another") from None
             return {}
         found = {}
         for entry in entries:
             name = entry["name"].rstrip("/").rpartition("/")[2]
             if entry["type"] == "file" and name.startswith(prefix):
                 found[name] = FileFacts(int(entry["size"]), _written_at(entry))
+        return found
+
+    def files_below(self) -> dict[str, FileFacts]:
+        """The files of the folder and of those in it, by their names below it; {} also where there is no folder.
+
+        Raises:
+            ValueError: for a name that leads out of the folder.
+        """
+
+        def find(system: Any, path: str) -> dict[str, FileFacts]:
+            system.invalidate_cache()
+            top = system._strip_protocol(path).rstrip("/") + "/"
+            entries = system.find(path.rstrip("/"), detail=True).items()
+            return {
+                name.removeprefix(top): FileFacts(int(entry["size"]), _written_at(entry)) for name, entry in entries
+            }
+
+        found = self._tried("", "listed", find)
+        for name in found:
+            if name.startswith("/") or ".." in name.split("/"):
+                raise ValueError(f"{self.where(name)}: a file with such a name cannot be copied to this machine")
         return found
 
     def put_bytes(self, name: str, data: bytes, *, tries: int = len(WAIT_SECONDS) + 1) -> None:
@@ -145,9 +197,34 @@ class ObjectFolder(RemoteFolder):
 
         self._tried(name, "written", put)
 
+    def download(self, name: str, target: Path, num_bytes: int) -> None:
+        def fetch(system: Any, path: str) -> None:
+            try:
+                with _driver_errors():
+                    RemoteFolder.download(self, name, target, num_bytes)
+            except TooShortError as error:
+                got = (self._facts(name) or {}).get("size")
+                if got is None or int(got) >= num_bytes:
+                    raise
+                raise UnreachableError(str(error)) from None  # short where it lies: another try does not mend it
+
+        self._tried(name, "read", fetch)
+
+    @contextmanager
+    def local_file(self, name: str, num_bytes: int) -> Iterator[Path]:
+        got = self.num_bytes(name)
+        if got is None:
+            raise FileNotFoundError(f"{self.where(name)}: is missing")
+        if got != num_bytes:
+            raise ValueError(f"{self.where(name)}: has {got} bytes, its manifest says {num_bytes}; copy it there again")
+        with scratch_folder(self.scratch_parent) as folder:
+            path = folder / name.rpartition("/")[2]
+            self.download(name, path, num_bytes)
+            yield path
+
     @contextmanager
     def written_aside(self, name: str) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="roibeam-") as folder:
+        with tempfile.TemporaryDirectory(prefix="roibeam-", dir=self.scratch_parent) as folder:
             aside = Path(folder) / name
             yield aside
             self.put_file(aside, name)
@@ -162,7 +239,7 @@ class ObjectFolder(RemoteFolder):
         self._tried(name, "removed", remove)
 
     def scratch(self, attempt: str, parent: str | None) -> AbstractContextManager[Path]:
-        return scratch_folder(parent)
+        return scratch_folder(parent or self.scratch_parent)
 
     def _check(self, name: str, written: bytes | Path) -> None:
         """Whether the store has what was written: its size, and its MD5 where the store tells that."""
@@ -183,13 +260,18 @@ class ObjectFolder(RemoteFolder):
         for wait in [*WAIT_SECONDS[: tries - 1], None]:
             try:
                 return work(system, path)
+            except UnreachableError:
+                raise  # of a look at the same store, which was tried often enough
             except FileNotFoundError as error:
                 raise FileNotFoundError(f"{self.where(name)}: is not there ({error})") from error
-            except _FINAL as error:
-                raise _kind(error)(f"{self.where(name)}: cannot be {verb} ({_line(error)})") from error
             except Exception as error:  # each driver has kinds of its own, not all of them OSError
+                if getattr(error, "errno", None) in _OF_THIS_DISK:
+                    raise
+                if isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES:
+                    told = f"{self.where(name)}: cannot be {verb} ({_line(error)}){_cure(error)}"
+                    raise _kind(error)(told) from error
                 if wait is None:
-                    raise OSError(
+                    raise UnreachableError(
                         f"{self.where(name)}: cannot be {verb}, tried {tries} times ({_line(error)}); when the store "
                         f"answers again, run the same command again"
                     ) from error
@@ -209,7 +291,22 @@ class _ShortWriteError(OSError):
 
 
 def _kind(error: Exception) -> type[Exception]:
-    return ValueError if isinstance(error, ValueError) else OSError
+    return ValueError if isinstance(error, ValueError) else UnreachableError
+
+
+def _cure(error: Exception) -> str:
+    if "Credentials" in type(error).__name__ or isinstance(error, PermissionError):
+        return "; give the driver credentials that may do this, see docs/stores.md"
+    return ""
+
+
+@contextmanager
+def _driver_errors() -> Iterator[None]:
+    """What the driver raised, in place of what `RemoteFolder` makes of it: `_tried` looks at its kind and names it."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise error.__cause__ or error from None
 
 
 def _line(error: Exception) -> str:

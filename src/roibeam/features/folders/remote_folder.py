@@ -16,6 +16,10 @@ MAX_MANIFEST_BYTES = 64 * 2**20  # of 100,000 shards; what claims to be larger i
 _CHUNK_BYTES = 8 * 2**20
 
 
+class TooShortError(OSError):
+    """A file ended before its time: it is short where it lies, or the line was cut and nobody said so."""
+
+
 @dataclass(frozen=True)
 class RemoteFolder:
     """Holds no connection, so it can be pickled and used after a fork.
@@ -67,7 +71,7 @@ class RemoteFolder:
                         with self._named(name):
                             data = source.read(min(_CHUNK_BYTES, num_bytes - have))
                         if not data:
-                            raise OSError(
+                            raise TooShortError(
                                 f"{self.where(name)}: ends after {have} bytes, its manifest says {num_bytes}; "
                                 f"copy it there again"
                             )

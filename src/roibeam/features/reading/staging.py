@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import weakref
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
-from roibeam.features.folders.remote_folder import RemoteFolder
+from roibeam.features.folders.object_folder import ObjectFolder
 from roibeam.features.reading.staging_folder import StagingFolder, unlock
 from roibeam.features.record.digest import content_digest, record_digest
 from roibeam.features.shard.manifest import (
@@ -33,6 +34,8 @@ from roibeam.features.shard.manifest import (
 )
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
+
+log = logging.getLogger(__name__)
 
 
 class StagedStore(FeatureStore):
@@ -47,6 +50,8 @@ class StagedStore(FeatureStore):
         max_bytes: of data files in the folder; the least recently used shards that no process reads make room. None
             for no limit.
         storage_options: arguments of fsspec's driver, such as credentials.
+        keep_damaged: let a shard with damaged records come as it is, where it arrived so twice: reading one is the
+            error then, as in a folder. False: the shard is refused.
         max_open_shards: see `FeatureStore`; None for 8 with a limit, which open shards of each process count against,
             and for 128 without.
     Raises:
@@ -62,8 +67,10 @@ class StagedStore(FeatureStore):
         max_bytes: int | None = None,
         storage_options: dict[str, Any] | None = None,
         max_open_shards: int | None = None,
+        keep_damaged: bool = False,
     ) -> None:
-        self._remote = RemoteFolder(url, storage_options or {})
+        self._remote = ObjectFolder(url, storage_options or {})
+        self._keep_damaged = keep_damaged
         data = self._remote.read(STORE_MANIFEST_NAME)
         manifest = StoreManifest.from_json(_json(data, self._remote), self._remote.where(STORE_MANIFEST_NAME))
         _check_names(manifest, self._remote)
@@ -75,6 +82,10 @@ class StagedStore(FeatureStore):
         if max_open_shards is None:
             max_open_shards = 128 if max_bytes is None else 8
         super().__init__(folder, max_open_shards=max_open_shards)
+
+    @property
+    def folder(self) -> ObjectFolder:
+        return self._remote
 
     def stage(
         self, shards: Sequence[ShardEntry] | None = None, progress: Callable[[int, int], None] | None = None
@@ -152,17 +163,28 @@ class StagedStore(FeatureStore):
             self._staging.reserve(entry, self.manifest.shards, release)
             if whole.exists():
                 os.replace(whole, arriving)  # a process died before it wrote the manifest: check again, copy the rest
-            self._remote.download(entry.data_file, arriving, entry.data_bytes)
-            try:
-                _check_content(arriving, manifest)
-            except ValueError as error:
-                arriving.unlink()
-                raise ValueError(
-                    f"{self._remote.where(entry.data_file)}: arrived damaged and was dropped ({error}); run again, and "
-                    f"if that does not help, verify the store there"
-                ) from error
+            self._arrive(entry, manifest, arriving)
             os.replace(arriving, whole)
         self._staging.write(entry.manifest, data)
+
+    def _arrive(self, entry: ShardEntry, manifest: ShardManifest, arriving: Path) -> None:
+        """Copies a data file and looks at every record; damage on the way is mended by a second copy."""
+        assert entry.data_file is not None
+        where = self._remote.where(entry.data_file)
+        for is_last in (False, True):
+            self._remote.download(entry.data_file, arriving, entry.data_bytes)
+            try:
+                return _check_content(arriving, manifest)
+            except ValueError as error:
+                if is_last and self._keep_damaged:
+                    log.warning("%s: arrived damaged twice (%s)", where, error)
+                    return None
+                arriving.unlink()
+                if is_last:
+                    what = str(error).removeprefix(f"{arriving}: ")
+                    raise ValueError(
+                        f"{where}: arrived damaged twice and was dropped ({what}); verify the store there"
+                    ) from error
 
     def _give_way(self, manifest: StoreManifest) -> None:
         """Removes shards that the store there no longer has; called while the folder is locked."""
@@ -181,7 +203,7 @@ class StagedStore(FeatureStore):
                 )
 
 
-def _check_names(manifest: StoreManifest, remote: RemoteFolder) -> None:
+def _check_names(manifest: StoreManifest, remote: ObjectFolder) -> None:
     """A name from elsewhere must not be that of another file of the folder, a lock or a manifest say."""
     if manifest.annotations is not None and manifest.annotations.file != ANNOTATIONS_NAME:
         raise ValueError(
@@ -213,7 +235,7 @@ def _check_content(path: Path, manifest: ShardManifest) -> None:
         raise ValueError("its index gives another content digest than its manifest")
 
 
-def _json(data: bytes, remote: RemoteFolder) -> Any:
+def _json(data: bytes, remote: ObjectFolder) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

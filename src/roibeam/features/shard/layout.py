@@ -138,9 +138,8 @@ def align_up(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def hash_key(key: bytes) -> int:
-    """xxh3_64 of the key's UTF-8 bytes, seed 0: in region values and in the offset index."""
-    return xxhash.xxh3_64_intdigest(key)
+# bytes -> int, xxh3_64 of the key's UTF-8 bytes, seed 0: in region values and in the offset index.
+hash_key = xxhash.xxh3_64_intdigest
 
 
 def checksum(parts: Iterable[bytes | memoryview]) -> int:
@@ -174,11 +173,16 @@ def decode_meta(meta: bytes | memoryview, *, check: bool = False) -> RegionMeta:
         ValueError: when the value is not a META value of a known version, its length does not fit its counts, or
             (`check`) its checksum is wrong.
     """
-    return _made_of(RegionMeta, _meta_fields(meta, check=check))
+    height, width, class_scores, boxes, class_ids, feature_dim = _meta_values(meta, check)
+    fields = {
+        "height": height, "width": width, "boxes": boxes, "class_ids": class_ids, "class_scores": class_scores,
+        "feature_dim": feature_dim,
+    }  # fmt: skip
+    return _made_of(RegionMeta, fields)
 
 
-def _meta_fields(meta: bytes | memoryview, *, check: bool) -> dict[str, Any]:
-    """What a `RegionMeta` is made of; errors as `decode_meta`."""
+def _meta_values(meta: bytes | memoryview, check: bool) -> tuple[int, int, np.ndarray, np.ndarray, np.ndarray, int]:
+    """Height, width, class scores, boxes, class ids and feature width; errors as `decode_meta`."""
     if len(meta) < _META_HEADER.size:
         raise ValueError(f"meta value has {len(meta)} bytes, its header alone has {_META_HEADER.size}; {_DAMAGED}")
     kind, num_regions, height, width, feature_dim, stored = _META_PARTS.unpack_from(meta)
@@ -188,15 +192,9 @@ def _meta_fields(meta: bytes | memoryview, *, check: bool) -> dict[str, Any]:
     if check:
         view = memoryview(meta)
         _check_checksum("meta", checksum([view[:_META_CHECKED], view[_META_HEADER.size :]]), stored)
-    arrays = np.ndarray((), dtype, bytearray(meta))
-    return {
-        "height": height,
-        "width": width,
-        "boxes": arrays["boxes"],
-        "class_ids": arrays["class_ids"],
-        "class_scores": arrays["class_scores"],
-        "feature_dim": feature_dim,
-    }
+    # All arrays by one call: views of the copy.
+    class_scores, boxes, class_ids = np.ndarray((), dtype, bytearray(meta)).item()
+    return height, width, class_scores, boxes, class_ids, feature_dim
 
 
 @lru_cache(maxsize=4096)
@@ -307,18 +305,17 @@ def decode(
         except UnicodeDecodeError:
             raise ValueError(f"key {raw_key!r} is not UTF-8; {_DAMAGED}") from None
     try:
-        fields = _meta_fields(meta, check=check)
-        num_regions, feature_dim = len(fields["class_ids"]), fields.pop("feature_dim")
+        height, width, class_scores, boxes, class_ids, feature_dim = _meta_values(meta, check)
         if len(regions) < _REGIONS_HEADER.size:
             raise ValueError(f"region value has {len(regions)} bytes, a header has {_REGIONS_HEADER.size}; {_DAMAGED}")
         counts, key_hash, payload_bytes, stored = _REGIONS_PARTS.unpack_from(regions)
         value = _sound_value(counts, payload_bytes, len(regions))
         if key_hash != hash_key(raw_key):
             raise ValueError(f"region value belongs to another image id (key hash {key_hash:016x}); {_DAMAGED}")
-        if value.num_regions != num_regions or value.feature_dim != feature_dim:
+        if value.num_regions != len(class_ids) or value.feature_dim != feature_dim:
             raise ValueError(
                 f"region value has {value.num_regions} regions of {value.feature_dim} values, "
-                f"meta value {num_regions} of {feature_dim}; {_DAMAGED}"
+                f"meta value {len(class_ids)} of {feature_dim}; {_DAMAGED}"
             )
         if check:
             view = memoryview(regions)
@@ -326,25 +323,23 @@ def decode(
             _check_checksum("region", got, stored)
     except ValueError as error:
         raise ValueError(f"record {image_id!r}: {error}") from None
-    fields |= _ABSENT
-    fields["image_id"] = image_id
+    fields: dict[str, Any] = {
+        "image_id": image_id, "height": height, "width": width, "boxes": boxes, "features": None,
+        "class_ids": class_ids, "class_scores": class_scores, "attribute_ids": None, "attribute_scores": None,
+        "class_distribution": None, "image_feature": None,
+    }  # fmt: skip
     # Not np.ndarray(buffer=...), which unwraps a memoryview: nothing would then keep a mapped file from closing.
-    arrays = np.frombuffer(regions, value.dtype, 1).reshape(())
+    arrays = np.frombuffer(regions, value.dtype, 1).item()
     # A value small enough for a leaf page starts at any byte; torch would accept such a view silently. Blocks are
     # multiples of 64 apart, so where the widest numbers are aligned, all are.
-    copy = copy or not arrays[value.names[0]].flags.aligned
-    for name in value.names:
-        array = arrays[name]
-        fields[name] = array.copy() if copy else array
+    if copy or not arrays[0].flags.aligned:
+        arrays = [array.copy() for array in arrays]
+    fields.update(zip(value.names, arrays, strict=True))
     if value.top_k_classes is not None:
         fields["class_distribution"] = TopKDistribution(
             fields.pop("top_k_ids"), fields.pop("top_k_probabilities"), fields.pop("top_k_rest"), value.top_k_classes
         )
     return RegionRecord(**fields) if check else _made_of(RegionRecord, fields)
-
-
-# What a region value may leave out.
-_ABSENT: dict[str, Any] = dict.fromkeys(("attribute_ids", "attribute_scores", "class_distribution", "image_feature"))
 
 
 # The values of a store differ in little but the number of regions: a record's counts are nearly always among those
@@ -438,9 +433,12 @@ def _blocks(header: _RegionsHeader) -> dict[str, _Block]:
 def _made_of(kind: type[T], fields: dict[str, Any]) -> T:
     """A record without the checks of its constructor, which read every feature (a stored record passed them), and
     without its assignments field by field, which take as long as all of the arrays."""
-    made = object.__new__(kind)
-    object.__setattr__(made, "__dict__", fields)
+    made = _new(kind)
+    _set(made, "__dict__", fields)
     return made
+
+
+_new, _set = object.__new__, object.__setattr__
 
 
 def _check_kind(what: str, magic: bytes, want: bytes, version: int) -> None:

@@ -27,6 +27,7 @@ STORE_FORMAT = "roibeam-store"
 MANIFEST_VERSION = 1
 STORE_MANIFEST_NAME = "manifest.json"
 ANNOTATIONS_NAME = "annotations.parquet"
+RETRIED_PREFIX = "retried-"
 DEAD_LETTERS_NAME = "dead_letters.parquet"
 EMPTY_CONTENT_DIGEST = hashlib.sha256().hexdigest()
 
@@ -40,6 +41,11 @@ def data_file_name(shard: int, attempt: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", attempt):
         raise ValueError(f"attempt {attempt!r} must be 1 to 64 letters, digits, - or _: it becomes part of a file name")
     return f"part-{shard:05d}.{attempt}.lmdb"
+
+
+def retried_manifest_name(shard: int) -> str:
+    """Where the manifest of a finished shard waits while its failed images are tried again."""
+    return f"{RETRIED_PREFIX}{shard:05d}.json"
 
 
 def shard_manifest_name(shard: int) -> str:

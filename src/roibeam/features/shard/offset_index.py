@@ -91,12 +91,12 @@ class OffsetIndex:
 
     def find(self, key: bytes) -> int:
         """The row of `key`, or -1."""
-        wanted = hash_key(key)
-        at, hashes = bisect_left(self._hashes, wanted), self._hashes
-        while at < self.num_records and hashes[at] == wanted:
+        wanted, hashes, num_records = hash_key(key), self._hashes, self.num_records
+        at = bisect_left(hashes, wanted)
+        while at < num_records and hashes[at] == wanted:
             row = self._hash_rows[at]
-            if row >= self.num_records:
-                raise self._damaged(f"names row {row} of {self.num_records}")
+            if row >= num_records:
+                raise self._damaged(f"names row {row} of {num_records}")
             if self.key(row) == key:
                 return row
             at += 1

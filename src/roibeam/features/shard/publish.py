@@ -22,8 +22,7 @@ from roibeam.features.shard.manifest import (
     StoreManifest,
     shard_manifest_name,
 )
-from roibeam.features.shard.reader import stream_digests
-from roibeam.features.shard.remote_reader import ShardObject
+from roibeam.features.shard.remote_reader import shard_digests
 from roibeam.name_list import check_list
 
 _Pair = tuple[bytes, bytes]  # key, record digest
@@ -108,14 +107,14 @@ def publish_store(
         num_records=sum(entry.num_records for entry in entries),
         num_regions=sum(entry.num_regions for entry in entries),
         num_dead_letters=dead_letters,
-        content_digest=content_digest(merge_digests(_digests_in_sequences(folder, filled))),
+        content_digest=content_digest(merge_digests(digests_in_sequences(folder, filled))),
         annotations=annotations,
     )
     folder.put_bytes(STORE_MANIFEST_NAME, json_bytes(store.to_json()))
     return store
 
 
-def _digests_in_sequences(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> list[Iterator[_Pair]]:
+def digests_in_sequences(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> list[Iterator[_Pair]]:
     """The digests of all shards, those whose ranges of ids follow one another in one stream.
 
     A merge holds a place in every stream it was given, and most stores, whose shards overlap nowhere, are one.
@@ -136,8 +135,4 @@ def _digests_in_sequences(folder: OutputFolder, manifests: Sequence[ShardManifes
 
 def _digests_of(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> Iterator[_Pair]:
     for manifest in manifests:
-        assert manifest.data_file is not None
-        if folder.local_path is not None:
-            yield from stream_digests(folder.local_path / manifest.data_file, manifest)
-        else:
-            yield from ShardObject(folder, manifest).digests()
+        yield from shard_digests(folder, manifest)

@@ -66,12 +66,7 @@ class ShardReader:
         # Of what a disk reads ahead, megabytes, most would be of records that nobody asked for.
         self._map.madvise(mmap.MADV_RANDOM)
         try:
-            pages = LmdbPages(self._map, str(self.path))
-            if (pages.page_size, pages.num_pages) != (manifest.page_size, manifest.num_pages):
-                raise ValueError(
-                    f"{self.path}: has {pages.num_pages} pages of {pages.page_size} bytes, its manifest says "
-                    f"{manifest.num_pages} of {manifest.page_size}; the file was changed after it was finished"
-                )
+            check_pages(LmdbPages(self._map, str(self.path)), manifest, str(self.path))
             self._open_index(check=check_index)
         except BaseException:
             self._index = self._map = None  # not closed: the traceback still holds views of it
@@ -125,7 +120,11 @@ class ShardReader:
 
     def find(self, image_id: str) -> int:
         """The position of `image_id` in key order, which the methods `..._at` take; -1 where it is not in the shard."""
-        return self._opened()[1].find(_key(image_id))
+        index = self._index
+        if index is None:
+            index = self._opened()[1]
+        # An id with a lone surrogate cannot have been stored; it is absent, not an encoding error.
+        return index.find(image_id.encode("utf-8", "surrogatepass"))
 
     def row_of(self, image_id: str) -> int:
         """As `find`, but KeyError where the image is not in the shard."""
@@ -170,16 +169,20 @@ class ShardReader:
         Args:
             image_id: of that record, where the caller has just found the row by it.
         """
-        mapped, index = self._opened()
+        mapped, index = self._map, self._index
+        if mapped is None or index is None:
+            mapped, index = self._opened()
         meta_start, meta_end, start, end = index.ranges(row)
-        meta, regions = mapped[meta_start:meta_end], memoryview(mapped)[start:end]
+        view = memoryview(mapped)
+        key = index.key(row) if image_id is None else image_id
         try:
-            record = decode(index.key(row) if image_id is None else image_id, meta, regions, copy=copy, check=check)
+            record = decode(key, view[meta_start:meta_end], view[start:end], copy=copy, check=check)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
         features = record.features
-        self._check_size(index, row, *features.shape)
-        if features.dtype != index.numpy_dtype:
+        if features.shape != (index.num_regions_at(row), index.feature_dim):
+            self._check_size(index, row, *features.shape)
+        if features.dtype is not index.numpy_dtype and features.dtype != index.numpy_dtype:
             raise self._misfit(row, f"{record.feature_dtype} features", index.feature_dtype)
         return record
 
@@ -263,6 +266,15 @@ class ShardReader:
         return self._map, self._index
 
 
+def check_pages(pages: LmdbPages, manifest: ShardManifest, where: str) -> None:
+    """ValueError when a data file has other pages than its manifest says."""
+    if (pages.page_size, pages.num_pages) != (manifest.page_size, manifest.num_pages):
+        raise ValueError(
+            f"{where}: has {pages.num_pages} pages of {pages.page_size} bytes, its manifest says "
+            f"{manifest.num_pages} of {manifest.page_size}; the file was changed after it was finished"
+        )
+
+
 def stream_digests(
     path: str | os.PathLike[str], manifest: ShardManifest, *, rows_at_once: int = 256
 ) -> Iterator[tuple[bytes, bytes]]:
@@ -274,8 +286,3 @@ def stream_digests(
         with ShardReader(path, manifest, check_index=start == 0) as reader:
             block = list(reader.digests(start, start + rows_at_once))
         yield from block
-
-
-def _key(image_id: str) -> bytes:
-    # An id with a lone surrogate cannot have been stored; it is absent, not an encoding error.
-    return image_id.encode("utf-8", "surrogatepass")

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
-from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, data_file_name
+from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, data_file_name, shard_manifest_name
 from roibeam.features.shard.publish import publish_shard
 from roibeam.features.shard.writer import ShardWriter
 
@@ -27,6 +29,15 @@ class Repeat:
 Outcome = RegionRecord | DeadLetter | Repeat
 
 
+@dataclass(frozen=True)
+class ShardPlace:
+    """Where a store is written: its folder or URL, and the folder of this machine that data files are written in, which
+    is the same for a folder."""
+
+    folder: OutputFolder
+    work: Path
+
+
 class ShardSequence:
     """Outcomes in, one by one; shards with ascending numbers out, each published when it is full.
 
@@ -34,6 +45,7 @@ class ShardSequence:
     the dead letters of one shard.
 
     Args:
+        place: the store's folder, where it is one of this machine.
         fingerprint: feature space and numerics of the shards.
         source: what the records come from; goes into the digest of a shard's members.
         shard_size: outcomes per shard, at most; None: no such limit.
@@ -47,7 +59,7 @@ class ShardSequence:
 
     def __init__(
         self,
-        folder: Path,
+        place: Path | ShardPlace,
         *,
         fingerprint: Fingerprint,
         source: str,
@@ -58,7 +70,9 @@ class ShardSequence:
         stats: dict[str, Any] | None = None,
         before_publish: Callable[[Path | None, ShardSummary], dict[str, Any]] | None = None,
     ) -> None:
-        self._folder, self._fingerprint, self._source = folder, fingerprint, source
+        if not isinstance(place, ShardPlace):
+            place = ShardPlace(output_folder(place), place)
+        self._folder, self._work, self._fingerprint, self._source = place.folder, place.work, fingerprint, source
         self._shard_size, self._shard_bytes, self._planned_bytes = shard_size, shard_bytes, planned_bytes
         self._number, self._stats = first_shard, stats or {}
         self._before_publish = before_publish or (lambda path, summary: {})
@@ -77,7 +91,7 @@ class ShardSequence:
             OSError: when the folder cannot be written; then `discard`.
         """
         if self._open is None:
-            self._open = _OpenShard(self._folder, self._number, self._source, self._planned_bytes)
+            self._open = _OpenShard(self._work, self._number, self._source, self._planned_bytes)
         shard = self._open
         shard.put(outcome)
         is_full = self._shard_size is not None and shard.taken >= self._shard_size
@@ -106,10 +120,28 @@ class ShardSequence:
             dead_letters=shard.letters,
             stats={"equal_repeats": shard.repeats, **self._stats, **more},
         )
-        publish_shard(self._folder, manifest)
+        manifest = self._published(manifest, path)
         self._open = None
         self._number += 1
         return manifest
+
+    def _published(self, manifest: ShardManifest, path: Path | None) -> ShardManifest:
+        """The manifest that counts; at a URL, where nothing is locked, that of another run which was quicker."""
+        if self._folder.local_path is not None:
+            publish_shard(self._folder, manifest)
+            return manifest
+        if path is not None and manifest.data_file is not None:
+            self._folder.put_file(path, manifest.data_file)
+            path.unlink(missing_ok=True)
+        if publish_shard(self._folder, manifest, first=True):
+            return manifest
+        name = shard_manifest_name(manifest.shard)
+        other = ShardManifest.from_bytes(self._folder.read_bytes(name), self._folder.where(name))
+        if (other.members_digest, num_outcomes(other)) != (manifest.members_digest, num_outcomes(manifest)):
+            raise ValueError(f"{self._folder.where(name)}: another run writes another store there; choose a new folder")
+        if manifest.data_file is not None and manifest.data_file != other.data_file:
+            self._folder.delete(manifest.data_file)
+        return other
 
     def discard(self) -> None:
         """Deletes the shard that was begun."""

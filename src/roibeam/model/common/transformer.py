@@ -27,7 +27,8 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     dict(zip(ACTIVATION_NAMES, (F.gelu, F.relu, F.silu), strict=True))
 )
 
-_PAYS_FOR_A_KERNEL = 300_000  # queries x keys x width of a row with padding; measured: bench/attention_ways.py
+# Queries x keys x width of a row with padding, in float32 and in bfloat16; measured: bench/attention_ways.py
+_PAYS_FOR_A_KERNEL, _PAYS_IN_BFLOAT16 = 300_000, 1_000_000
 
 
 class Attention(nn.Module):
@@ -116,7 +117,8 @@ def packed_attention(
     packing, asked = packing.trimmed, asked.trimmed
     padded = packing.places is not None or asked.places is not None
     width = query_QNh.shape[1] * query_QNh.shape[2]
-    pays = packing.mask.shape[1] * asked.mask.shape[1] * width > _PAYS_FOR_A_KERNEL
+    bound = _PAYS_IN_BFLOAT16 if _is_trained_in_bfloat16(query_QNh) else _PAYS_FOR_A_KERNEL
+    pays = packing.mask.shape[1] * asked.mask.shape[1] * width > bound
     attend = row_attention if padded and pays else padded_attention
     return attend(query_QNh, key_KNh, value_KNh, packing, asked, dropout)
 
@@ -125,17 +127,23 @@ def row_attention(
     query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, asked: Packing, dropout: float
 ) -> Tensor:
     """(Q, N, h), one row after the other: at base size half the time of `padded_attention`, and no sum sees padding."""
-    found = []
+    found, kind = [], query_QNh.dtype
+    parts = query_QNh, key_KNh, value_KNh
+    narrow = _is_trained_in_bfloat16(query_QNh)
+    if narrow:
+        parts = query_QNh.float(), key_KNh.float(), value_KNh.float()
     rows = zip(
-        query_QNh.split(packing.lengths), key_KNh.split(asked.lengths), value_KNh.split(asked.lengths), strict=True
+        parts[0].split(packing.lengths), parts[1].split(asked.lengths), parts[2].split(asked.lengths), strict=True
     )
     for query, key, value in rows:
         if not len(query) or not len(key):
             found.append(torch.zeros_like(query))
             continue
         query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
-        found.append(F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)[0].transpose(0, 1))
-    return torch.cat(found)
+        with torch.autocast("cpu", enabled=torch.is_autocast_enabled("cpu") and not narrow):
+            attended = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        found.append(attended[0].transpose(0, 1))
+    return torch.cat(found).to(kind)
 
 
 def padded_attention(
@@ -144,8 +152,19 @@ def padded_attention(
     """(Q, N, h), all rows at once: few kernels, as accelerators like it."""
     query, key, value = _pad_heads(packing, query_QNh), _pad_heads(asked, key_KNh), _pad_heads(asked, value_KNh)
     mask = asked.mask[:, None, None] if asked.keeps_padding or asked.places is not None else None
-    found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-    return packing.pack(found.transpose(1, 2))
+    if not _is_trained_in_bfloat16(query):
+        found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+        return packing.pack(found.transpose(1, 2))
+    scores = torch.matmul(query, key.transpose(-1, -2)).float() / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = F.dropout(scores.softmax(dim=-1), dropout).to(query.dtype)
+    return packing.pack(torch.matmul(weights, value).transpose(1, 2))
+
+
+def _is_trained_in_bfloat16(states: Tensor) -> bool:
+    """On a CPU, where torch's kernel of attention takes six times longer for its backward pass in bfloat16."""
+    return states.device.type == "cpu" and states.dtype == torch.bfloat16 and torch.is_grad_enabled()
 
 
 def mapped_attention(

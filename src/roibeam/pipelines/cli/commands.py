@@ -34,7 +34,6 @@ from roibeam.pipelines.cli.train.pretrain import pretrain_command
 from roibeam.pipelines.cli.train.probe import probe_command
 from roibeam.pipelines.cli.train.recipes import recipes_command
 from roibeam.pipelines.foundation.console.our_logs import show_our_logs
-from roibeam.version import __version__
 
 app = typer.Typer(
     name="roibeam",
@@ -56,6 +55,8 @@ def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug logs.")] = False,
 ) -> None:
     if show_version:
+        from roibeam.version import __version__  # the one caller; it reads the package's metadata
+
         typer.echo(f"roibeam {__version__}")
         raise typer.Exit
     show_our_logs(debug=debug)

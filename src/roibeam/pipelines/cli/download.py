@@ -27,6 +27,7 @@ def download_command(
     max_redirects: Annotated[int, option("max-redirects")] = 5,
     allow_private: Annotated[list[str] | None, option("allow-private")] = None,
     user_agent: Annotated[str | None, option("user-agent", default="roibeam and its version")] = None,
+    robots_txt: Annotated[bool, option("robots-txt")] = False,
     seed: Annotated[int, option("seed", "Here: the waits between tries.", is_advanced=True)] = 0,
     retry_dead_letters: Annotated[bool, option("retry-dead-letters")] = False,
     max_failures: Annotated[
@@ -47,8 +48,9 @@ def download_command(
         roibeam download Train_GCC-training.tsv cc/
         roibeam extract cc/local.tsv store/ --preset vl-bert --weights vg.model
     """
-    from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
+    from roibeam.pipelines.sources.download.download_run import run_download
     from roibeam.pipelines.sources.download.limits import DownloadLimits
+    from roibeam.pipelines.sources.download.options import DownloadOptions
     from roibeam.pipelines.sources.download.outputs import summary, summary_text
 
     limits = DownloadLimits(
@@ -65,7 +67,9 @@ def download_command(
         max_pixels=max_pixels,
         min_side=min_side,
     )
-    options = DownloadOptions(limits, tuple(allow_private or ()), retry_dead_letters, seed, user_agent, as_json)
+    options = DownloadOptions(
+        limits, tuple(allow_private or ()), retry_dead_letters, seed, user_agent, as_json, robots_txt
+    )
     coverage = run_download(rows, Path(os.path.abspath(out)), options)
     typer.echo(
         json_line({"out": str(out), **summary(coverage)}, event="summary") if as_json else summary_text(coverage, out)

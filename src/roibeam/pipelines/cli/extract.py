@@ -110,7 +110,9 @@ def extract_command(
     batched: Annotated[bool, option("batched", "Only with --precision float32.", is_advanced=True)] = False,
     threads: Annotated[int | None, THREADS] = None,
     decode_threads: Annotated[int, option("decode-threads")] = 2,
-    scratch: Annotated[str | None, option("scratch", "For an OUT at a URL.", default="the temporary folder")] = None,
+    scratch: Annotated[
+        str | None, option("scratch", "On each worker, with room for one shard.", default="the temporary folder")
+    ] = None,
     retry_dead_letters: Annotated[bool, option("retry-dead-letters", is_advanced=True)] = False,
     max_failures: Annotated[float, option("max-failures")] = 0.05,
     max_pixels: Annotated[int, option("max-pixels")] = 120_000_000,

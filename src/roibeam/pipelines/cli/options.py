@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 JSON = option("json")
 THREADS = option("threads", default="torch's choice")
 ID_RULE = option("id-rule")
+SCRATCH = option("scratch", default="the temporary folder")
 
 # Which checkpoint evaluate and probe ask, and how its text and classes are read.
 CHECKPOINT_HELP = "Run folder of `roibeam pretrain`, a model's folder, or an official checkpoint (docs/models.md)."

@@ -187,7 +187,7 @@ def _web_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
     yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"
     yield f"  {manifest['pages']:,} pages: {', '.join(f'{kind} {n:,}' for kind, n in manifest['kinds'].items())}"
     yield f"  {manifest['good_pictures']:,} pictures with a good text"
-    yield f"Serve it: python -m http.server {manifest['port']} --bind 127.0.0.1 --directory {folder}/site"
+    yield f"Serve it: python -m http.server {manifest['port']} --bind 127.0.0.1 --directory {Path(folder) / 'site'}"
 
 
 def _store_lines(store: str, written: WrittenStore, perception: Perception) -> Iterator[str]:

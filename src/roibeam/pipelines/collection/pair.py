@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class TextSource(StrEnum):
@@ -114,3 +115,9 @@ def pair_id(sha256: str) -> str:
     """The id of the one pair that an image keeps: 24 hex digits of its bytes' SHA-256, so no rerun, order of pages or
     number of workers changes it."""
     return hashlib.sha256(b"roibeam pair\n" + sha256.encode("ascii")).hexdigest()[:24]
+
+
+def pair_from_json(data: dict[str, Any]) -> Pair:
+    """The way back from `dataclasses.asdict`."""
+    text = CandidateText(TextSource(data["text"]["source"]), data["text"]["text"])
+    return Pair(**{**data, "text": text, "picture": Picture(**data["picture"])})

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class PageThresholds:
-    """Step 1, ours: a page over `max_bytes` is dropped unparsed; one that takes over `max_seconds` is dropped too."""
+    """Step 1, ours: a page over `max_bytes` is dropped unparsed; one that takes over `max_seconds`, or over
+    `max_memory_mb` (10^6 bytes, beside what the parser's process takes without a page), is dropped too."""
 
     max_bytes: int = 10_000_000
     max_seconds: float = 10.0
+    max_memory_mb: int = 800
 
 
 @dataclass(frozen=True)

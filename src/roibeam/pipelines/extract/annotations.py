@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.reading.indexed_ids import IndexedIds
 from roibeam.features.shard.manifest import ShardManifest
-from roibeam.features.shard.reader import ShardReader
+from roibeam.features.shard.remote_reader import shard_digests
 from roibeam.features.store import FeatureStore
 from roibeam.features.writing.annotations_table import Annotation, table_schema
 from roibeam.pipelines.extract.shard_plan import Plan, planned_members
@@ -43,7 +44,7 @@ def planned_annotations(
 
 
 def merged_annotations(
-    stores: Sequence[FeatureStore], out: Path, manifests: Iterable[ShardManifest]
+    stores: Sequence[FeatureStore], out: OutputFolder, manifests: Iterable[ShardManifest]
 ) -> Iterator[list[Annotation]]:
     """What any of some stores say of the images of the store that is made of them, a list for each of its shards.
 
@@ -61,15 +62,15 @@ def merged_annotations(
     for manifest in manifests:
         found: list[Annotation] = []
         if manifest.data_file is not None:
-            with ShardReader(out / manifest.data_file, manifest) as reader:
-                for image_id in reader.ids():
-                    said = table.rows("SELECT captions, labels FROM said WHERE id = ? ORDER BY rowid", (image_id,))
-                    if said:
-                        captions, labels = (
-                            tuple(dict.fromkeys(text for row in said for text in json.loads(row[column])))
-                            for column in (0, 1)
-                        )
-                        found.append(Annotation(image_id, captions, labels))
+            for key, _ in shard_digests(out, manifest):
+                image_id = key.decode("utf-8")
+                said = table.rows("SELECT captions, labels FROM said WHERE id = ? ORDER BY rowid", (image_id,))
+                if said:
+                    captions, labels = (
+                        tuple(dict.fromkeys(text for row in said for text in json.loads(row[column])))
+                        for column in (0, 1)
+                    )
+                    found.append(Annotation(image_id, captions, labels))
         yield found
 
 
@@ -125,11 +126,12 @@ def annotation_problem(store: FeatureStore) -> str | None:
     entry = store.manifest.annotations
     if entry is None:
         return None
+    ids = store if store.folder.local_path is not None else IndexedIds(store)
     captions = labels = 0
     seen: set[bytes] = set()
     try:
         for row in read_annotations(store):
-            if row.image_id not in store:
+            if row.image_id not in ids:
                 return f"a row is of {row.image_id!r}, which has no record"
             if not row.captions and not row.labels:
                 return f"the row of {row.image_id!r} is empty"

@@ -47,7 +47,7 @@ def report_metrics(result: ShardResult, meter: ShardMeter) -> None:
 
     A shard counts once it has its manifest, so what a repeated attempt did before it was lost is not in them.
     """
-    Metrics.counter(METRICS, "ok").inc(result.num_records)
+    Metrics.counter(METRICS, "ok").inc(result.num_records - meter.num_copied)
     Metrics.counter(METRICS, "dead").inc(result.num_failures)
     for reason, count in Counter(failure.reason for failure in meter.failures).items():
         Metrics.counter(METRICS, f"dead_{reason.replace(' ', '_')}").inc(count)

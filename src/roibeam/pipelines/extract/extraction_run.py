@@ -122,8 +122,15 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
         tidy_store(folder, existing_plan(work), job.feature_space, retry_dead_letters=options.retry_dead_letters)
         plan, notes = make_plan(work)
         view = ProgressView(folder, plan)
-        before = view.read()
+        view.read()
         shards_before = list(view.finished.values())
+
+        def new_images() -> int:
+            """Extracted by this run; records that it only copied are none."""
+            earlier = {(shard.number, shard.attempt) for shard in shards_before}
+            new = [shard for shard in view.finished.values() if (shard.number, shard.attempt) not in earlier]
+            return sum(shard.images - shard.copied for shard in new)
+
         if not options.as_json:
             tell(_shards_words(plan, len(shards_before), folder))
         all_notes = (*work.source.notes, *notes)
@@ -148,7 +155,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
             with waiting("writing the report"):
-                write_run_report(folder, plan, seconds=seconds, new_images=after.images - before.images)
+                write_run_report(folder, plan, seconds=seconds, new_images=new_images())
         except KeyboardInterrupt:
             end("interrupted", "interrupted")
             finished = f"{len(view.finished):,} of {counted(len(plan.shards), 'shard')}"
@@ -158,7 +165,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
             end("failed", " ".join(str(error).split()) or type(error).__name__)
             raise
         summary = RunSummary(
-            folder, manifest, plan.num_images, after.images - before.images, seconds, after.failures, all_notes,
+            folder, manifest, plan.num_images, new_images(), seconds, after.failures, all_notes,
             options.max_failures, metrics, work.detector.device,
         )  # fmt: skip
         failed = None if summary.succeeded else f"{summary.failed_share:.1%} of the images failed"

@@ -87,7 +87,7 @@ class RunOptions:
 
     Attributes:
         max_failures: share of failed images (0..1) above which the run counts as failed.
-        retry_dead_letters: extract shards that hold dead letters again.
+        retry_dead_letters: try failed images again; the records of their shards are kept.
         runner, beam_args, workers: see `roibeam.pipelines.extract.beam_extraction.run_extraction`.
         as_json: progress as JSON lines.
         scratch: see `roibeam.pipelines.extract.shard.job.ExtractJob`.

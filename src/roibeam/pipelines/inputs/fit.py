@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roibeam.features.record.region_record import RegionRecord
-
 if TYPE_CHECKING:
+    from roibeam.features.record.region_record import RegionRecord
     from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
 

@@ -144,6 +144,8 @@ def _texts_json(texts: Sequence[str]) -> str | None:
 
 def _image(row: _Row) -> ImageRef:
     image_id, location, captions, labels = row
+    if captions is None and labels is None:
+        return ImageRef(image_id, location)
     return ImageRef(
         image_id,
         location,

@@ -30,7 +30,7 @@ def added_names(stores: Sequence[FeatureStore], vocab: str | None) -> ImportedCl
 
 def _checked(store: FeatureStore, names: Vocabulary, vocab: str, option: str) -> Vocabulary:
     if not has_classes(store.fingerprint):
-        raise ValueError(f"{option}: {store.path} has no class ids; leave the option out")
+        raise ValueError(f"{option}: {store.folder} has no class ids; leave the option out")
     first = next(store.ids(), None)
     record = None if first is None else store.get(first, copy=False)
     if record is not None and record.attribute_ids is None:
@@ -38,7 +38,7 @@ def _checked(store: FeatureStore, names: Vocabulary, vocab: str, option: str) ->
     for what, given in (("classes", names.classes), ("attributes", names.attributes)):
         own = store.vocabulary[what]
         if own is not None and given is not None and tuple(own) != given:
-            raise ValueError(f"{option}: {store.path} has other names of {what}, the first {own[0]!r}; leave it out")
+            raise ValueError(f"{option}: {store.folder} has other names of {what}, the first {own[0]!r}; leave it out")
     number = None if record is None else known_classes(store, record)
     if number is not None:
         check_length(names.classes or (), number, "classes", vocab)

@@ -17,7 +17,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from roibeam.features.folders.durable_files import open_regular_file
-from roibeam.features.record.digest import content_digest, record_digest
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
+from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.shard.lmdb_pages import LmdbPages, ValuePlace
 from roibeam.features.shard.manifest import (
@@ -30,10 +32,13 @@ from roibeam.features.shard.manifest import (
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
+from roibeam.features.shard.record_check import record_problem
+from roibeam.features.shard.remote_reader import shard_digests
 from roibeam.features.shard.writer import INDEX_DATABASE
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, plan_path, read_members, read_plan
+from roibeam.pipelines.extract.shard_plan import PLAN_NAME, Plan, PlannedShard, read_members, read_plan
 from roibeam.pipelines.foundation.console.progress import RECORDS, Progress
+from roibeam.pipelines.stores.places import Place
 
 log = logging.getLogger(__name__)
 _NEITHER = "the plan names it, the store has neither a record nor a dead letter of it"
@@ -119,13 +124,16 @@ class StoreDamage:
         return sum(state.num_dead_letters for state in self.shards)
 
 
-def find_damage(store: Path) -> StoreDamage:
+def find_damage(place: Place | OutputFolder) -> StoreDamage:
     """Reads everything, as `verify_store` does deep, and says what it means for the images.
 
+    Args:
+        place: the store's folder or URL.
     Raises:
         ValueError: when the store manifest or the plan cannot be read: without them nobody knows what the store is.
-        OSError: when the disk cannot be read.
+        OSError: when the disk cannot be read, or the URL is not answered.
     """
+    store = output_folder(place)
     manifest = _store_manifest(store)
     plan = _plan_of(store, manifest)
     problems: dict[str, list[str]] = {}  # file -> lines that name it
@@ -138,8 +146,8 @@ def find_damage(store: Path) -> StoreDamage:
     planned = {shard.number: shard for shard in plan.shards} if plan else {}
     if plan is not None and entries.keys() - planned.keys():
         raise ValueError(
-            f"{plan_path(store)} knows no shard {min(entries.keys() - planned.keys())}, {STORE_MANIFEST_NAME} does; "
-            f"restore the plan that belongs to this store"
+            f"{store.where(PLAN_NAME)} knows no shard {min(entries.keys() - planned.keys())}, {STORE_MANIFEST_NAME} "
+            f"does; restore the plan that belongs to this store"
         )
     states: list[ShardState] = []
     is_stale = bool(problems.get(STORE_MANIFEST_NAME))
@@ -157,9 +165,9 @@ def find_damage(store: Path) -> StoreDamage:
     return StoreDamage(manifest, plan, tuple(states), is_stale, table)
 
 
-def _store_manifest(store: Path) -> StoreManifest:
+def _store_manifest(store: OutputFolder) -> StoreManifest:
     try:
-        return StoreManifest.read(store / STORE_MANIFEST_NAME)
+        return StoreManifest.from_bytes(store.read_bytes(STORE_MANIFEST_NAME), store.where(STORE_MANIFEST_NAME))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{store} holds no {STORE_MANIFEST_NAME}: no store, or of an unfinished run, which the command that began "
@@ -167,14 +175,14 @@ def _store_manifest(store: Path) -> StoreManifest:
         ) from None
 
 
-def _plan_of(store: Path, manifest: StoreManifest) -> Plan | None:
+def _plan_of(store: OutputFolder, manifest: StoreManifest) -> Plan | None:
     """The plan of an extracted store; other stores have none."""
     if manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) or "copy" in manifest.config:
         return None
     plan = read_plan(store)
     if plan is None:
         raise ValueError(
-            f"{plan_path(store)} is missing, so nobody knows which images the store should hold; restore it"
+            f"{store.where(PLAN_NAME)} is missing, so nobody knows which images the store should hold; restore it"
         )
     return plan
 
@@ -187,7 +195,12 @@ class _Shard:
     """
 
     def __init__(
-        self, store: Path, manifest: StoreManifest, number: int, entry: ShardEntry | None, planned: PlannedShard | None
+        self,
+        store: OutputFolder,
+        manifest: StoreManifest,
+        number: int,
+        entry: ShardEntry | None,
+        planned: PlannedShard | None,
     ) -> None:
         self._store, self._manifest, self._number = store, manifest, number
         self._entry, self._planned = entry, planned
@@ -207,9 +220,14 @@ class _Shard:
             # The newer attempt was not looked at by `verify_store`, which goes by the store manifest.
             look = bool(problems or self._files or self.is_newer)
             try:
-                with _opened(self._store, manifest) as reader:
-                    present = set(reader.ids())
-                    broken = dict(_broken_records(reader)) if look else {}
+                if look:
+                    with _opened(self._store, manifest) as reader:
+                        present = set(reader.ids())
+                        broken = dict(_broken_records(reader))
+                else:
+                    present = _listed_ids(self._store, manifest)
+            except UnreachableError:
+                raise
             except (OSError, ValueError) as error:
                 self._complain(manifest.data_file, error)
                 is_readable, present = False, set()
@@ -228,31 +246,34 @@ class _Shard:
     def _usable_manifest(self) -> tuple[ShardManifest | None, bool]:
         """The manifest that counts: the listed one, a newer one, or one made from what else is known; and whether its
         data file may be read."""
-        path = self._store / shard_manifest_name(self._number)
+        name = shard_manifest_name(self._number)
         entry = self._entry
         try:
-            own = ShardManifest.read(path)
-            if entry is not None and hashlib.sha256(path.read_bytes()).hexdigest() == entry.manifest_sha256:
+            data = self._store.read_bytes(name)
+            own = ShardManifest.from_bytes(data, self._store.where(name))
+            if entry is not None and hashlib.sha256(data).hexdigest() == entry.manifest_sha256:
                 if self._is_ours(own):
                     return own, True
-                self._complain(path.name, "is of other images or features than plan and store")
+                self._complain(name, "is of other images or features than plan and store")
                 return None, False
             is_other_file = entry is None or own.data_file != entry.data_file
             if is_other_file and self._is_ours(own) and self._is_readable(own):
                 self.is_newer = True
                 return own, True
             if entry is not None:
-                self._complain(path.name, "was changed after it was published")
+                self._complain(name, "was changed after it was published")
+        except UnreachableError:
+            raise
         except FileNotFoundError:
             if entry is not None:
-                self._complain(path.name, "is missing")
+                self._complain(name, "is missing")
         except (OSError, ValueError) as error:
-            self._complain(path.name, error)
+            self._complain(name, error)
         return (None, False) if entry is None else self._manifest_of_entry(entry)
 
     def _complain(self, file: str, what: str | Exception) -> None:
         line = what if isinstance(what, str) else _first_line(what)
-        self._files.append(f"{file}: {line.removeprefix(f'{self._store / file}: ')}")
+        self._files.append(f"{file}: {line.rpartition(f'{file}: ')[2]}")
 
     def _is_ours(self, manifest: ShardManifest) -> bool:
         return (
@@ -267,6 +288,8 @@ class _Shard:
         try:
             with _opened(self._store, manifest):
                 return True
+        except UnreachableError:
+            raise
         except (OSError, ValueError):
             return False
 
@@ -276,7 +299,10 @@ class _Shard:
         is_readable = True
         if entry.data_file is not None:
             try:
-                page_size, num_pages, index = self._pages_of(entry, self._store / entry.data_file)
+                with self._store.local_file(entry.data_file, entry.data_bytes) as path:
+                    page_size, num_pages, index = self._pages_of(entry, path)
+            except UnreachableError:
+                raise
             except (OSError, ValueError) as error:
                 self._complain(entry.data_file, error)
                 is_readable = False
@@ -328,29 +354,41 @@ class _Shard:
             return ()
 
 
-def _read_dead_letters(store: Path) -> Iterator[DeadLetter]:
+def _read_dead_letters(store: OutputFolder) -> Iterator[DeadLetter]:
     """Every row of dead_letters.parquet.
 
     Raises:
         ValueError, OSError: when it is missing or no such list.
     """
     wanted = [one.name for one in fields(DeadLetter)]
-    with open_regular_file(store / DEAD_LETTERS_NAME) as file:
+    num_bytes = store.num_bytes(DEAD_LETTERS_NAME)
+    with (
+        store.local_file(DEAD_LETTERS_NAME, num_bytes or 0) as path,
+        open_regular_file(path) as file,
+    ):
         for batch in pq.ParquetFile(file).iter_batches(columns=wanted):
             for row in batch.to_pylist():
                 if sorted(row) != sorted(wanted) or not all(isinstance(value, str) for value in row.values()):
-                    raise ValueError(f"{store / DEAD_LETTERS_NAME}: a row is no dead letter")
+                    raise ValueError(f"{store.where(DEAD_LETTERS_NAME)}: a row is no dead letter")
                 yield DeadLetter(**row)
 
 
 @contextmanager
-def _opened(store: Path, manifest: ShardManifest) -> Iterator[ShardReader]:
-    """The shard, if its index is the one that the manifest was written for."""
+def _opened(store: OutputFolder, manifest: ShardManifest) -> Iterator[ShardReader]:
+    """The shard, if its index is the one that the manifest was written for; that of a URL is copied for a while."""
     assert manifest.data_file is not None
-    with ShardReader(store / manifest.data_file, manifest) as reader:
+    with store.local_file(manifest.data_file, manifest.data_bytes) as path, ShardReader(path, manifest) as reader:
         if content_digest(reader.digests()) != manifest.content_digest:
             raise ValueError(f"{reader.path}: its index gives another content digest than its manifest")
         yield reader
+
+
+def _listed_ids(store: OutputFolder, manifest: ShardManifest) -> set[str]:
+    """The ids of a shard that `verify_store` found whole; nothing of it is copied."""
+    if store.local_path is None:
+        return {key.decode("utf-8") for key, _ in shard_digests(store, manifest)}
+    with _opened(store, manifest) as reader:
+        return set(reader.ids())
 
 
 def _broken_records(reader: ShardReader) -> Iterator[tuple[str, str]]:
@@ -358,20 +396,6 @@ def _broken_records(reader: ShardReader) -> Iterator[tuple[str, str]]:
         what = record_problem(reader, row, image_id)
         if what is not None:
             yield image_id, what
-
-
-def record_problem(reader: ShardReader, row: int, image_id: str) -> str | None:
-    """What is wrong with a record, every byte of it read; None when it is whole."""
-    try:
-        if reader.row_of(image_id) != row:
-            return "a lookup in the offset index finds another record"
-        record = reader.record_at(row, copy=False, check=True)
-    except KeyError:
-        return "a lookup in the offset index does not find it"
-    except ValueError as error:
-        return _first_line(error).removeprefix(f"{reader.path}: ").removeprefix(f"record {image_id!r}: ")
-    ((_, digest),) = reader.digests(row, row + 1)
-    return None if record_digest(record) == digest else "its content has another digest than the index says"
 
 
 def _first_line(error: BaseException) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.pipelines.stores.damage import StoreDamage
+from roibeam.pipelines.stores.places import Place
 from roibeam.pipelines.stores.store_repair import RepairSummary
 
 _LISTED = 20  # images, and files; the JSON lists all
 
 
-def damage_json(store: Path, damage: StoreDamage) -> dict[str, Any]:
+def damage_json(store: Place, damage: StoreDamage) -> dict[str, Any]:
     """All that is broken or missing."""
     shards = [
         {
@@ -31,7 +31,7 @@ def damage_json(store: Path, damage: StoreDamage) -> dict[str, Any]:
     return {"store": str(store), **whole, **counts, "shards": shards}
 
 
-def damage_text(store: Path, damage: StoreDamage) -> str:
+def damage_text(store: Place, damage: StoreDamage) -> str:
     """The first of it for the terminal, and what to do."""
     files = [line for state in damage.damaged for line in state.files]
     lines = [printable(line, 300) for line in files[:_LISTED]]
@@ -59,7 +59,7 @@ def damage_text(store: Path, damage: StoreDamage) -> str:
     return "\n".join(lines)
 
 
-def _advice(store: Path, damage: StoreDamage) -> str:
+def _advice(store: Place, damage: StoreDamage) -> str:
     if damage.plan is None:
         return "it has no plan of its images: import or copy it again from its source"
     again = f"`roibeam store repair {store} --photos {damage.plan.source['image_root']}`"
@@ -68,7 +68,7 @@ def _advice(store: Path, damage: StoreDamage) -> str:
     return f"{again} extracts the images again"
 
 
-def repair_json(store: Path, summary: RepairSummary) -> dict[str, Any]:
+def repair_json(store: Place, summary: RepairSummary) -> dict[str, Any]:
     """What a repair did."""
     return {
         "store": str(store),
@@ -87,7 +87,7 @@ def repair_json(store: Path, summary: RepairSummary) -> dict[str, Any]:
     }
 
 
-def repair_text(store: Path, summary: RepairSummary) -> str:
+def repair_text(store: Place, summary: RepairSummary) -> str:
     """What a repair did, for the terminal."""
     lost = [
         f"lost     {printable(letter.image_id, 100)}: {letter.reason} ({printable(letter.detail, 200)})"

@@ -40,16 +40,17 @@ def merged_fingerprint(stores: Sequence[FeatureStore], change: RecordChange) -> 
                     "equal); train on both with --store given for each"
                 )
             raise ValueError(
-                f"{stores[0].path} and {store.path} have different feature spaces{f' ({how})' if how else ''}; {why}"
+                f"{stores[0].folder} and {store.folder} have different feature spaces{f' ({how})' if how else ''}; "
+                f"{why}"
             )
         if change.regions is not None and not has_classes(store.fingerprint):
             raise ValueError(
-                f"{store.path} has no class scores (its source had none), so its regions cannot be chosen by them; "
+                f"{store.folder} has no class scores (its source had none), so its regions cannot be chosen by them; "
                 f"leave out --min-score, --min-regions and --max-regions"
             )
     widths = {store.feature_dim: store for store in stores if len(store)}
     if len(widths) > 1:
-        found = ", ".join(f"{store.path}: {width}" for width, store in widths.items())
+        found = ", ".join(f"{store.folder}: {width}" for width, store in widths.items())
         raise ValueError(f"the sources have features of different widths ({found}); one store holds one width")
     _check_distributions(stores, change)
     numerics = merged_numerics(store.fingerprint.numerics for store in stores)
@@ -76,7 +77,7 @@ def _check_distributions(stores: Sequence[FeatureStore], change: RecordChange) -
                 kind = f"top-{kept.class_ids.shape[1]}"
             kinds.setdefault(kind, store)
     if len(kinds) > 1:
-        found = ", ".join(f"{store.path}: {kind}" for kind, store in kinds.items())
+        found = ", ".join(f"{store.folder}: {kind}" for kind, store in kinds.items())
         raise ValueError(f"the sources hold different class distributions ({found}); --distribution makes them equal")
 
 
@@ -94,7 +95,7 @@ def merged_text(stores: Sequence[FeatureStore], change: RecordChange) -> MergedT
     }
     origins = [
         {
-            "location": os.path.abspath(store.path),
+            "location": str(store.folder) if store.folder.local_path is None else os.path.abspath(store.path),
             "content_digest": store.manifest.content_digest,
             "feature_space": store.fingerprint.feature_space,
             "records": len(store),
@@ -113,6 +114,6 @@ def merged_text(stores: Sequence[FeatureStore], change: RecordChange) -> MergedT
 def _names(stores: Sequence[FeatureStore], which: str) -> tuple[str, ...] | None:
     known = {getattr(store.manifest, which): store for store in stores if getattr(store.manifest, which) is not None}
     if len(known) > 1:
-        paths = " and ".join(str(store.path) for store in known.values())
+        paths = " and ".join(str(store.folder) for store in known.values())
         raise ValueError(f"{paths} name their {which} differently; their ids do not mean the same")
     return next(iter(known), None)

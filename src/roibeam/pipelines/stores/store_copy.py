@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
-from roibeam.features.folders.folder_lock import store_lock
+from roibeam.features.folders.folder_lock import run_lock
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.printable import printable
+from roibeam.features.reading.borrowed_store import borrowed_store
 from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, StoreManifest
 from roibeam.features.shard.publish import publish_store
 from roibeam.features.shard.record_change import DoesNotFitError, RecordChange
-from roibeam.features.shard.sequence import Outcome, ShardSequence, num_outcomes, write_shard_sequence
+from roibeam.features.shard.sequence import Outcome, ShardPlace, ShardSequence, num_outcomes, write_shard_sequence
 from roibeam.features.store import FeatureStore
 from roibeam.features.store_merge import Entry, StoredRecord, StoreMerge
 from roibeam.features.writing.annotations_table import write_annotations
@@ -32,6 +34,7 @@ from roibeam.features.writing.sequence_folder import (
     finished_shards,
     plan_stat,
     remove_unfinished,
+    work_folder,
 )
 from roibeam.pipelines.extract.annotations import merged_annotations
 from roibeam.pipelines.foundation.console.progress import ENTRIES, Progress
@@ -42,6 +45,7 @@ from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.stores.added_names import added_names
 from roibeam.pipelines.stores.imported_classes import ImportedClasses
 from roibeam.pipelines.stores.merged_manifest import merged_fingerprint, merged_text
+from roibeam.pipelines.stores.places import Place, folder_at, resolved
 
 _AHEAD = 16  # records that the operating system is asked for before they are needed
 _NAMED_MISSING = 5
@@ -75,7 +79,7 @@ class CopySummary:
         failed = self.failures.total() + self.num_missing
         return failed / max(self.manifest.num_records + failed, 1)
 
-    def to_json(self, out: Path) -> dict[str, Any]:
+    def to_json(self, out: Place) -> dict[str, Any]:
         manifest = self.manifest
         return {
             "store": str(out), "records": manifest.num_records, "regions": manifest.num_regions,
@@ -85,7 +89,7 @@ class CopySummary:
             "feature_space": manifest.fingerprint.feature_space, "seconds": round(self.seconds, 3),
         }  # fmt: skip
 
-    def text(self, out: Path) -> str:
+    def text(self, out: Place) -> str:
         """For the terminal."""
         manifest = self.manifest
         lines = [
@@ -125,12 +129,19 @@ class CopyOptions:
     vocab: str | None = None
 
 
-def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None = None) -> CopySummary:
+def copy_store(
+    sources: Sequence[Place], out: Place, options: CopyOptions | None = None, *, scratch: str | None = None
+) -> CopySummary:
     """Writes the records of `sources` to the folder `out`, in key order; what is copied is checked.
+
+    Any of them may be at a URL. Shards then lie in a scratch folder on their way: see `borrowed_store` for sources; of
+    `out` one shard, which is uploaded when it is whole.
 
     A killed copy goes on where it was: finished shards of the same sources and options are kept. Dead letters,
     vocabulary, captions and labels of the sources travel. Memory: see `StoreMerge` and `ShardSequence`.
 
+    Args:
+        scratch: parent of the scratch folders; None for the machine's temporary folder.
     Raises:
         ValueError: when sources do not belong together, a record is damaged (naming it), or `out` holds anything but
             a part of this copy.
@@ -139,22 +150,26 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
     start = time.monotonic()
     options = options or CopyOptions()
     _check_paths(sources, out, options.vocab)
+    folder = folder_at(out, scratch)
     with ExitStack() as opened:
-        stores = [opened.enter_context(FeatureStore(source)) for source in sources]
+        stores = [
+            opened.enter_context(borrowed_store(source, scratch=scratch, keep_damaged=options.drop_damaged))
+            for source in sources
+        ]
         merge = StoreMerge(stores, None if options.asked is None else options.asked.ids)
         fingerprint = merged_fingerprint(stores, options.change)
         text = merged_text(stores, options.change)
         names = added_names(stores, options.vocab)
         plan = _plan_digest(stores, options, names)
-        out.mkdir(parents=True, exist_ok=True)
-        with store_lock(out):
-            check_sequence_folder(out, "copy", plan)
-            manifests = finished_shards(out)
+        work = opened.enter_context(work_folder(folder, scratch))
+        with run_lock(folder):
+            check_sequence_folder(folder, "copy", plan)
+            manifests = finished_shards(folder)
             num_kept = len(manifests)
-            remove_unfinished(out, manifests)
-            _write_shards(out, stores, merge, manifests, fingerprint, plan, options, names)
-            write_dead_letters(out, manifests)
-            annotations = write_annotations(out, merged_annotations(stores, out, manifests))
+            remove_unfinished(folder, manifests)
+            _write_shards(folder, work, stores, merge, manifests, fingerprint, plan, options, names)
+            write_dead_letters(folder, manifests)
+            annotations = write_annotations(folder, merged_annotations(stores, folder, manifests))
             failures = _failures(manifests, merge.dead_letters)
             origin = {
                 **text.config["copy"],
@@ -163,7 +178,7 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
                 "missing": len(merge.missing),
             }
             published = publish_store(
-                out,
+                folder,
                 range(len(manifests)),
                 fingerprint=fingerprint,
                 config={**text.config, "copy": origin},
@@ -171,6 +186,7 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
                 attributes=text.attributes if names is None else names.names.attributes or text.attributes,
                 annotations=annotations,
             )
+            remove_unfinished(folder, manifests)
     return CopySummary(
         published,
         failures,
@@ -182,13 +198,13 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
     )
 
 
-def _check_paths(sources: Sequence[Path], out: Path, vocab: str | None) -> None:
-    places = [source.resolve() for source in sources]
+def _check_paths(sources: Sequence[Place], out: Place, vocab: str | None) -> None:
+    places, own = list(map(resolved, sources)), resolved(out)
     if len(set(places)) < len(places):
         raise ValueError("a source is named twice; name each store once")
-    if out.resolve() in places:
+    if own in places:
         raise ValueError(f"{out} is a source too; a copy goes to a new folder")
-    if inside := [source for source, place in zip(sources, places, strict=True) if out.resolve().is_relative_to(place)]:
+    if inside := [source for source, place in zip(sources, places, strict=True) if own.startswith(f"{place}/")]:
         raise ValueError(f"{out} is in the source {inside[0]}, which is only read; name a folder beside it")
     named = NamedFiles()
     for source in sources:
@@ -220,7 +236,8 @@ def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions, names: Im
 
 
 def _write_shards(
-    out: Path,
+    out: OutputFolder,
+    work: Path,
     stores: Sequence[FeatureStore],
     merge: StoreMerge,
     manifests: list[ShardManifest],
@@ -238,7 +255,7 @@ def _write_shards(
     planned_bytes = num_bytes * min(options.shard_size, num_records) // num_records
     outcomes = _Outcomes(stores, options)
     sequence = ShardSequence(
-        out,
+        ShardPlace(out, work),
         fingerprint=fingerprint,
         source=plan,
         shard_size=options.shard_size,
@@ -274,8 +291,10 @@ class _Outcomes:
 
     def _prefetch(self, entry: StoredRecord) -> None:
         # What is wrong with a record is said when its turn comes to be read.
-        with suppress(ValueError, KeyError):
-            self._stores[entry.source].prefetch([entry.image_id])
+        store = self._stores[entry.source]
+        if store.folder.local_path is not None:  # of a URL, a shard is copied when its turn comes
+            with suppress(ValueError, KeyError):
+                store.prefetch([entry.image_id])
 
     def check(self, path: Path | None, summary: ShardSummary) -> dict[str, Any]:
         """Raises ValueError when records that were not changed have other digests than their sources' indexes say."""
@@ -295,16 +314,17 @@ class _Outcomes:
         try:
             record = self._read(store, entry.image_id)
         except ValueError as error:
+            told = str(error).replace(str(store.path), str(store.folder))  # of a URL, not of the scratch folder
             if not self._options.drop_damaged:
                 raise ValueError(
-                    f"{error}; the copy stopped here: restore the file and run the same command again, or add "
+                    f"{told}; the copy stopped here: restore the file and run the same command again, or add "
                     f"--drop-damaged to go on without such records"
                 ) from None
-            return DeadLetter(entry.image_id, str(store.path), "read", "damaged record", str(error))
+            return DeadLetter(entry.image_id, str(store.folder), "read", "damaged record", told)
         try:
             changed = self._options.change.apply(record)
         except DoesNotFitError as error:
-            return DeadLetter(entry.image_id, str(store.path), "record", "does not fit the dtype", str(error))
+            return DeadLetter(entry.image_id, str(store.folder), "record", "does not fit the dtype", str(error))
         if changed is not record:
             self._unchanged = None
         elif self._unchanged is not None:
@@ -316,7 +336,7 @@ class _Outcomes:
             return store.get(image_id, copy=False, check=True)
         except KeyError:
             raise ValueError(
-                f"{store.path}: record {image_id!r} is listed by an index that does not find it; the index is damaged"
+                f"{store.folder}: record {image_id!r} is listed by an index that does not find it; the index is damaged"
             ) from None
 
 

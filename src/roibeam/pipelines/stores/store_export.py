@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,11 +14,15 @@ from roibeam.features.exchange.check_report import CheckReport
 from roibeam.features.exchange.export_losses import NO_REGIONS
 from roibeam.features.exchange.feature_file import FeatureFormat
 from roibeam.features.exchange.formats import format_named
+from roibeam.features.folders.folder_choice import is_at_url
+from roibeam.features.folders.scratch_folder import scratch_folder
+from roibeam.features.reading.borrowed_store import borrowed_store
 from roibeam.features.record.imported import ABSENT, has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.console.progress import RECORDS, Progress
+from roibeam.pipelines.stores.places import Place
 
 
 @dataclass
@@ -59,7 +65,9 @@ class ExportSummary:
     seconds: float
 
 
-def export_store(store: Path, out: Path, *, format_name: str, layout: str | None = None) -> ExportSummary:
+def export_store(
+    store: Place, out: Place, *, format_name: str, layout: str | None = None, scratch: str | None = None
+) -> ExportSummary:
     """Writes the records of `store`, in the store's order, to the new file or folder `out`; then reads it back.
 
     The file is written beside its place and renamed when it is whole: a killed export leaves nothing under its name,
@@ -69,6 +77,8 @@ def export_store(store: Path, out: Path, *, format_name: str, layout: str | None
     Args:
         format_name: a name in `roibeam.features.exchange.formats.FORMATS`.
         layout: one of the format's; None: its default.
+        scratch: parent of the scratch folders that URLs need: for shards of `store` (see `borrowed_store`), and for the
+            whole of `out`, which is uploaded once it was read back. None for the machine's temporary folder.
     Raises:
         ValueError: when `out` exists, a record is damaged or does not fit the format, or what was written cannot be
             read back.
@@ -77,24 +87,53 @@ def export_store(store: Path, out: Path, *, format_name: str, layout: str | None
     found = format_named(format_name)
     if layout is not None and layout not in found.layouts:
         raise ValueError(f"--layout {layout!r}: {format_name} has {', '.join(found.layouts)}")
-    with FeatureStore(store) as opened:
+    with _written_to(out, found, scratch) as path, borrowed_store(store, scratch=scratch) as opened:
         if not len(opened):
             raise ValueError(f"{store} holds no record; there is nothing to export")
         with Progress("writing", len(opened), RECORDS) as progress:
-            left_out = found.write(progress.counting(opened.scan(check=True)), out, layout=layout)
-        report, read_back, written = _checked(found, out, opened)
+            left_out = found.write(progress.counting(opened.scan(check=True)), path, layout=layout)
+        report, read_back, written = _checked(found, path, opened)
         summary = ExportSummary(
             found.name, written, len(opened), {name: count for name, count in left_out.items() if count},
             not has_classes(opened.fingerprint), report, read_back, time.monotonic() - start,
         )  # fmt: skip
-    expected = summary.num_records - left_out.get(NO_REGIONS, 0)
+    _require_whole(summary, out)
+    return summary
+
+
+def _require_whole(summary: ExportSummary, out: Place) -> None:
+    expected = summary.num_records - summary.left_out.get(NO_REGIONS, 0)
+    read_back = summary.read_back
     if read_back.records != expected or read_back.problems:
         problems = "; ".join(read_back.problems) or "images are missing"
         raise ValueError(
             f"{out}: {read_back.records:,} of {expected:,} records read back from what was written: "
             f"{problems}; the file is kept, its other records are whole"
         )
-    return summary
+
+
+@contextmanager
+def _written_to(out: Place, found: FeatureFormat, scratch: str | None) -> Iterator[Path]:
+    """Where the export is written: its place, or a scratch folder that it is uploaded from when the block ends well."""
+    if not is_at_url(out):
+        yield Path(out)
+        return
+    # Not above: it needs fsspec, which a local export can do without.
+    from roibeam.features.folders.object_folder import ObjectFolder
+
+    url = str(out).rstrip("/")
+    parent, _, name = url.rpartition("/")
+    folder = ObjectFolder(parent)
+    if not found.suffixes:
+        raise ValueError(
+            f"{url}: {found.name} is a folder of files, which cannot appear whole at a URL; export it to a folder of "
+            f"this machine, and copy that"
+        )
+    if folder.num_bytes(name) is not None or ObjectFolder(url).listing():
+        raise ValueError(f"{url} exists already; choose another name, or delete it first")
+    with scratch_folder(scratch) as here:
+        yield here / name
+        folder.put_file(here / name, name)
 
 
 def _checked(found: FeatureFormat, out: Path, store: FeatureStore) -> tuple[CheckReport, ReadBack, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -15,25 +14,30 @@ from pathlib import Path
 
 from roibeam.features.counted import counted
 from roibeam.features.exchange.check_report import CheckReport
+from roibeam.features.exchange.feature_file import FeatureFile
 from roibeam.features.exchange.formats import format_named, format_of
-from roibeam.features.folders.folder_lock import store_lock
+from roibeam.features.folders.folder_lock import run_lock
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.imported import imported_fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest
 from roibeam.features.shard.publish import publish_store
-from roibeam.features.shard.sequence import Repeat, ShardSequence, num_outcomes, write_shard_sequence
+from roibeam.features.shard.sequence import Repeat, ShardPlace, ShardSequence, num_outcomes, write_shard_sequence
 from roibeam.features.writing.sequence_folder import (
     check_sequence_folder,
     finished_shards,
     plan_stat,
     remove_unfinished,
+    work_folder,
 )
 from roibeam.pipelines.foundation.console.progress import ENTRIES, Progress
+from roibeam.pipelines.foundation.files.borrowed_files import BorrowedFiles, borrowed_files
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
 from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.stores.imported_classes import imported_classes
+from roibeam.pipelines.stores.places import Place, folder_at
 
 log = logging.getLogger(__name__)
 DEFAULT_SHARD_SIZE = 4000
@@ -67,14 +71,15 @@ class ImportSummary:
 
 
 def import_features(
-    source: Path,
-    out: Path,
+    source: Place,
+    out: Place,
     *,
     format_name: str | None = None,
     dtype: str = "float16",
     shard_size: int = DEFAULT_SHARD_SIZE,
     num_classes: int | None = None,
     vocab: str | None = None,
+    scratch: str | None = None,
 ) -> ImportSummary:
     """Writes the records of a feature file to the folder `out`, in key order.
 
@@ -82,13 +87,15 @@ def import_features(
     the same source and options are kept. The source is read from the beginning all the same, for the report.
 
     Args:
-        source: a file or folder of a format in `roibeam.features.exchange.formats`.
+        source: a file or folder of a format in `roibeam.features.exchange.formats`, or its URL: all of it is copied to
+            a scratch folder first.
         format_name: of it; None: it is recognised by its content.
         dtype: of the stored features; float16 is half the size, and a value over 65504 makes a dead letter in it.
         shard_size: entries per shard.
         num_classes: foreground classes of the detector, for a file that has class ids and does not say; None: not
             known, or what the file says.
         vocab: in place of that, the names of its classes and attributes, see `read_vocabulary`.
+        scratch: parent of the scratch folders that URLs need; None for the machine's temporary folder.
     Raises:
         ValueError: when `source` is no such file, `out` holds anything but a part of this import, or the file does not
             fit `num_classes` or `vocab`.
@@ -104,70 +111,90 @@ def import_features(
     if format_name is not None:
         named.look(lambda: format_named(format_name))
     named.check()
-    found = format_of(source, format_name)
-    with found.open(source) as file:
-        classes = imported_classes(file, source, num_classes=num_classes, vocab=vocab)
-        details = {"layout": file.layout, **file.details, "feature_dtype": dtype}
-        details |= {} if classes.number is None else {"num_classes": classes.number}
-        fingerprint = imported_fingerprint(found.name, details)
-        report = CheckReport(file.layout, file.details)
-        out.mkdir(parents=True, exist_ok=True)
-        with store_lock(out):
-            num_bytes, newest = _size_and_time(source)
-            plan = _plan_digest(fingerprint, source, num_bytes, newest, shard_size, classes.names.digest)
-            check_sequence_folder(out, "import", plan)
-            manifests = finished_shards(out)
-            remove_unfinished(out, manifests)
-            outcomes = report.watch(classes.checked(file.outcomes(dtype)))
-            _write_shards(outcomes, out, manifests, fingerprint, plan, shard_size, num_bytes, file.num_entries)
-            write_dead_letters(out, manifests)
-            repeats = sum(manifest.stats["equal_repeats"] for manifest in manifests)
-            published = publish_store(
-                out,
-                range(len(manifests)),
-                fingerprint=fingerprint,
-                config={
-                    "source": {"kind": found.name, "location": os.path.abspath(source), "bytes": num_bytes},
-                    "options": {"feature_dtype": dtype, "shard_size": shard_size, **_given(num_classes, vocab)},
-                    "entries": {"all": file.num_entries, "equal_repeats": repeats},
-                    "import": {"plan": plan},
-                },
-                classes=classes.names.classes,
-                attributes=classes.names.attributes,
-            )
+    folder = folder_at(out, scratch)
+    folder.listing("manifest")  # a URL that cannot be written is told before a large file is copied
+    with borrowed_files(source, scratch=scratch) as files:
+        found = format_of(files.path, format_name)
+        with found.open(files.path) as file, work_folder(folder, scratch) as work, run_lock(folder):
+            request = _Request(files, dtype, shard_size, num_classes, vocab)
+            published, report, manifests = _imported(found.name, file, folder, work, request)
+    repeats = sum(manifest.stats["equal_repeats"] for manifest in manifests)
     failures = Counter(letter.reason for manifest in manifests for letter in manifest.dead_letters)
     return ImportSummary(found.name, published, report, failures, repeats, time.monotonic() - start)
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What is read, and how it is to be stored."""
+
+    files: BorrowedFiles
+    dtype: str
+    shard_size: int
+    num_classes: int | None
+    vocab: str | None
+
+
+def _imported(
+    name: str, file: FeatureFile, folder: OutputFolder, work: Path, request: _Request
+) -> tuple[StoreManifest, CheckReport, list[ShardManifest]]:
+    """The store manifest, what was in the source, and the manifests of all shards; needs the folder's lock."""
+    files, dtype, shard_size = request.files, request.dtype, request.shard_size
+    classes = imported_classes(file, files.path, num_classes=request.num_classes, vocab=request.vocab)
+    details = {"layout": file.layout, **file.details, "feature_dtype": dtype}
+    details |= {} if classes.number is None else {"num_classes": classes.number}
+    fingerprint = imported_fingerprint(name, details)
+    report = CheckReport(file.layout, file.details)
+    plan = _plan_digest(fingerprint, files, shard_size, classes.names.digest)
+    check_sequence_folder(folder, "import", plan)
+    manifests = finished_shards(folder)
+    remove_unfinished(folder, manifests)
+    sequence = ShardSequence(
+        ShardPlace(folder, work),
+        fingerprint=fingerprint,
+        source=plan,
+        shard_size=shard_size,
+        shard_bytes=None,
+        planned_bytes=files.num_bytes * min(shard_size, file.num_entries) // max(file.num_entries, 1),
+        first_shard=len(manifests),
+        stats=plan_stat("import", plan),
+    )
+    _write_shards(report.watch(classes.checked(file.outcomes(dtype))), sequence, manifests, file.num_entries)
+    write_dead_letters(folder, manifests)
+    published = publish_store(
+        folder,
+        range(len(manifests)),
+        fingerprint=fingerprint,
+        config={
+            "source": {"kind": name, "location": files.location, "bytes": files.num_bytes},
+            "options": {"feature_dtype": dtype, "shard_size": shard_size, **_given(request.num_classes, request.vocab)},
+            "entries": {
+                "all": file.num_entries,
+                "equal_repeats": sum(manifest.stats["equal_repeats"] for manifest in manifests),
+            },
+            "import": {"plan": plan},
+        },
+        classes=classes.names.classes,
+        attributes=classes.names.attributes,
+    )
+    remove_unfinished(folder, manifests)
+    return published, report, manifests
+
+
 def _write_shards(
     outcomes: Iterator[RegionRecord | DeadLetter | Repeat],
-    out: Path,
+    sequence: ShardSequence,
     manifests: list[ShardManifest],
-    fingerprint: Fingerprint,
-    plan: str,
-    shard_size: int,
-    num_bytes: int,
     num_entries: int,
 ) -> None:
     """Writes the shards that come after `manifests`, and appends theirs.
 
     Args:
         outcomes: of all entries, those of finished shards too.
-        num_bytes, num_entries: of the source.
+        num_entries: of the source.
     """
     done = sum(map(num_outcomes, manifests))
     if manifests:
         log.info("reading over the %s that are written", counted(done, "entry", "entries"))
-    sequence = ShardSequence(
-        out,
-        fingerprint=fingerprint,
-        source=plan,
-        shard_size=shard_size,
-        shard_bytes=None,
-        planned_bytes=num_bytes * min(shard_size, num_entries) // max(num_entries, 1),
-        first_shard=len(manifests),
-        stats=plan_stat("import", plan),
-    )
     with Progress("importing", num_entries, ENTRIES) as progress:
         counted_outcomes = progress.counting(outcomes)
         deque(islice(counted_outcomes, done), maxlen=0)
@@ -179,26 +206,14 @@ def _given(num_classes: int | None, vocab: str | None) -> dict[str, int | str]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _plan_digest(
-    fingerprint: Fingerprint, source: Path, num_bytes: int, newest: int, shard_size: int, names: str | None
-) -> str:
+def _plan_digest(fingerprint: Fingerprint, files: BorrowedFiles, shard_size: int, names: str | None) -> str:
     """The same for two runs exactly when they write the same store, if files that change get another time.
 
     Args:
         names: digest of those of classes and attributes; None without.
     """
-    parts = [os.path.abspath(source), num_bytes, newest, fingerprint.feature_space, fingerprint.details, shard_size]
+    parts = [
+        files.location, files.num_bytes, files.changed_ns, fingerprint.feature_space, fingerprint.details, shard_size
+    ]  # fmt: skip
     parts += [] if names is None else [names]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
-
-
-def _size_and_time(source: Path) -> tuple[int, int]:
-    """Bytes that a file or the files in a folder take (those of an LMDB map that were never written do not count), and
-    when the newest of them was changed, in ns."""
-    files = (os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names)
-    states = [os.stat(source)] if source.is_file() else map(os.lstat, files)
-    num_bytes = newest = 0
-    for state in states:
-        num_bytes += min(state.st_size, state.st_blocks * 512)
-        newest = max(newest, state.st_mtime_ns)
-    return num_bytes, newest

@@ -26,15 +26,19 @@ from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.comparison.feature_spaces import space_difference
 from roibeam.features.counted import counted
-from roibeam.features.folders.durable_files import fsync_folder
-from roibeam.features.folders.folder_lock import store_lock
+from roibeam.features.folders.durable_files import json_bytes
+from roibeam.features.folders.folder_choice import is_at_url
+from roibeam.features.folders.folder_lock import run_lock
+from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, merged_numerics
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest, shard_manifest_name
+from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, StoreManifest, shard_manifest_name
 from roibeam.features.shard.publish import publish_shard
 from roibeam.features.shard.reader import ShardReader
+from roibeam.features.shard.record_check import record_problem
 from roibeam.features.shard.writer import ShardWriter
+from roibeam.features.writing.sequence_folder import check_shard_file
 from roibeam.pipelines.extract.report.run_facts import write_run_report
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
@@ -46,7 +50,8 @@ from roibeam.pipelines.foundation.files.locations import location_exists, moved_
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.foundation.files.remote_files import is_url
 from roibeam.pipelines.sources.vocabulary import Vocabulary
-from roibeam.pipelines.stores.damage import ShardState, StoreDamage, find_damage, record_problem
+from roibeam.pipelines.stores.damage import ShardState, StoreDamage, find_damage
+from roibeam.pipelines.stores.places import Place, folder_at
 
 log = logging.getLogger(__name__)
 WAITING_FOLDER = f"{SCRATCH_PREFIX}repair"
@@ -99,10 +104,14 @@ class RepairSummary:
     device: str | None
 
 
-def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool = False) -> RepairSummary:
+def repair_store(
+    place: Place, source: RepairSource, *, retry_dead_letters: bool = False, scratch: str | None = None
+) -> RepairSummary:
     """Extracts what is broken or missing, and publishes new attempts of the shards that held it.
 
     Args:
+        place: the store's folder or URL.
+        scratch: where a shard of a URL lies while it is read and written; None for the machine's temporary folder.
         retry_dead_letters: extract the images that failed, too; those that fail again stay dead letters.
     Raises:
         ValueError: before anything is written, when the store has no plan, when the detector that its configuration
@@ -110,9 +119,9 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
         OSError: if the store cannot be written.
     """
     start = time.monotonic()
-    store = store.absolute()
+    store = folder_at(place if is_at_url(place) else Path(place).absolute(), scratch)
     _check_source(source)
-    with store_lock(store):
+    with run_lock(store):
         damage = find_damage(store)
         if damage.plan is None:
             raise ValueError(_what_to_do_without_plan(store, damage))
@@ -134,6 +143,9 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
         else:
             after = before
         tidy_store(store, plan, before.fingerprint.feature_space)
+        if store.local_path is None:  # on a disk the folder went with what a stopped run leaves
+            for state in states:
+                store.delete(_waiting_name(state.number))
     return RepairSummary(
         manifest=after,
         num_shards=len(counts.waiting),
@@ -148,7 +160,7 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
     )
 
 
-def _what_to_do_without_plan(store: Path, damage: StoreDamage) -> str:
+def _what_to_do_without_plan(store: OutputFolder, damage: StoreDamage) -> str:
     if damage.manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) and "copy" not in damage.manifest.config:
         if isinstance(damage.manifest.config.get("write"), dict):
             return (
@@ -167,7 +179,7 @@ def _what_to_do_without_plan(store: Path, damage: StoreDamage) -> str:
 
 
 def _recorded_job(
-    store: Path, manifest: StoreManifest, plan: Plan, source: RepairSource
+    store: OutputFolder, manifest: StoreManifest, plan: Plan, source: RepairSource
 ) -> tuple[Fingerprint, ExtractJob]:
     """The store's own job, with what has moved; ValueError when its features would be others."""
     try:
@@ -232,7 +244,9 @@ def _check_source(source: RepairSource) -> None:
     named.check()
 
 
-def _check_photos(store: Path, plan: Plan, states: list[ShardState], source: RepairSource, *, retry: bool) -> None:
+def _check_photos(
+    store: OutputFolder, plan: Plan, states: list[ShardState], source: RepairSource, *, retry: bool
+) -> None:
     """Looks for photos of the shards, wanted ones first: a wrong folder would make dead letters of records."""
     images = _folder(source)
     first = None
@@ -268,11 +282,9 @@ class _Counts:
 
 
 def _redo_shards(
-    store: Path, job: ExtractJob, fingerprint: Fingerprint, plan: Plan, states: list[ShardState], *, retry: bool
+    store: OutputFolder, job: ExtractJob, fingerprint: Fingerprint, plan: Plan, states: list[ShardState], *, retry: bool
 ) -> _Counts:
     """Writes a new attempt of each shard, its data file in its final place and its manifest in the waiting folder."""
-    waiting = store / WAITING_FOLDER
-    waiting.mkdir(exist_ok=True)
     counts = _Counts()
     total = sum(state.planned.num_images for state in states if state.planned is not None)
     with Progress("repairing", total) as progress:
@@ -294,13 +306,20 @@ def _redo_shards(
     return counts
 
 
-def _waiting_manifest(store: Path, shard: PlannedShard, feature_space: str, *, retry: bool) -> ShardManifest | None:
+def _waiting_name(number: int) -> str:
+    return f"{WAITING_FOLDER}/{shard_manifest_name(number)}"
+
+
+def _waiting_manifest(
+    store: OutputFolder, shard: PlannedShard, feature_space: str, *, retry: bool
+) -> ShardManifest | None:
     """A whole attempt that a killed repair left, or None."""
+    name = _waiting_name(shard.number)
     try:
-        manifest = ShardManifest.read(store / WAITING_FOLDER / shard_manifest_name(shard.number))
-        if manifest.data_file is not None:
-            with ShardReader(store / manifest.data_file, manifest):
-                pass
+        manifest = ShardManifest.from_bytes(store.read_bytes(name), store.where(name))
+        check_shard_file(store, manifest)
+    except UnreachableError:
+        raise
     except (OSError, ValueError):
         return None
     is_of_shard = manifest.shard == shard.number and manifest.members_digest == shard.members_digest
@@ -313,8 +332,9 @@ class _NewAttempt:
     """One shard being written anew."""
 
     def __init__(
-        self, store: Path, job: ExtractJob, fingerprint: Fingerprint, plan: Plan, state: ShardState, *, retry: bool
-    ) -> None:
+        self, store: OutputFolder, job: ExtractJob, fingerprint: Fingerprint, plan: Plan, state: ShardState, *,
+        retry: bool,
+    ) -> None:  # fmt: skip
         assert state.planned is not None
         self._store, self._job, self._fingerprint = store, job, fingerprint
         self._state, self._shard = state, state.planned
@@ -329,21 +349,28 @@ class _NewAttempt:
         from roibeam.pipelines.extract.shard.shard_job import planned_bytes
 
         start = time.monotonic()
-        old, waiting = self._state.manifest, self._store / WAITING_FOLDER
+        old = self._state.manifest
         attempt = secrets.token_hex(4)
-        data = waiting / f"{attempt}.lmdb"
         room = planned_bytes(self._job, self._asked) + (old.data_bytes if old else 0)
         with ExitStack() as opened:
             reader = None
             if old is not None and old.data_file is not None and self._state.is_readable:
-                reader = opened.enter_context(ShardReader(self._store / old.data_file, old))
+                path = opened.enter_context(self._store.local_file(old.data_file, old.data_bytes))
+                reader = opened.enter_context(ShardReader(path, old))
+            data = opened.enter_context(self._store.scratch(f"repair-{attempt}", None)) / "data.lmdb"
             with ShardWriter(data, planned_bytes=room) as writer:
                 self._put_all(writer, reader, progress)
                 summary = writer.finish()
+            return self._finished(summary, attempt, data, counts, seconds=time.monotonic() - start)
+
+    def _finished(
+        self, summary: ShardSummary, attempt: str, data: Path, counts: _Counts, *, seconds: float
+    ) -> ShardManifest | None:
+        """As `write`, of a data file that is whole."""
+        old = self._state.manifest
         counts.extracted += len(self._asked)
         if old is not None and not self._state.is_damaged:
             if summary.content_digest == old.content_digest and tuple(self._letters) == old.dead_letters:
-                data.unlink(missing_ok=True)
                 return None
         counts.copied += self._copied
         failed = {letter.image_id for letter in self._letters}
@@ -359,12 +386,13 @@ class _NewAttempt:
             fingerprint=replace(self._fingerprint, numerics=self._numerics(len(self._asked))),
             members_digest=self._shard.members_digest,
             dead_letters=self._letters,
-            stats={"seconds": round(time.monotonic() - start, 3), "copied": self._copied},
+            stats={"seconds": round(seconds, 3), "copied": self._copied},
         )
         if manifest.data_file is not None:
-            os.replace(data, self._store / manifest.data_file)
-            fsync_folder(self._store)
-        publish_shard(waiting, manifest)
+            self._store.put_file(data, manifest.data_file)
+        if self._store.local_path is not None:
+            (self._store.local_path / WAITING_FOLDER).mkdir(exist_ok=True)
+        self._store.put_bytes(_waiting_name(manifest.shard), json_bytes(manifest.to_json()))
         log.info(
             "shard %d: %s extracted, %s copied",
             self._shard.number, counted(len(self._asked), "image"), counted(self._copied, "record"),

@@ -41,6 +41,7 @@ def collect_run_command(
     per_host: Annotated[int, option("per-host")] = 8,
     allow_private: Annotated[list[str] | None, option("allow-private")] = None,
     user_agent: Annotated[str | None, option("user-agent", default="roibeam and its version")] = None,
+    robots_txt: Annotated[bool, option("robots-txt")] = True,
     retry_dead_letters: Annotated[bool, option("retry-dead-letters", is_advanced=True)] = False,
     max_bytes: Annotated[int, option("max-bytes")] = 20_000_000,
     max_pixels: Annotated[int, option("max-pixels")] = 120_000_000,
@@ -66,6 +67,7 @@ def collect_run_command(
     from roibeam.pipelines.collection.judging.judge_files import JudgeFiles
     from roibeam.pipelines.collection.reading.html_pages import NOWHERE
     from roibeam.pipelines.collection.running.request import CollectRequest, files_state
+    from roibeam.pipelines.extract.requested_detector import check_runner_name
     from roibeam.pipelines.sources.download.limits import DownloadLimits
 
     judges = JudgeFiles(picture_judge, pair_judge, detector, match_model, device)
@@ -73,11 +75,12 @@ def collect_run_command(
         pages, Path(os.path.abspath(out)), NOWHERE if base_url is None else base_url,
         settings=tuple(settings or ()), held_out=tuple(held_out or ()), held_out_images=tuple(held_out_images or ()),
         is_nsfw_checked=nsfw, allow_private=tuple(allow_private or ()), user_agent=user_agent,
-        retry_dead_letters=retry_dead_letters, as_json=as_json,
+        retry_dead_letters=retry_dead_letters, asks_robots_txt=robots_txt, as_json=as_json,
         limits=DownloadLimits(
             connections=connections, per_host=per_host, max_bytes=max_bytes, max_pixels=max_pixels
         ),
     )  # fmt: skip
+    check_runner_name(runner)
     request.check()
     judges.check()
     request.units()

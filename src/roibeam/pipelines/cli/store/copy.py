@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.options import JSON, SCRATCH
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import KEPT
 
 
 def copy_command(
-    sources: Annotated[list[Path], argument("SOURCE", "Stores whose features were made in the same way.")],
-    out: Annotated[Path, argument("OUT", "Folder to write the new store into.")],
+    sources: Annotated[list[str], argument("SOURCE", "Stores, or URLs of some, with features made in the same way.")],
+    out: Annotated[str, argument("OUT", "Folder or URL to write the new store into.")],
     ids: Annotated[Path | None, option("ids")] = None,
     split_file: Annotated[Path | None, option("split-file")] = None,
     split: Annotated[str | None, option("split", "Several with commas between.")] = None,
@@ -38,6 +38,7 @@ def copy_command(
     max_failures: Annotated[
         float, option("max-failures", "Ids that no source has count as failures.", is_advanced=False)
     ] = 0.05,
+    scratch: Annotated[str | None, SCRATCH] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Copies stores into a new one: merged, cut anew, or in part.
@@ -50,10 +51,12 @@ def copy_command(
         roibeam store copy store/ val/ --split-file dataset_coco.json --split val
         roibeam store copy store/ small/ --max-regions 36 --distribution none
         roibeam store copy store/ named/ --vocab vg
+        roibeam store copy store/ s3://bucket/store
     """
     from roibeam.features.region_filter import RegionFilter
     from roibeam.features.shard.record_change import RecordChange
     from roibeam.pipelines.sources.id_lists import read_id_list, read_split
+    from roibeam.pipelines.stores.places import check_scratch
     from roibeam.pipelines.stores.store_copy import CopyOptions, copy_store
 
     if ids is not None and split is not None:
@@ -71,7 +74,8 @@ def copy_command(
     )
     shard_bytes = None if shard_mb is None else shard_mb * 10**6
     options = CopyOptions(change, asked, shard_size, shard_bytes, drop_damaged, vocab)
-    summary = copy_store(sources, out, options)
+    check_scratch(scratch, (*sources, out))
+    summary = copy_store(sources, out, options, scratch=scratch)
     typer.echo(json_line(summary.to_json(out)) if as_json else summary.text(out))
     if summary.failed_share > max_failures:
         typer.echo(
@@ -83,7 +87,7 @@ def copy_command(
 
 
 def plan_command(
-    store: Annotated[Path, argument("STORE", "Folder of the store.")],
+    store: Annotated[str, argument("STORE", "Folder or URL of the store.")],
     ranks: Annotated[int, option("ranks")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -95,10 +99,9 @@ def plan_command(
         roibeam store plan store/ --ranks 64
     """
     from roibeam.features.reading.rank_plan import imbalance, plan_ranks
-    from roibeam.features.store import FeatureStore
+    from roibeam.pipelines.stores.store_facts import read_manifest
 
-    with FeatureStore(store) as opened:
-        plan = plan_ranks(opened.manifest.shards, ranks)
+    plan = plan_ranks(read_manifest(store).shards, ranks)
     if as_json:
         ranks_json = [
             {

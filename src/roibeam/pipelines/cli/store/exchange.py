@@ -11,7 +11,7 @@ import typer
 
 from roibeam.features.counted import counted
 from roibeam.features.record.imported import has_classes, num_classes_of
-from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.options import JSON, SCRATCH
 from roibeam.pipelines.cli.surface.json_output import error_line, json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, OUTPUT
@@ -24,8 +24,10 @@ _DIFFERENT, _TROUBLE = 1, 2  # exit codes of diff(1)
 
 
 def import_command(
-    source: Annotated[Path, argument("SOURCE", "Feature file or folder of another code base; see docs/stores.md.")],
-    out: Annotated[Path, argument("OUT", "Folder to write the store into.")],
+    source: Annotated[
+        str, argument("SOURCE", "Feature file or folder of another code base, or its URL; see docs/stores.md.")
+    ],
+    out: Annotated[str, argument("OUT", "Folder or URL to write the store into.")],
     format_name: Annotated[str | None, option("format", default="recognised by its content")] = None,
     dtype: Annotated[str, option("dtype", values="float16, or float32 as in the file")] = "float16",
     num_classes: Annotated[
@@ -39,6 +41,7 @@ def import_command(
     vocab: Annotated[str | None, option("vocab", "In place of --num-classes.", group=INPUT, default="none")] = None,
     shard_size: Annotated[int, option("shard-size")] = 4000,
     max_failures: Annotated[float, option("max-failures")] = 0.05,
+    scratch: Annotated[str | None, SCRATCH] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Makes a store of a published feature file.
@@ -48,11 +51,14 @@ def import_command(
     Examples:
         roibeam store import trainval_36.tsv store/ --num-classes 1600
     """
+    from roibeam.pipelines.stores.places import check_scratch
     from roibeam.pipelines.stores.store_import import import_features
 
+    check_scratch(scratch, (source, out))
     summary = import_features(
-        source, out, format_name=format_name, dtype=dtype, shard_size=shard_size, num_classes=num_classes, vocab=vocab
-    )
+        source, out, format_name=format_name, dtype=dtype, shard_size=shard_size, num_classes=num_classes, vocab=vocab,
+        scratch=scratch,
+    )  # fmt: skip
     manifest = summary.manifest
     if as_json:
         counts = {"records": manifest.num_records, "regions": manifest.num_regions}
@@ -83,12 +89,13 @@ def import_command(
 
 
 def export_command(
-    store: Annotated[Path, argument("STORE", "Folder of the store.")],
-    out: Annotated[Path, argument("OUT", "File or folder to write. It must not exist yet.")],
+    store: Annotated[str, argument("STORE", "Folder or URL of the store.")],
+    out: Annotated[str, argument("OUT", "File or folder to write, or URL of a file. It must not exist yet.")],
     format_name: Annotated[
         str, option("format", "For example butd-tsv (bottom-up-attention, LXMERT); see docs/stores.md.", group=OUTPUT)
     ],
     layout: Annotated[str | None, option("layout", default="the first of the format")] = None,
+    scratch: Annotated[str | None, SCRATCH] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Writes a store as a feature file that another code base reads.
@@ -99,9 +106,11 @@ def export_command(
     Examples:
         roibeam store export store/ features.h5 --format lxmert-h5
     """
+    from roibeam.pipelines.stores.places import check_scratch
     from roibeam.pipelines.stores.store_export import export_store
 
-    summary = export_store(store, out, format_name=format_name, layout=layout)
+    check_scratch(scratch, (store, out))
+    summary = export_store(store, out, format_name=format_name, layout=layout, scratch=scratch)
     errors = summary.read_back
     if as_json:
         figures = {
@@ -125,8 +134,8 @@ def export_command(
 
 
 def diff_command(
-    left: Annotated[Path, argument("LEFT", "Store, or feature file of another code base.")],
-    right: Annotated[Path, argument("RIGHT", "Store or feature file to compare it with.")],
+    left: Annotated[str, argument("LEFT", "Store, or feature file of another code base; either may be a URL.")],
+    right: Annotated[str, argument("RIGHT", "Store or feature file to compare it with.")],
     match_ids: Annotated[str, option("match-ids")] = "exact",
     max_error: Annotated[float, option("max-error")] = 1e-3,
     worst: Annotated[int, option("worst", "With --html.", group=OUTPUT)] = 8,
@@ -134,6 +143,7 @@ def diff_command(
     photos: Annotated[
         str | None, option("photos", "With --html; without it, boxes are drawn on a blank page.", group=OUTPUT)
     ] = None,
+    scratch: Annotated[str | None, SCRATCH] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compares two stores, or a store with a published feature file.
@@ -146,9 +156,9 @@ def diff_command(
         roibeam store diff store-a/ store-b/
         roibeam store diff store/ trainval_36.tsv --match-ids number --html page.html
     """
-    from roibeam.features.comparison.record_source import RecordSource
     from roibeam.features.comparison.store_comparison import compare
     from roibeam.pipelines.stores.comparison_report import comparison_text
+    from roibeam.pipelines.stores.places import check_scratch, opened_source
 
     try:
         if photos is not None and html is None:
@@ -159,7 +169,8 @@ def diff_command(
 
             check_page_path(html)
         check_named_files([("LEFT", left), ("RIGHT", right), ("--photos", photos)])
-        with RecordSource(left) as first, RecordSource(right) as second:
+        check_scratch(scratch, (left, right))
+        with opened_source(left, scratch) as first, opened_source(right, scratch) as second:
             with Progress("comparing", None) as progress:
                 found = compare(
                     first, second, id_rule=match_ids, max_error=max_error, worst=worst, progress=progress.one_more

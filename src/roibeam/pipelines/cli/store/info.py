@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.options import JSON, SCRATCH
 from roibeam.pipelines.cli.store.copy import copy_command, plan_command
 from roibeam.pipelines.cli.store.exchange import diff_command, export_command, import_command
 from roibeam.pipelines.cli.store.repair import repair_command
@@ -23,12 +23,12 @@ store_app = typer.Typer(
     help="Stores of region features: looked at, repaired, copied, compared, exchanged with other code bases.",
     rich_markup_mode=None,
 )
-_STORE = argument("STORE", "Folder of the store.")
+_STORE = argument("STORE", "Store: a folder, or its URL (s3://, gs://, ...).")
 
 
 @store_app.command("info", cls=HelpedCommand)
 def info_command(
-    store: Annotated[str, argument("STORE", "Store: a folder, or its URL (s3://, gs://, ...).")],
+    store: Annotated[str, _STORE],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Shows what is in a store, and how its features were made.
@@ -48,23 +48,27 @@ def info_command(
 
 @store_app.command("verify", cls=HelpedCommand)
 def verify_command(
-    store: Annotated[Path, _STORE],
+    store: Annotated[str, _STORE],
     deep: Annotated[bool, option("deep")] = False,
     shards: Annotated[str | None, option("shards", "With --deep.", default="all")] = None,
+    scratch: Annotated[str | None, SCRATCH] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Checks that a store is whole.
 
     Without --deep it checks manifests, sizes, indexes and captions, which takes seconds. The exit code is 1 if there is
-    a problem.
+    a problem. Of a store at a URL, --deep copies one shard after the other to a temporary folder.
 
     Examples:
         roibeam store verify store/
+        roibeam store verify s3://bucket/store
         roibeam store verify store/ --deep
     """
+    from roibeam.pipelines.stores.places import check_scratch
     from roibeam.pipelines.stores.store_check import check_store
 
-    problems = check_store(store, deep=deep, shards=shards)
+    check_scratch(scratch, (store,))
+    problems = check_store(store, deep=deep, shards=shards, scratch=scratch)
     if as_json:
         typer.echo(
             json_line({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]})
@@ -116,7 +120,7 @@ def show_command(
 
 
 @store_app.command("ids", cls=HelpedCommand)
-def ids_command(store: Annotated[Path, _STORE], as_json: Annotated[bool, JSON] = False) -> None:
+def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = False) -> None:
     """Lists the image ids of a store, one on each line.
 
     Such a list in a file, or a part of it, is what `roibeam store copy --ids` takes.
@@ -124,13 +128,15 @@ def ids_command(store: Annotated[Path, _STORE], as_json: Annotated[bool, JSON] =
     Examples:
         roibeam store ids store/
     """
-    from roibeam.features.store import FeatureStore
+    from roibeam.features.reading.borrowed_store import borrowed_store
+    from roibeam.features.reading.indexed_ids import IndexedIds
 
-    with FeatureStore(store) as opened:
+    with borrowed_store(store) as opened:
+        ids = iter(IndexedIds(opened)) if opened.folder.local_path is None else opened.ids()
         if as_json:
-            typer.echo(json_line({"store": str(store), "ids": list(opened.ids())}))
+            typer.echo(json_line({"store": store, "ids": list(ids)}))
             return
-        for image_id in opened.ids():
+        for image_id in ids:
             typer.echo(image_id)
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.options import JSON, SCRATCH
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 
 
 def repair_command(
-    store: Annotated[Path, argument("STORE", "Folder of the store that `roibeam extract` wrote.")],
+    store: Annotated[str, argument("STORE", "Folder or URL of the store that `roibeam extract` wrote.")],
     photos: Annotated[
         str | None, option("photos", "Where they are now, or the archives that hold them. Without it: only report.")
     ] = None,
@@ -23,25 +22,30 @@ def repair_command(
     ] = None,
     device: Annotated[str | None, option("device", default="that of the run that made the store")] = None,
     retry_dead_letters: Annotated[bool, option("retry-dead-letters")] = False,
+    scratch: Annotated[str | None, SCRATCH] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Lists broken images of a store, and extracts them again.
 
     Without --photos it only lists them, and those that are missing. It reads every record. Whole records stay as they
     are. The new features must be made in the same way (detector, conventions, selection, dtype), else nothing is
-    written. The exit code is 1 if the store needs a repair, or if images could not be extracted again.
+    written. Shards of a store at a URL are copied here one after the other. The exit code is 1 if the store needs a
+    repair, or if images could not be extracted again.
 
     Examples:
         roibeam store repair store/
         roibeam store repair store/ --photos photos/
     """
+    from roibeam.pipelines.stores.places import check_scratch
+
+    check_scratch(scratch, (store,))
     if photos is None:
         given = {"--weights": weights, "--detector": detector, "--device": device}
         names = [name for name, value in given.items() if value is not None]
         names += ["--retry-dead-letters"] if retry_dead_letters else []
         if names:
             raise ValueError(f"{names[0]} is for a repair: give --photos DIR too")
-        _list_damage(store, as_json=as_json)
+        _list_damage(store, scratch, as_json=as_json)
         return
     if weights is not None and detector is not None:
         raise ValueError("--weights and --detector both name weights; give one of them")
@@ -49,17 +53,18 @@ def repair_command(
     from roibeam.pipelines.stores.store_repair import RepairSource, repair_store
 
     source = RepairSource(photos, weights, detector, device)
-    summary = repair_store(store, source, retry_dead_letters=retry_dead_letters)
+    summary = repair_store(store, source, retry_dead_letters=retry_dead_letters, scratch=scratch)
     typer.echo(json_line(repair_json(store, summary)) if as_json else repair_text(store, summary))
     if summary.lost:
         raise typer.Exit(1)
 
 
-def _list_damage(store: Path, *, as_json: bool) -> None:
+def _list_damage(store: str, scratch: str | None, *, as_json: bool) -> None:
     from roibeam.pipelines.stores.damage import find_damage
     from roibeam.pipelines.stores.damage_text import damage_json, damage_text
+    from roibeam.pipelines.stores.places import folder_at
 
-    damage = find_damage(store)
+    damage = find_damage(folder_at(store, scratch))
     typer.echo(json_line(damage_json(store, damage)) if as_json else damage_text(store, damage))
     if not damage.is_whole:
         raise typer.Exit(1)

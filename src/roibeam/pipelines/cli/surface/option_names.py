@@ -276,7 +276,7 @@ _SPEED = {
     "decode-threads": _count("Threads that read and decode photos ahead.", SPEED, is_advanced=True),
     "workers": _count("Processes that work at the same time.", SPEED),
     "runner": _text("What Beam runs on: local, portable, flink, spark, dataflow or another runner.", "NAME", SPEED),
-    "scratch": _text("Folder of each worker for shards that are not uploaded yet.", "DIR", SPEED, is_advanced=True),
+    "scratch": _text("Folder for files on their way from or to a URL.", "DIR", SPEED, is_advanced=True),
 }  # fmt: skip
 _NETWORK = {
     "connections": _count("Connections that are open at once.", NETWORK),
@@ -293,6 +293,7 @@ _NETWORK = {
         is_advanced=True,
     ),
     "user-agent": _text("Name under which servers see us.", "NAME", NETWORK, is_advanced=True),
+    "robots-txt": _flag("Ask each host's robots.txt, and leave out what it forbids.", NETWORK, off="no-robots-txt"),
     "port": _count("Port that runners ask for workers at.", NETWORK, most=65535),
     "host": _text("Address to listen at.", "ADDRESS", NETWORK),
     "pool-token-file": _path("File with the token of the worker pools.", "FILE", NETWORK),

@@ -14,9 +14,6 @@ from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
-from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
-from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
 from roibeam.pipelines.foundation.console.interruption import typed_again
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
@@ -93,6 +90,11 @@ def finetune_command(
         roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3
         roibeam finetune r/ --task vcr --from run/ --store s/ --data d/ --end-to-end
     """
+    # Not above, as in predict.py: the help of all commands would wait for what reads tasks, photos and stores.
+    from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
+    from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
+    from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
+
     request = FinetuneRequest(
         out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,
         system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,

@@ -12,8 +12,6 @@ from roibeam.pipelines.cli.options import JSON, THREADS
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
-from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, asks_pairs, check_predict
-from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.foundation.console.interruption import typed_again
 from roibeam.pipelines.foundation.console.progress import waiting
 
@@ -55,6 +53,9 @@ def predict_command(
         roibeam predict r/ --store s/ --data flickr/ --split test --out scores.npy
         roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
     """
+    from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, asks_pairs, check_predict
+    from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
+
     request = PredictRequest(
         run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, photos=photos,
         split=split, blind=blind, permute_images=permute_images, seed=seed, batch_size=batch_size, device=device,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.counted import counted
@@ -31,11 +34,9 @@ class EvaluationImages:
     def __init__(self, rules: Sequence[str], folders: Sequence[str], *, max_bits: int) -> None:
         self._rules = HeldOut(rules) if rules else None
         self._digests: set[str] = set()
-        self._bands: list[dict[int, list[int]]] = [{} for _ in range(max_bits + 1)]
         self._max_bits = max_bits
-        self.num_images = 0
-        for folder in folders:
-            self._read(folder)
+        hashes = [value for folder in folders for value in self._hashes(folder)]
+        self._phashes = np.array(hashes, np.uint64)
 
     def names(self, picture: Picture) -> str | None:
         """Why this is an evaluation image, for people; None where it is none."""
@@ -47,14 +48,11 @@ class EvaluationImages:
                 return f"{name} is held out by {hit}"
         if picture.sha256 in self._digests:
             return "the very file of an evaluation image"
-        value = int(picture.phash, 16)
-        for band, index in enumerate(self._bands):
-            for other in index.get(self._key(value, band), ()):
-                if (value ^ other).bit_count() <= self._max_bits:
-                    return "looks like an evaluation image"
-        return None
+        differing = np.bitwise_count(self._phashes ^ np.uint64(int(picture.phash, 16)))
+        return "looks like an evaluation image" if (differing <= self._max_bits).any() else None
 
-    def _read(self, folder: str) -> None:
+    def _hashes(self, folder: str) -> Iterator[int]:
+        """Perceptual hashes of the images; their bytes are noted beside."""
         paths = sorted(
             str(path) for path in Path(folder).rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file()
         )
@@ -64,16 +62,6 @@ class EvaluationImages:
             for number, path in enumerate(paths, start=1):
                 data = Path(path).read_bytes()
                 self._digests.add(hashlib.sha256(data).hexdigest())
-                try:
-                    value = int(perceptual_hash(decode_image(data)), 16)
-                except DecodeError:
-                    continue  # its bytes are known all the same
-                for band, index in enumerate(self._bands):
-                    index.setdefault(self._key(value, band), []).append(value)
+                with suppress(DecodeError):  # its bytes are known all the same
+                    yield int(perceptual_hash(decode_image(data)), 16)
                 progress.to(number)
-        self.num_images += len(paths)
-
-    def _key(self, value: int, band: int) -> int:
-        """The bits of a band: hashes that differ in `max_bits` agree in one of `max_bits` + 1 bands."""
-        low, high = (edge * 64 // len(self._bands) for edge in (band, band + 1))
-        return (value >> low) & ((1 << (high - low)) - 1)

@@ -2,55 +2,73 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import combinations, pairwise
 
-from roibeam.pipelines.collection.pair import Picture
+import numpy as np
+
 from roibeam.pipelines.collection.pictures.perceptual_hash import NUM_BITS
 
+_AGREEING_BANDS = 2
 
-def groups_of_same(pictures: Sequence[Picture], *, max_bits: int) -> list[int]:
-    """For each picture the smallest index of a picture of its group.
 
-    Hashes at most `max_bits` apart agree in one of `max_bits` + 1 bands of bits (pigeonhole), so only pictures that
-    share a band are compared; "same" goes on from one to the next.
+def groups_of_same(phashes_N: np.ndarray, digests_N2: np.ndarray, *, max_bits: int) -> np.ndarray:
+    """For each picture the smallest index of a picture of its group; "same" goes on from one to the next.
+
+    Args:
+        phashes_N: (N,) uint64, perceptual hashes.
+        digests_N2: (N, 2) uint64, of the pictures' bytes.
+        max_bits: hashes that differ in at most so many of 64 bits are one photo's.
+    Returns:
+        (N,) int64.
     """
-    leader = list(range(len(pictures)))
+    leaders = np.arange(len(phashes_N))
+    if not len(leaders):
+        return leaders
 
     def find(index: int) -> int:
-        while leader[index] != index:
-            leader[index] = leader[leader[index]]
-            index = leader[index]
+        while leaders[index] != index:
+            leaders[index] = leaders[leaders[index]]
+            index = int(leaders[index])
         return index
 
     def join(one: int, other: int) -> None:
-        one, other = sorted((find(one), find(other)))
-        leader[other] = one
+        first, second = sorted((find(one), find(other)))
+        leaders[second] = first
 
-    first_of: dict[str, int] = {}
-    distinct: dict[int, int] = {}  # hash -> the first picture that has it
-    for index, picture in enumerate(pictures):
-        join(first_of.setdefault(picture.sha256, index), index)
-        join(distinct.setdefault(int(picture.phash, 16), index), index)
-    if max_bits:
-        for one, other in _near_pairs(list(distinct), max_bits):
-            join(distinct[one], distinct[other])
-    return [find(index) for index in range(len(pictures))]
+    for values, axis in ((digests_N2, 0), (phashes_N, None)):
+        _, first, which = np.unique(values, axis=axis, return_index=True, return_inverse=True)
+        firsts = first[which.ravel()]
+        for index in np.flatnonzero(firsts != np.arange(len(firsts))):
+            join(int(index), int(firsts[index]))
+    hashes, first = np.unique(phashes_N, return_index=True)
+    for ones, others in _near_pairs(hashes, max_bits):
+        for one, other in zip(first[ones].tolist(), first[others].tolist(), strict=True):
+            join(one, other)
+    return np.fromiter((find(index) for index in range(len(leaders))), np.int64, len(leaders))
 
 
-def _near_pairs(hashes: Sequence[int], max_bits: int) -> set[tuple[int, int]]:
-    """Pairs of different hashes at most so many bits apart."""
-    found: set[tuple[int, int]] = set()
-    num_bands = min(max_bits + 1, NUM_BITS)
+def _near_pairs(hashes: np.ndarray, max_bits: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Places of different hashes at most so many bits apart, some at a time; a pair may come again.
+
+    Of `max_bits` + 2 bands of bits, hashes at most `max_bits` apart agree in two (pigeonhole). So only those that agree
+    in two bands are compared, of ten million some five each time; the memory is that of a few copies of `hashes`.
+    """
+    if not max_bits:
+        return
+    num_bands = max_bits + _AGREEING_BANDS
     edges = [band * NUM_BITS // num_bands for band in range(num_bands + 1)]
-    for low, high in pairwise(edges):
-        buckets: dict[int, list[int]] = defaultdict(list)
-        for value in hashes:
-            buckets[(value >> low) & ((1 << (high - low)) - 1)].append(value)
-        for bucket in buckets.values():
-            for position, one in enumerate(bucket):
-                for other in bucket[position + 1 :]:
-                    if (one ^ other).bit_count() <= max_bits:
-                        found.add((one, other))
-    return found
+    masks = [((1 << high) - 1) ^ ((1 << low) - 1) for low, high in pairwise(edges)]
+    for bands in combinations(masks, _AGREEING_BANDS):
+        keys = hashes & np.uint64(sum(bands))
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        places = np.arange(len(keys))
+        for step in range(1, len(keys)):  # each with the one so many places behind it, while their keys are equal
+            places = places[places + step < len(keys)]
+            places = places[keys[places] == keys[places + step]]
+            if not len(places):
+                break
+            ones, others = order[places], order[places + step]
+            near = np.bitwise_count(hashes[ones] ^ hashes[others]) <= max_bits
+            yield ones[near], others[near]

@@ -118,7 +118,8 @@ def read_boosted_model(path: Path, *, kind: str, features: Sequence[tuple[str, .
         content = json.loads(path.read_bytes(), parse_constant=_no_constant)
         return _model(content, kind, features)
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}; name a file of `roibeam collect train-{kind}`") from None
+        command = f"roibeam collect train-{_COMMANDS[kind]}"
+        raise ValueError(f"{path}: {error.strerror}; name a file of `{command}`") from None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         why = printable(str(error) or type(error).__name__, 200)
         raise ValueError(f"{path}: no model of `roibeam collect train-{_COMMANDS[kind]}`: {why}") from None

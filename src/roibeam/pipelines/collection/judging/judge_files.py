@@ -43,21 +43,31 @@ class JudgeFiles:
         return self.pairs is not None
 
     def check(self) -> None:
-        """Reads the files, before anything heavy is imported.
+        """Reads the files and opens the judges, so that what does not fit together is said before a page is read.
+
+        Without a match model nothing heavy is imported.
 
         Raises:
-            ValueError: if one is no such file, or what it needs is not named.
+            ValueError: if one is no such file, what it needs is not named, or it was trained with something else.
         """
         if self.pictures is not None:
             model = read_boosted_model(self.pictures, kind="pictures", features=(NAMES, NAMES_WITH_REGIONS))
             if model.pooled is not None and self.detector is None:
                 raise ValueError(f"{self.pictures}: trained with regions: name the detector with --detector")
         if self.pairs is not None:
-            read_boosted_model(self.pairs, kind="pairs", features=(PAIR_NAMES,))
+            model = read_boosted_model(self.pairs, kind="pairs", features=(PAIR_NAMES,))
             if self.detector is None:
                 raise ValueError(f"{self.pairs}: a judge of pairs looks at regions: name the detector with --detector")
+            if model.needs.get("match") is None and self.match_model is not None:  # which would take seconds to open
+                raise ValueError(f"{self.pairs}: trained without a match model: leave --match-model out")
+            if model.needs.get("match") is not None and self.match_model is None:
+                raise ValueError(f"{self.pairs}: trained with a match model: name it with --match-model")
         elif self.match_model is not None:
             raise ValueError("--match-model is what a judge of pairs asks: name one too")
+        elif self.pictures is None and self.detector is not None:
+            raise ValueError("--detector is what the judges look through: name --picture-judge or --pair-judge too")
+        self.picture_judge()
+        self.pair_judge()
 
     def picture_judge(self) -> PictureJudge | None:
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -39,6 +40,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u
 _MAX_URL_CHARS = 2048
 _MAX_IMAGES = 500  # of one page; a page with more is an index of images
 _MAX_ANCESTORS = 60
+_MAX_NAMES_CHARS = 500  # of a class, id and role
+_MAX_CAPTION_CHARS = 2000  # of a figcaption: longer than any text that the rules let through
+_MAX_SOURCES = 50  # of a <picture>
 _CONTENT, _EDGE = frozenset({"main", "article", "figure"}), frozenset({"nav", "aside", "footer", "header", "menu"})
 _EDGE_WORDS = re.compile(
     r"\b(nav|navbar|sidebar|footer|header|menu|breadcrumb|advert\w*|ads?|banner|promo|share|social|related|comments?)\b"
@@ -197,7 +201,7 @@ def _is_edge(node: Any) -> bool:
     if node.tag in _EDGE:
         return True
     values = node.attributes
-    names = f"{values.get('class') or ''} {values.get('id') or ''} {values.get('role') or ''}"
+    names = " ".join((values.get(name) or "")[:_MAX_NAMES_CHARS] for name in ("class", "id", "role"))
     return len(names) > 2 and _EDGE_WORDS.search(names.lower().replace("_", " ")) is not None
 
 
@@ -208,16 +212,31 @@ def _place(node: Any) -> Place:
         if each.tag == "figure" and not in_figure:
             in_figure = True
             found = each.css_first("figcaption")
-            caption = "" if found is None else plain(found.text())
+            caption = "" if found is None else _caption(found)
         # An article has a header of its own: what is nearer counts.
         in_content |= each.tag in _CONTENT and not in_edge
         in_edge |= not in_content and _is_edge(each)
     return Place(in_content, in_edge, in_figure, caption)
 
 
+def _caption(node: Any) -> str:
+    """Its text, cut: hundreds of images may stand in one figure, whose caption is as long as a page."""
+    parts: list[str] = []
+    left = _MAX_CAPTION_CHARS
+    for each in node.traverse(include_text=True):
+        if each.tag in _BLOCKS:
+            parts.append(" ")
+        elif each.tag == "-text" and (text := each.text_content):
+            parts.append(text[:left])
+            left -= len(text)
+            if left <= 0:
+                break
+    return plain("".join(parts))
+
+
 def _image_tag(node: Any, block: int, base: str) -> ImageTag:
     values = node.attributes
-    names = f"{values.get('class') or ''} {values.get('id') or ''}".lower()
+    names = " ".join((values.get(name) or "")[:_MAX_NAMES_CHARS] for name in ("class", "id")).lower()
     return ImageTag(
         tuple(_urls(node, values, base)), plain(values.get("alt") or ""), plain(values.get("title") or ""), names,
         _pixels(values.get("width")), _pixels(values.get("height")), block, _place(node),
@@ -229,7 +248,7 @@ def _urls(node: Any, values: dict[str, str | None], base: str) -> Iterator[tuple
     sets = [values.get("srcset"), values.get("data-srcset")]
     parent = node.parent
     if parent is not None and parent.tag == "picture":
-        sets += [each.attributes.get("srcset") for each in parent.css("source")]
+        sets += [each.attributes.get("srcset") for each in islice(parent.iter(), _MAX_SOURCES) if each.tag == "source"]
     for given in sets:
         if given and (best := _largest(given)) and (url := web_url(base, best)):
             yield url, "srcset"

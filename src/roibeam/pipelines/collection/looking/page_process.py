@@ -8,13 +8,17 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import resource
 import select
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import IO
+
+from selectolax.lexbor import SelectolaxError
 
 from roibeam.pipelines.collection.looking.page_steps import (
     PageOutcome,
@@ -82,7 +86,7 @@ class PageProcess:
             _write(process.stdin, pickle.dumps(pages))
             data = _read_within(process.stdout, self._thresholds.page.max_seconds)
         except (BrokenPipeError, EOFError):
-            self._end()
+            self._end(within=1.0)
             return f"the parser died (code {process.returncode})"
         except TimeoutError:
             self._end()
@@ -106,9 +110,12 @@ class PageProcess:
             raise RuntimeError("the process that looks into pages does not start; its own words stand above") from None
         return self._process
 
-    def _end(self) -> None:
+    def _end(self, within: float = 0.0) -> None:
+        """Ends the process; one that is about to end by itself gets so many seconds, so that its code is its own."""
         process, self._process = self._process, None
         if process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(within)
             process.kill()
             process.communicate()
 
@@ -146,6 +153,16 @@ def _read(file: IO[bytes]) -> bytes | None:
     return file.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else None
 
 
+def _limit_memory(num_bytes: int) -> None:
+    """The process gets so much more memory than it has now, where Linux tells how much that is."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            has = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmData:"))
+    except FileNotFoundError:
+        return  # another system: the time limit alone
+    resource.setrlimit(resource.RLIMIT_DATA, (has + num_bytes,) * 2)
+
+
 def main() -> None:
     """The process: thresholds first, then batches of pages until its input ends."""
     source, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
@@ -154,6 +171,9 @@ def main() -> None:
     assert settings is not None
     thresholds: Thresholds = pickle.loads(settings)
     look_into(_FIRST, thresholds)  # reads the language model and the word list, which counts for no page
+    for stream in (1, 2):  # from here on, what a page makes the parser say is nobody's to read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    _limit_memory(thresholds.page.max_memory_mb * 1_000_000)
     _write(answers, b"ready")
     while (data := _read(source)) is not None:
         outcomes = [outcome_to_json(_outcome(page, thresholds)) for page in pickle.loads(data)]
@@ -163,7 +183,7 @@ def main() -> None:
 def _outcome(page: Page, thresholds: Thresholds) -> PageOutcome:
     try:
         return look_into(page, thresholds)
-    except (ValueError, LookupError, RecursionError, MemoryError) as error:  # of a page that nobody foresaw
+    except (ValueError, LookupError, RecursionError, MemoryError, SelectolaxError) as error:  # nobody foresaw it
         return PageOutcome(page.url, None, Reason.PARSE_FAILED, f"{type(error).__name__}: {error}"[:200])
 
 

@@ -21,8 +21,3 @@ def perceptual_hash(pixels_bgr: np.ndarray) -> str:
     # The first is the mean brightness, which tells nothing of what is shown.
     bits = low > np.median(low[1:])
     return np.packbits(bits).tobytes().hex()
-
-
-def differing_bits(one: str, other: str) -> int:
-    """Of two hashes, 0 to 64."""
-    return (int(one, 16) ^ int(other, 16)).bit_count()

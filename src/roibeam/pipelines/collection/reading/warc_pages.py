@@ -1,12 +1,11 @@
 """Pages of a WARC file, as crawlers and Common Crawl write them (.warc, .warc.gz), read by FastWARC.
 
-After a damaged gzip member the next whole one is looked for, so one bad record does not cost the rest of the file.
+A bad record does not cost the rest of the file: reading goes on where that record ends, see record_ends.py.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -14,11 +13,9 @@ from roibeam.features.printable import printable
 from roibeam.pipelines.collection.looking.document import web_url
 from roibeam.pipelines.collection.page import Page
 from roibeam.pipelines.collection.reading.broken import BrokenPage
+from roibeam.pipelines.collection.reading.record_ends import is_at_end, next_record, record_end
 from roibeam.pipelines.collection.reasons import Reason
 
-_GZIP = b"\x1f\x8b\x08"
-_PIECE = 2**20
-_MEMBER_BYTES = 1024  # enough of a member to see what it holds: its tables of codes come first
 _HTML = ("text/html", "application/xhtml+xml")
 
 
@@ -26,31 +23,52 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
     """Pages in the order of the file. A body over `max_bytes` (also unpacked) comes cut to one byte more.
 
     Args:
-        place: path, or a URL that fsspec opens (https, s3, with the extra `remote`); of one, what follows a damaged
-            record is not read.
+        place: path, or a URL that fsspec opens (https, s3, with the extra `remote`). Where such a place cannot be
+            read from the middle, what follows a damaged record is not read.
     Raises:
         OSError: if the file is not there.
     """
     name = os.path.basename(place)
     with _opened(place) as file:
         start: int | None = 0
-        count, is_told = 0, False  # responses and what is damaged
+        count = 0  # responses and what is damaged
         while start is not None:
-            last, error, found = start, "", 0
+            last, error = None, ""
             try:
                 for record in _records(file, start):
-                    last, found = record.stream_pos, found + 1
+                    last = record.stream_pos
                     if record.record_type == _response():
                         count += 1
                         yield from _page(record, f"{name}, record {count}", max_bytes)
             except (OSError, ValueError, EOFError, UnicodeError) as problem:  # whatever FastWARC meets in hostile bytes
                 error = str(problem)
-            if error and not (is_told and not found):
+            if not file.seekable():
+                start, is_damaged = None, bool(error)
+            else:
+                start, is_damaged = _goes_on(file, start, last, is_packed=name.lower().endswith(".gz"))
+            if is_damaged:
                 count += 1
-                yield BrokenPage(f"{name}, record {count}", Reason.BROKEN_RECORD, printable(error, 200))
-            is_told = bool(error and found)  # the next member may be the damaged one, met again
-            # FastWARC ends at some damage without a word: a whole member that it did not come to tells of it.
-            start = _next_member(file, last + 1) if file.seekable() else None
+                yield BrokenPage(f"{name}, record {count}", Reason.BROKEN_RECORD, printable(error or "damaged", 200))
+
+
+def _goes_on(file: BinaryIO, start: int, last: int | None, *, is_packed: bool) -> tuple[int | None, bool]:
+    """Where to read on, None at the end, and whether something damaged is passed over.
+
+    FastWARC stops at damage, sometimes without a word, and also after a record whose own content it could not unpack.
+    So the end of the last record that it found decides, and not what it said.
+
+    Args:
+        start: from where it read.
+        last: where the last record that it found begins; None if it found none.
+    """
+    end = start if last is None else record_end(file, last)
+    if end is None and last is not None and (whole := record_end(file, start)) is not None and whole > last:
+        end = whole  # all records packed as one member: FastWARC's places are not those of records
+    if end is not None and is_at_end(file, end):
+        return None, False
+    if end is not None and last is not None:
+        return end, False
+    return next_record(file, (start if last is None else last) + 1, is_packed=is_packed), True
 
 
 def _opened(place: str) -> Any:
@@ -82,6 +100,8 @@ def _page(record: Any, place: str, max_bytes: int) -> Iterator[Page | BrokenPage
         yield BrokenPage(place, Reason.BROKEN_RECORD, "no HTTP headers; is the record cut off?")
     elif url is None:
         yield BrokenPage(place, Reason.BROKEN_RECORD, "no http or https WARC-Target-URI")
+    elif headers.status_code is None:
+        yield BrokenPage(place, Reason.BROKEN_RECORD, "no HTTP status")
     elif headers.status_code != 200:
         yield BrokenPage(place, Reason.NO_PAGE, f"status {headers.status_code}")
     elif (kind := (record.http_content_type or "").lower()) and kind not in _HTML:
@@ -94,31 +114,6 @@ def _page(record: Any, place: str, max_bytes: int) -> Iterator[Page | BrokenPage
             return
         robots = tuple(printable(value, 200) for value in headers.get_multiple("X-Robots-Tag"))
         yield Page(url, body, record.http_charset, robots, place)
-
-
-def _next_member(file: BinaryIO, start: int) -> int | None:
-    """Where the next gzip member that holds a WARC record begins, from this byte on; None where there is none."""
-    file.seek(start)
-    data, base = b"", start
-    while True:
-        piece = file.read(_PIECE)
-        data += piece
-        place = data.find(_GZIP)
-        while place >= 0 and (place + _MEMBER_BYTES <= len(data) or not piece):
-            if _begins_a_record(data[place : place + _MEMBER_BYTES]):
-                return base + place
-            place = data.find(_GZIP, place + 1)
-        if not piece:
-            return None
-        cut = max(len(data) - _MEMBER_BYTES, 0)
-        data, base = data[cut:], base + cut
-
-
-def _begins_a_record(data: bytes) -> bool:
-    try:
-        return zlib.decompressobj(wbits=31).decompress(data, 5) == b"WARC/"
-    except zlib.error:
-        return False
 
 
 def is_warc_name(name: str) -> bool:

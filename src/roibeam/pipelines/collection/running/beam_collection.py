@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -15,16 +16,33 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner
 
 from roibeam.pipelines.collection.running import page_job as _page_job  # noqa: F401  workers import it with this file
+from roibeam.pipelines.collection.running.part import FinishedParts
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.running_shards import running_shard, shards_must_stop
+from roibeam.pipelines.foundation.console.progress import Progress, Unit
 
 PIPELINE = __name__  # for workers to import before they have threads
 METRICS = "roibeam-collect"
-U = TypeVar("U", contravariant=True)
+UNITS = Unit("unit", "units")
+_LOOK_SECONDS = 2.0
+
+
+class WorkUnit(Protocol):
+    """A unit of pages or of pictures: a number from 0, which names its part."""
+
+    @property
+    def number(self) -> int: ...
+
+
+U = TypeVar("U", bound=WorkUnit, contravariant=True)
+V = TypeVar("V", bound=WorkUnit)
 
 
 class UnitJob(Protocol[U]):
     """What is done with a unit; picklable. Doing a finished one again costs nothing."""
+
+    @property
+    def folder(self) -> str: ...
 
     def is_done(self, unit: U) -> bool: ...
 
@@ -34,7 +52,7 @@ class UnitJob(Protocol[U]):
 class DoUnits(beam.DoFn):
     """Unit -> 1, once its part is written."""
 
-    def __init__(self, job: UnitJob) -> None:
+    def __init__(self, job: UnitJob[Any]) -> None:
         self._job = job
 
     def process(self, unit: object) -> Iterator[int]:
@@ -52,14 +70,20 @@ def check_units_runner(choice: RunnerChoice) -> None:
     check_runner(choice, preload=PIPELINE, device="cpu")
 
 
-def run_units(job: UnitJob, units: Sequence[object], choice: RunnerChoice) -> None:
+def run_units(job: UnitJob[V], units: Sequence[V], choice: RunnerChoice, *, what: str, as_json: bool = False) -> None:
     """Does all units that are not done, on the runner that was asked for.
 
+    Args:
+        what: is done, for the progress line.
+        as_json: that line as JSON on standard output.
     Raises:
         ValueError, OSError, RuntimeError: whatever stopped a worker.
     """
     missing = [unit for unit in units if not job.is_done(unit)]
-    if missing:
+    if not missing:
+        return
+    view = FinishedParts(Path(job.folder), [unit.number for unit in missing])
+    with Progress(what, len(missing), UNITS, view=view, least_seconds=_LOOK_SECONDS, as_json=as_json):
         run_pipeline(
             functools.partial(_pipeline, job, missing), choice, preload=PIPELINE, device="cpu", namespace=METRICS,
             num_elements=len(missing),
@@ -67,7 +91,7 @@ def run_units(job: UnitJob, units: Sequence[object], choice: RunnerChoice) -> No
 
 
 def _pipeline(
-    job: UnitJob, units: Sequence[object], options: PipelineOptions, runner: PipelineRunner | None
+    job: UnitJob[Any], units: Sequence[object], options: PipelineOptions, runner: PipelineRunner | None
 ) -> beam.Pipeline:
     pipeline = beam.Pipeline(runner=runner, options=options)
     _ = (

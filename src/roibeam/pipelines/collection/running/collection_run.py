@@ -8,87 +8,37 @@ Run again it does what is missing. What it gives does not depend on workers or r
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
-from roibeam.pipelines.collection.choosing.aggregation import DroppedPair, aggregate
+from roibeam.pipelines.collection.choosing.aggregation import aggregate
 from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationImages
-from roibeam.pipelines.collection.pair import Pair
+from roibeam.pipelines.collection.pair import Pair, pair_from_json
 from roibeam.pipelines.collection.reading.page_units import PageUnit
-from roibeam.pipelines.collection.reasons import STEP_OF, Reason, Step
 from roibeam.pipelines.collection.running.beam_collection import check_units_runner, run_units
+from roibeam.pipelines.collection.running.collection import FORMAT, VERSION, Collection, figures_of
 from roibeam.pipelines.collection.running.fetch import Fetch, fetch_images, gather, picture_units
 from roibeam.pipelines.collection.running.outputs import write_pairs
 from roibeam.pipelines.collection.running.page_job import PageJob
 from roibeam.pipelines.collection.running.part import Counts, read_counts, read_rows
-from roibeam.pipelines.collection.running.picture_job import PictureJob, pair_from_json
-from roibeam.pipelines.collection.running.report import write_report
+from roibeam.pipelines.collection.running.picture_job import PictureJob
+from roibeam.pipelines.collection.running.report import NUM_KEPT_SHOWN, largest_hosts, write_report
 from roibeam.pipelines.collection.running.request import CollectRequest, work_state
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.sources.download.download_run import DownloadOptions
 
 log = logging.getLogger(__name__)
 SUMMARY_NAME, STATE_NAME, WORK_NAME = "collection.json", "state.json", "work"
 PAGES_NAME, PICTURES_NAME = "pages", "pictures"
-FORMAT, VERSION = "roibeam-collection", 1
 OFF_PICTURES = "step off: natural pictures (no judge; roibeam collect train-images makes one)"
 OFF_PAIRS = "step off: semantic score (no judge; roibeam collect train-pairs makes one)"
 OFF_NSFW = "step off: porn and racy pictures (--no-nsfw)"
 OFF_EVALUATION = "no evaluation image is left out: name them with --held-out or --held-out-images"
-
-
-@dataclass(frozen=True)
-class Collection:
-    """What a run found.
-
-    Attributes:
-        pages, fetch, pictures: counts of steps 1 to 4, of the fetch, and of steps 5 and 6.
-        kept, dropped: by aggregation.
-        notes: steps that are off, for people.
-        digest: of the kept pairs, without paths: equal for any number of workers.
-    """
-
-    pages: Counts
-    fetch: Counts
-    pictures: Counts
-    kept: Sequence[Pair]
-    dropped: Sequence[DroppedPair]
-    notes: tuple[str, ...]
-    digest: str
-
-    def reasons(self) -> dict[Step, Counter[str]]:
-        """Dropped ones by step and reason: pages in the first four, images in the others."""
-        found: dict[Step, Counter[str]] = {step: Counter() for step in Step}
-        for counts in (self.pages, self.fetch, self.pictures):
-            for reason, count in counts.reasons.items():
-                found[STEP_OF[Reason(reason)]][reason] += count
-        for each in self.dropped:
-            found[STEP_OF[each.reason]][each.reason.value] += 1
-        return found
-
-    def mean_words(self) -> float:
-        """Of the kept texts; the paper's is 13."""
-        return sum(len(pair.text.text.split()) for pair in self.kept) / max(len(self.kept), 1)
-
-    def summary(self) -> dict[str, Any]:
-        """As JSON: what collection.json holds."""
-        return {
-            "format": FORMAT, "version": VERSION, "pages": self.pages.taken, "candidates": self.pages.kept,
-            "images": self.fetch.taken, "fetched": self.fetch.kept, "pairs": len(self.kept),
-            "mean_words": round(self.mean_words(), 2), "digest": self.digest, "notes": list(self.notes),
-            "dropped": {step.value: dict(sorted(counts.items())) for step, counts in self.reasons().items()},
-            "dropped_texts": dict(sorted(self.pages.text_reasons.items())),
-        }  # fmt: skip
 
 
 def run_collection(
@@ -118,39 +68,37 @@ def run_collection(
             tell(note)
         tell(f"pages in {counted(len(units), 'unit')} of work")
         job = PageJob(str(out / WORK_NAME / PAGES_NAME), thresholds)
-        run_units(job, units, choice)
+        run_units(job, units, choice, what="looking into pages", as_json=request.as_json)
         pages = read_counts(out / WORK_NAME / PAGES_NAME, len(units))
         fetch = gather(out / WORK_NAME, out / WORK_NAME / PAGES_NAME, len(units))
         fetched, pictures, pairs = _pictures(request, thresholds, fetch, choice, tell)
-        kept, dropped = aggregate(pairs, thresholds.aggregation, evaluation.names)
-        done = Collection(pages, fetched, pictures, kept, dropped, notes, _digest(kept))
+        found = aggregate(pairs, thresholds.aggregation, evaluation.names)
+        figures = figures_of(found, hosts=largest_hosts(pages), num_examples=NUM_KEPT_SHOWN)
+        done = Collection(pages, fetched, pictures, found, figures, notes)
         (out / SUMMARY_NAME).unlink(missing_ok=True)
-        write_pairs(out, kept, dropped)
-        write_report(out, done.summary(), done.pages, done.fetch, done.pictures, kept, dropped)
+        write_pairs(out, found)
+        write_report(out, done)
         write_json_atomically(out / SUMMARY_NAME, done.summary())
         return done
 
 
 def _pictures(
     request: CollectRequest, thresholds: Thresholds, fetch: Fetch, choice: RunnerChoice, tell: Callable[[str], None]
-) -> tuple[Counts, Counts, list[Pair]]:
+) -> tuple[Counts, Counts, Iterator[Pair]]:
     """Counts of the fetch and of the pictures, and the pairs that passed."""
     num_images = fetch.num_images
     tell(f"{counted(num_images, 'image')} to fetch")
     if not num_images:
-        return Counts(), Counts(), []
-    options = DownloadOptions(
-        request.limits, request.allow_private, request.retry_dead_letters, 0, request.user_agent, request.as_json
-    )
-    fetch_images(fetch, request.limits, options, larger_than_px=thresholds.picture.larger_than_px)
+        return Counts(), Counts(), iter(())
+    fetch_images(fetch, request.download_options(), larger_than_px=thresholds.picture.larger_than_px)
     units, fetched = picture_units(fetch)
     folder = request.out / WORK_NAME / PICTURES_NAME
     job = PictureJob(
         str(folder), thresholds.picture, request.judges, request.judges_state, request.is_nsfw_checked,
         request.limits.max_pixels,
     )  # fmt: skip
-    run_units(job, units, choice)
-    return fetched, read_counts(folder, len(units)), [pair_from_json(row) for row in read_rows(folder, len(units))]
+    run_units(job, units, choice, what="looking at pictures", as_json=request.as_json)
+    return fetched, read_counts(folder, len(units)), map(pair_from_json, read_rows(folder, len(units)))
 
 
 def dry_run(request: CollectRequest) -> tuple[list[PageUnit], int]:
@@ -191,11 +139,3 @@ def _check_state(out: Path, state: str) -> None:
             f"{out}: holds a collection of other pages (or of these before they changed), or with other thresholds of "
             f"page, language, image, text or size; name a new folder"
         )
-
-
-def _digest(kept: Sequence[Pair]) -> str:
-    digest = hashlib.sha256()
-    for pair in kept:
-        fields = (pair.pair_id, pair.text.text, pair.text.source.value, pair.picture.url, pair.picture.sha256)
-        digest.update("\0".join((*fields, pair.page_url, repr(pair.score))).encode() + b"\n")
-    return digest.hexdigest()

@@ -19,15 +19,17 @@ from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.running.part import Counts, read_rows
 from roibeam.pipelines.collection.running.picture_job import PictureUnit, unit_state
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
-from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
+from roibeam.pipelines.sources.download.download_run import run_download
 from roibeam.pipelines.sources.download.image_files import StoredImage
 from roibeam.pipelines.sources.download.journal import JOURNAL_NAME, FailedRow, Journal
-from roibeam.pipelines.sources.download.limits import DownloadLimits
+from roibeam.pipelines.sources.download.options import DownloadOptions
+from roibeam.pipelines.sources.download.robots_txt import REASON as ROBOTS_REASON
 from roibeam.pipelines.sources.download.url_list import UrlList
 
 LIST_NAME, FETCH_NAME, UNITS_NAME = "images.tsv", "fetched", "picture_units"
 PICTURES_PER_UNIT = 200
-_REASONS = {"too small": Reason.TOO_SMALL, "opted out": Reason.IMAGE_OPTED_OUT}
+MOST_PAGES_OF_AN_IMAGE = 1000  # the first of a site whose every page names one image; ours
+_REASONS = {"too small": Reason.TOO_SMALL, "opted out": Reason.IMAGE_OPTED_OUT, ROBOTS_REASON: Reason.IMAGE_OPTED_OUT}
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Fetch:
         """(address, candidates of the pages that show it), by address; a row of the list each."""
         rows = self.table.stream("SELECT url, candidate FROM candidates ORDER BY url, number")
         for url, found in groupby(rows, key=lambda row: row[0]):
-            yield url, [json.loads(candidate) for _, candidate in found]
+            yield url, [json.loads(candidate) for _, candidate in islice(found, MOST_PAGES_OF_AN_IMAGE)]
 
 
 def gather(work: Path, pages: Path, num_units: int) -> Fetch:
@@ -67,7 +69,7 @@ def gather(work: Path, pages: Path, num_units: int) -> Fetch:
     return Fetch(work, table)
 
 
-def fetch_images(fetch: Fetch, limits: DownloadLimits, options: DownloadOptions, *, larger_than_px: int) -> None:
+def fetch_images(fetch: Fetch, options: DownloadOptions, *, larger_than_px: int) -> None:
     """Writes the list and downloads what is missing; private addresses, opt-outs and the journal are the download's.
 
     Raises:
@@ -79,7 +81,7 @@ def fetch_images(fetch: Fetch, limits: DownloadLimits, options: DownloadOptions,
         for url, candidates in fetch.images():
             file.write(f"{candidates[0]['image']['texts'][0]['text']}\t{url}\n")
     os.replace(aside, path)
-    limits = replace(limits, min_side=larger_than_px + 1)
+    limits = replace(options.limits, min_side=larger_than_px + 1)
     run_download(str(path), fetch.work / FETCH_NAME, replace(options, limits=limits))
 
 

@@ -12,15 +12,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection as SomeOf
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby, islice
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roibeam.features.folders.durable_files import fsync_folder, write_bytes_atomically
-from roibeam.pipelines.collection.choosing.aggregation import DroppedPair
+from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder
+from roibeam.pipelines.collection.choosing.aggregation import Aggregated
 from roibeam.pipelines.collection.pair import Pair
 
 PAIRS_NAME, LIST_NAME, LOCAL_NAME, PHOTOS_NAME = "pairs.parquet", "pairs.tsv", "local.tsv", "photos"
@@ -35,7 +39,8 @@ _COLUMNS = [
 ]  # fmt: skip
 _SCHEMA = pa.schema(_COLUMNS)
 _DROPPED_SCHEMA = pa.schema([*_COLUMNS, ("reason", pa.string()), ("detail", pa.string())])
-_BATCH = 10_000
+_BATCH = 1000
+T = TypeVar("T")
 
 
 def photo_name(pair: Pair) -> str:
@@ -44,21 +49,43 @@ def photo_name(pair: Pair) -> str:
     return f"{PHOTOS_NAME}/{pair.pair_id[:2]}/{pair.pair_id}{suffix}"
 
 
-def write_pairs(out: Path, kept: Sequence[Pair], dropped: Sequence[DroppedPair]) -> None:
-    """Writes all of the above; what an earlier run left under these names goes."""
-    _link_photos(out, kept)
-    _write_table(out / PAIRS_NAME, _SCHEMA, (_row(pair, photo_name(pair)) for pair in kept))
-    ordered = sorted(dropped, key=lambda each: (each.reason.value, each.pair.picture.url))
-    rows = (_row(each.pair, "") | {"reason": each.reason.value, "detail": each.detail} for each in ordered)
-    _write_table(out / DROPPED_NAME, _DROPPED_SCHEMA, rows)
-    for name, places in ((LIST_NAME, (pair.picture.url for pair in kept)), (LOCAL_NAME, map(photo_name, kept))):
-        lines = [f"{_one_line(pair.text.text)}\t{place}\n" for pair, place in zip(kept, places, strict=True)]
-        write_bytes_atomically(out / name, "".join(lines).encode())
+def write_pairs(out: Path, pairs: Aggregated) -> None:
+    """Writes all of the above; what an earlier run left under these names goes. Few pairs are in memory at a time."""
+    _remove_other_photos(out, pairs)
+    with (
+        _aside(out / PAIRS_NAME) as table,
+        _aside(out / LIST_NAME) as addresses,
+        _aside(out / LOCAL_NAME) as local,
+        pq.ParquetWriter(table, _SCHEMA) as writer,
+        addresses.open("w", encoding="utf-8", newline="\n") as addresses_file,
+        local.open("w", encoding="utf-8", newline="\n") as local_file,
+    ):
+        for batch in _batches(pairs.kept()):
+            names = [photo_name(pair) for pair in batch]
+            for pair, name in zip(batch, names, strict=True):
+                _link(pair.picture.path, out / name)
+                text = re.sub(r"\s+", " ", pair.text.text)
+                addresses_file.write(f"{text}\t{pair.picture.url}\n")
+                local_file.write(f"{text}\t{name}\n")
+            writer.write_table(pa.Table.from_pylist(list(map(_row, batch, names)), _SCHEMA))
+    with _aside(out / DROPPED_NAME) as table, pq.ParquetWriter(table, _DROPPED_SCHEMA) as writer:
+        for dropped in _batches(pairs.dropped()):
+            rows = [_row(each.pair, "") | {"reason": each.reason.value, "detail": each.detail} for each in dropped]
+            writer.write_table(pa.Table.from_pylist(rows, _DROPPED_SCHEMA))
     fsync_folder(out)
 
 
-def _one_line(text: str) -> str:
-    return re.sub(r"\s+", " ", text)
+@contextmanager
+def _aside(place: Path) -> Iterator[Path]:
+    """A name to write under; the file gets its place when all went well."""
+    aside = place.with_name(f".{place.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    try:
+        yield aside
+        with aside.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(aside, place)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _row(pair: Pair, image: str) -> dict[str, object]:
@@ -73,39 +100,38 @@ def _row(pair: Pair, image: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _write_table(path: Path, schema: pa.Schema, rows: Iterable[dict[str, object]]) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with pq.ParquetWriter(aside, schema) as writer:
-        for batch in _batches(rows):
-            writer.write_table(pa.Table.from_pylist(batch, schema))
-    os.replace(aside, path)
-
-
-def _batches(rows: Iterable[dict[str, object]]) -> Iterator[list[dict[str, object]]]:
-    batch: list[dict[str, object]] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
+def _batches(things: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(things)
+    while batch := list(islice(left, _BATCH)):
         yield batch
 
 
-def _link_photos(out: Path, kept: Sequence[Pair]) -> None:
-    """Makes OUT/photos what `kept` says; a copy where the file system has no links."""
-    folder = out / PHOTOS_NAME
-    wanted = {photo_name(pair): pair.picture.path for pair in kept}
-    if folder.is_dir():
-        for path in folder.glob("*/*"):
-            if path.relative_to(out).as_posix() not in wanted:
-                path.unlink()
-    for name, source in wanted.items():
-        place = out / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.exists():
-            continue
-        try:
-            os.link(source, place)
-        except OSError:
-            shutil.copyfile(source, place)
+def _remove_other_photos(out: Path, pairs: Aggregated) -> None:
+    """Takes from OUT/photos what is no kept pair's; a folder of it is in memory at a time."""
+    folders = {path.name: path for path in (out / PHOTOS_NAME).glob("*") if path.is_dir()}
+    if not folders:
+        return
+    # Kept pairs come by id, so those of one folder stand together.
+    for name, kept in groupby(map(photo_name, pairs.kept()), key=lambda name: name.split("/")[1]):
+        wanted = {each.rpartition("/")[2] for each in kept}
+        _empty(folders.pop(name, None), wanted)
+    for folder in folders.values():
+        _empty(folder, frozenset())
+
+
+def _empty(folder: Path | None, wanted: SomeOf[str]) -> None:
+    for path in () if folder is None else folder.iterdir():
+        if path.name not in wanted:
+            path.unlink()
+
+
+def _link(source: str, place: Path) -> None:
+    """Makes `place` the file `source`; a copy where the file system has no links."""
+    if place.exists():
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, place)
+    except OSError:
+        with _aside(place) as aside:  # a run that is killed here leaves no half of a picture
+            shutil.copyfile(source, aside)

@@ -11,16 +11,18 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder, write_json_atomically
+from roibeam.pipelines.foundation.console.progress import Standing
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 
 EXAMPLES_PER_REASON = 4
 MOST_HOSTS = 20_000  # of one unit; pages of further hosts are counted under OTHER_HOSTS
+MOST_HOSTS_IN_ALL = 200_000
 OTHER_HOSTS = "(other hosts)"
 
 
@@ -66,6 +68,8 @@ class Counts:
         self.text_reasons.update(other.text_reasons)
         self.words.update(other.words)
         for host, (taken, kept) in other.hosts.items():
+            if host not in self.hosts and len(self.hosts) >= MOST_HOSTS_IN_ALL:
+                host = OTHER_HOSTS
             both = self.hosts.setdefault(host, [0, 0])
             both[0] += taken
             both[1] += kept
@@ -103,6 +107,28 @@ def is_done(folder: Path, number: int, fingerprint: str) -> bool:
         return done["fingerprint"] == fingerprint and (folder / done["rows"]).stat().st_size == done["bytes"]
     except (ValueError, KeyError, OSError):
         return False  # a damaged one is done again
+
+
+class FinishedParts:
+    """How many units were finished since this was made; for a progress line.
+
+    Args:
+        numbers: of the units that are to be done; parts of an earlier run may stand in their places.
+    """
+
+    def __init__(self, folder: Path, numbers: Iterable[int]) -> None:
+        self._paths = [folder / f"{part_name(number)}.json" for number in numbers]
+        self._before = list(map(_written, self._paths))
+
+    def read(self) -> Standing:
+        return Standing(sum(_written(path) != was for path, was in zip(self._paths, self._before, strict=True)))
+
+
+def _written(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 class PartWriter:

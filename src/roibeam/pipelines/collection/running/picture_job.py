@@ -12,7 +12,7 @@ from typing import Any
 from roibeam.features.printable import printable
 from roibeam.pipelines.collection.judges import Judges, PairJudge
 from roibeam.pipelines.collection.looking.page_steps import candidate_from_json
-from roibeam.pipelines.collection.pair import CandidateText, PageCandidate, Pair, Picture, TextSource, pair_id
+from roibeam.pipelines.collection.pair import PageCandidate, Pair, Picture, pair_id
 from roibeam.pipelines.collection.pictures.picture_step import DroppedPicture, FetchedFile, look_at
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.running.part import Counts, PartWriter, is_done
@@ -142,11 +142,6 @@ def _scored(pairs: Sequence[Pair], judge: PairJudge, counts: Counts) -> list[Pai
 def _example(url: str, detail: str, candidates: list[dict[str, Any]]) -> dict[str, str]:
     text = candidates[0]["image"]["texts"][0]["text"]
     return {"image": printable(url, 300), "text": printable(text, 200), "detail": detail}
-
-
-def pair_from_json(data: dict[str, Any]) -> Pair:
-    text = CandidateText(TextSource(data["text"]["source"]), data["text"]["text"])
-    return Pair(**{**data, "text": text, "picture": Picture(**data["picture"])})
 
 
 def unit_state(data: bytes) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,17 @@ from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
-from roibeam.pipelines.collection.choosing.aggregation import DroppedPair
-from roibeam.pipelines.collection.pair import Pair
+from roibeam.pipelines.collection.choosing.aggregation import Aggregated
 from roibeam.pipelines.collection.reasons import Reason, Step
+from roibeam.pipelines.collection.running.collection import NUM_TENTHS, Collection, KeptFigures
 from roibeam.pipelines.collection.running.part import Counts
 from roibeam.pipelines.foundation.pages.charts import Bar, bars_of_integers, histogram
 from roibeam.pipelines.foundation.pages.frame import PAGE_END, note, page_start, table, tiles
 
 REPORT_NAME = "report.html"
 PAPER_MEAN_WORDS = 13
-_KEPT_SHOWN, _DROPPED_SHOWN, _HOSTS_SHOWN = 24, 4, 30
+NUM_KEPT_SHOWN = 24
+_DROPPED_SHOWN, _HOSTS_SHOWN = 4, 30
 _THUMBNAIL_PX = 320
 _STEP_WORDS = {
     Step.PAGES: "pages read", Step.LANGUAGE: "pages in the language", Step.IMAGE: "pages with a dominant image",
@@ -37,16 +39,9 @@ _STEP_WORDS = {
 _UNFIT_TO_SHOW = frozenset({Reason.NSFW.value, Reason.ADULT_WORD.value})
 
 
-def write_report(
-    out: Path, summary: Mapping[str, Any], pages: Counts, fetch: Counts, pictures: Counts, kept: Sequence[Pair],
-    dropped: Sequence[DroppedPair],
-) -> None:  # fmt: skip
-    """Writes OUT/report.html.
-
-    Args:
-        summary: what collection.json holds.
-        pages, fetch, pictures: counts with examples.
-    """
+def write_report(out: Path, done: Collection) -> None:
+    """Writes OUT/report.html."""
+    summary, pages = done.summary(), done.pages
     parts = [
         page_start(
             out.name, f"Image-text pairs of {counted(pages.taken, 'web page')}, collected as ImageBERT's LAIT was.",
@@ -60,13 +55,18 @@ def write_report(
         *(note("Note.", text) for text in summary["notes"]),
         *_funnel(summary),
         *_text_rules(pages),
-        *_histograms(kept, pages),
-        *_kept(kept),
-        *_dropped((pages, fetch, pictures), dropped),
-        *_hosts(pages, kept),
+        *_histograms(done.figures, pages),
+        *_kept(done.figures, done.pairs.num_kept),
+        *_dropped((pages, done.fetch, done.pictures), done.pairs),
+        *_hosts(pages, done.figures),
         PAGE_END,
     ]  # fmt: skip
     write_bytes_atomically(out / REPORT_NAME, "".join(parts).encode("utf-8", "replace"))
+
+
+def largest_hosts(pages: Counts) -> list[str]:
+    """Those that the report shows, by pages."""
+    return sorted(pages.hosts, key=lambda host: (-pages.hosts[host][0], host))[:_HOSTS_SHOWN]
 
 
 _STYLE = """
@@ -103,15 +103,16 @@ def _text_rules(pages: Counts) -> Iterator[str]:
     rows = []
     for reason, count in pages.text_reasons.most_common():
         examples = pages.examples.get(reason, ())
-        shown = " · ".join(f"<bdi>{escaped(each.get('text', ''), 80)}</bdi>" for each in examples[:2])
+        shown = "<br>".join(f"<bdi>{escaped(each.get('text', ''), 80)}</bdi>" for each in examples[:2])
+        shown = f"<span>{shown}</span>"  # on a phone a cell's parts stand side by side
         rows.append((escaped(reason), f"{count:,}", "" if reason in _UNFIT_TO_SHOW else shown))
     kept = sum(pages.words.values())
     yield f"<section><h2>Candidate texts <small>{counted(kept, 'text')} passed the rules</small></h2>\n"
     yield table(("Rule against it", "Texts", "Such as"), rows, numbers=(1,)) + "</section>\n"
 
 
-def _histograms(kept: Sequence[Pair], pages: Counts) -> Iterator[str]:
-    words = Counter(len(pair.text.text.split()) for pair in kept) or pages.words
+def _histograms(figures: KeptFigures, pages: Counts) -> Iterator[str]:
+    words = figures.words or pages.words
     if not words:
         return
     yield '<section><h2>Distributions</h2>\n<div class="charts">\n<div>'
@@ -119,18 +120,17 @@ def _histograms(kept: Sequence[Pair], pages: Counts) -> Iterator[str]:
     bars = bars_of_integers(words)
     yield histogram(bars, noun="text", ticks=_ticks(bars), label="Histogram of the words of a text", title="words")
     yield "</div>\n"
-    if kept:
+    if figures.sides:
         yield "<div><h3>Shorter side of the pictures</h3>"
-        bars = bars_of_integers(Counter(min(pair.picture.width, pair.picture.height) for pair in kept))
+        bars = bars_of_integers(figures.sides)
         yield histogram(bars, noun="picture", ticks=_ticks(bars), label="Histogram of the shorter side", title="pixels")
         yield "</div>\n"
-    scores = [pair.score for pair in kept if pair.score is not None]
-    if scores:
+    if figures.tenths:
         yield "<div><h3>Semantic score of kept pairs</h3>"
-        tenths = Counter(min(int(score * 10), 9) for score in scores)
-        drawn = [Bar(at / 10, (at + 1) / 10, tenths[at], f"{at / 10:.1f} to {(at + 1) / 10:.1f}") for at in range(10)]
+        tenths = [(at / NUM_TENTHS, (at + 1) / NUM_TENTHS, figures.tenths[at]) for at in range(NUM_TENTHS)]
+        bars = [Bar(low, high, count, f"{low:.1f} to {high:.1f}") for low, high, count in tenths]
         yield histogram(
-            drawn, noun="pair", ticks=[(0.0, "0"), (0.5, "0.5"), (1.0, "1")], label="Histogram of the scores",
+            bars, noun="pair", ticks=[(0.0, "0"), (0.5, "0.5"), (1.0, "1")], label="Histogram of the scores",
             title="score, 0 to 1",
         )  # fmt: skip
         yield "</div>\n"
@@ -142,28 +142,26 @@ def _ticks(bars: Sequence[Bar]) -> list[tuple[float, str]]:
     return [(at / len(bars), f"{bars[at].low:,.0f}") for at in range(0, len(bars), every)]
 
 
-def _kept(kept: Sequence[Pair]) -> Iterator[str]:
-    if not kept:
+def _kept(figures: KeptFigures, num_kept: int) -> Iterator[str]:
+    shown = figures.examples
+    if not shown:
         return
-    step = max(len(kept) // _KEPT_SHOWN, 1)
-    shown = kept[::step][:_KEPT_SHOWN]  # in the order of ids, which is a random one
-    yield f'<section><h2>Kept pairs <small>{len(shown):,} of {len(kept):,}</small></h2>\n<div class="pairs-grid">'
+    yield f'<section><h2>Kept pairs <small>{len(shown):,} of {num_kept:,}</small></h2>\n<div class="pairs-grid">'
     for pair in shown:
         score = "" if pair.score is None else f", score {pair.score:.2f}"
         yield _figure(pair.picture.path, pair.text.text, f"{pair.text.source.value}{score}; {pair.page_url}")
     yield "</div></section>\n"
 
 
-def _dropped(counts: Sequence[Counts], dropped: Sequence[DroppedPair]) -> Iterator[str]:
+def _dropped(counts: Sequence[Counts], pairs: Aggregated) -> Iterator[str]:
     examples: dict[str, list[str]] = {}
     for each in counts:
         for reason, found in each.examples.items():
             if reason in each.reasons and reason not in _UNFIT_TO_SHOW:
                 examples.setdefault(reason, []).extend(map(_example, found))
-    for pair in dropped:
-        shown = examples.setdefault(pair.reason.value, [])
-        if len(shown) < _DROPPED_SHOWN:
-            shown.append(_figure(pair.pair.picture.path, pair.pair.text.text, pair.detail))
+    for reason, dropped in groupby(pairs.dropped(), key=lambda each: each.reason.value):
+        shown = [(each.pair.picture.path, each.pair.text.text, each.detail) for each in islice(dropped, _DROPPED_SHOWN)]
+        examples.setdefault(reason, []).extend(_figure(*each) for each in shown)
     if not examples:
         return
     yield "<section><h2>Dropped examples</h2>\n"
@@ -207,14 +205,12 @@ def _thumbnail(path: str) -> bytes | None:
     return jpeg.tobytes() if done else None
 
 
-def _hosts(pages: Counts, kept: Sequence[Pair]) -> Iterator[str]:
+def _hosts(pages: Counts, figures: KeptFigures) -> Iterator[str]:
     if not pages.hosts:
         return
-    pairs = Counter(pair.page_url.split("/")[2].partition(":")[0] for pair in kept)
-    largest = sorted(pages.hosts.items(), key=lambda item: (-item[1][0], item[0]))[:_HOSTS_SHOWN]
     rows = [
-        (f"<bdi>{escaped(host, 80)}</bdi>", f"{taken:,}", f"{with_text:,}", f"{pairs[host]:,}")
-        for host, (taken, with_text) in largest
+        (f"<bdi>{escaped(host, 80)}</bdi>", *(f"{count:,}" for count in (*pages.hosts[host], figures.hosts[host])))
+        for host in largest_hosts(pages)
     ]
     yield f"<section><h2>Hosts <small>{len(rows):,} of {len(pages.hosts):,}, by pages</small></h2>\n"
     yield table(("Host", "Pages", "With image and text", "Pairs"), rows, numbers=(1, 2, 3)) + "</section>\n"

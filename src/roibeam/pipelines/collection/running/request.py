@@ -17,6 +17,7 @@ from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.sources.download.limits import DownloadLimits
+from roibeam.pipelines.sources.download.options import DownloadOptions
 
 # What the extra `collect` brings: the module that is imported, what it is for.
 _READING = {"selectolax": "pages", "fastwarc": "WARC files", "py3langid": "languages", "wordfreq": "known words"}
@@ -37,7 +38,7 @@ class CollectRequest:
         judges_state: digest of what the judges read, see `files_state`.
         is_nsfw_checked: whether pictures are looked at for porn.
         limits: of the download; `min_side` is set by the thresholds.
-        allow_private, user_agent, retry_dead_letters: of the download.
+        allow_private, user_agent, retry_dead_letters, asks_robots_txt: of the download.
         as_json: progress as JSON lines on standard output.
     """
 
@@ -54,6 +55,7 @@ class CollectRequest:
     allow_private: tuple[str, ...] = ()
     user_agent: str | None = None
     retry_dead_letters: bool = False
+    asks_robots_txt: bool = True
     as_json: bool = False
 
     def with_judges(self, judges: Judges, state: str) -> CollectRequest:
@@ -70,6 +72,16 @@ class CollectRequest:
         sections = {each.name: getattr(plain, each.name) for each in fields(plain)}
         return replace(plain, **apply_overrides(sections, self.settings))
 
+    def download_options(self) -> DownloadOptions:
+        """
+        Raises:
+            ValueError: for an address or name that is none.
+        """
+        return DownloadOptions(
+            self.limits, self.allow_private, self.retry_dead_letters, 0, self.user_agent, self.as_json,
+            self.asks_robots_txt,
+        )  # fmt: skip
+
     def check(self) -> Thresholds:
         """
         Raises:
@@ -83,6 +95,7 @@ class CollectRequest:
             named.need("--held-out-images", folder, FOLDER)
         named.need_output_folder(self.out)
         named.look(self._check_base_url)
+        named.look(self.download_options)
         thresholds = named.look(self.thresholds)
         named.check()
         assert thresholds is not None

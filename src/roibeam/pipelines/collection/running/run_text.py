@@ -7,14 +7,14 @@ from pathlib import Path
 
 from roibeam.features.counted import byte_count, counted
 from roibeam.pipelines.collection.reading.page_units import PageUnit
-from roibeam.pipelines.collection.running.collection_run import Collection
+from roibeam.pipelines.collection.running.collection import Collection
 
 
 def summary_text(done: Collection, out: Path) -> str:
     """Counts by step and reason, and the tree that was written."""
     lines = [
-        f"{counted(len(done.kept), 'pair')} of {counted(done.pages.taken, 'page')}; "
-        f"{done.mean_words():.1f} words a text (the paper's mean is 13)",
+        f"{counted(done.pairs.num_kept, 'pair')} of {counted(done.pages.taken, 'page')}; "
+        f"{done.figures.mean_words():.1f} words a text (the paper's mean is 13)",
     ]
     for step, reasons in done.reasons().items():
         for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):

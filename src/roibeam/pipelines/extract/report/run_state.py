@@ -30,6 +30,7 @@ class FinishedShard:
     Attributes:
         num_bytes: of its data file.
         failures: dead letters by (stage, reason).
+        copied: of the records, those that an earlier attempt had.
         times: those of `seconds`, `decode_ms`, `net_ms` and `write_ms` (sums over its images) that its stats have.
     """
 
@@ -40,6 +41,7 @@ class FinishedShard:
     num_bytes: int
     failures: Counter[tuple[str, str]]
     times: dict[str, float]
+    copied: int = 0
 
     @property
     def images(self) -> int:
@@ -90,9 +92,10 @@ def _finished(manifest: ShardManifest) -> FinishedShard:
         if isinstance(value, int | float) and math.isfinite(value):
             times[name] = float(value)
     failures = Counter((letter.stage, letter.reason) for letter in manifest.dead_letters)
+    copied = manifest.stats.get("copied")
     return FinishedShard(
         manifest.shard, manifest.attempt, manifest.num_records, manifest.num_regions, manifest.data_bytes, failures,
-        times,
+        times, copied if type(copied) is int else 0,
     )  # fmt: skip
 
 

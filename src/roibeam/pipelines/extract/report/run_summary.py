@@ -99,6 +99,8 @@ def run_summary(
     new = [shard for shard in after if (shard.number, shard.attempt) not in earlier]
     seconds = end.ended - end.started
     this_run = _counts(new)
+    copied = sum(shard.copied for shard in new)  # where failed images were tried again
+    this_run |= {"images": this_run["images"] - copied, "records": this_run["records"] - copied, "copied": copied}
     rate = {"images_per_second": round(this_run["images"] / seconds, 3) if seconds > 0 else None}
     return {
         "format": SUMMARY_FORMAT, "version": SUMMARY_VERSION, "store": store, "status": end.status, "error": end.error,

@@ -13,7 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from roibeam.extraction.engine.region_iterator import extract_regions
@@ -21,6 +21,7 @@ from roibeam.extraction.engine.stage_times import StageTimes
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.record.fingerprint import merged_numerics
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary
 from roibeam.features.shard.publish import publish_shard
@@ -28,8 +29,9 @@ from roibeam.features.shard.writer import ShardWriter
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.heartbeat import Heartbeat
 from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
+from roibeam.pipelines.extract.shard.kept_records import KeptRecords, kept_records
 from roibeam.pipelines.extract.shard.running_shards import running_shard, shards_must_stop
-from roibeam.pipelines.extract.shard.store_folder import finished_manifest
+from roibeam.pipelines.extract.shard.store_folder import finished_manifest, retried_manifest
 from roibeam.pipelines.extract.shard_plan import PlannedShard, read_members
 from roibeam.pipelines.foundation.files.locations import read_image
 
@@ -52,16 +54,19 @@ class ShardMeter:
         times: of each image.
         failures: images that gave no record.
         num_regions, num_bytes: of the written records, and of their file.
+        num_copied: records that were kept of an earlier attempt; they are in no time.
     """
 
     times: StageTimes = field(default_factory=StageTimes)
     failures: list[Failure] = field(default_factory=list)
     num_regions: int = 0
     num_bytes: int = 0
+    num_copied: int = 0
 
 
 def extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter | None = None) -> ShardResult:
-    """Extracts one shard, or returns at once when it is finished.
+    """Extracts one shard, or returns at once when it is finished. Of one that was finished and whose failed images are
+    to be tried again, only those are extracted; its records are copied.
 
     Args:
         meter: gets what there is to measure; stays empty when the shard was finished.
@@ -75,7 +80,7 @@ def extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter | None
 
 
 def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> ShardResult:
-    folder = output_folder(job.store)
+    folder = output_folder(job.store, job.scratch)
     done = finished_manifest(folder, shard, job.feature_space)
     if done is not None:
         return ShardResult(shard.number, done.num_records, len(done.dead_letters), None)
@@ -89,7 +94,12 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> S
     ):
         start = time.monotonic()
         failures = meter.failures
-        summary = _write_data(job, shard, scratch, heartbeat, meter)
+        before = retried_manifest(folder, shard, job.feature_space)
+        with kept_records(folder, before) as kept:
+            summary = _write_data(job, shard, scratch, heartbeat, meter, kept)
+        if before is not None and meter.num_copied:
+            numerics = merged_numerics([before.fingerprint.numerics, fingerprint.numerics])
+            fingerprint = replace(fingerprint, numerics=numerics)
         seconds = time.monotonic() - start
         manifest = ShardManifest.from_summary(
             summary,
@@ -103,6 +113,7 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> S
                 "host": socket.gethostname(),
                 "process": os.getpid(),
                 **meter.times.summaries(),
+                **({"copied": meter.num_copied} if meter.num_copied else {}),
             },
         )
         heartbeat.uploading(manifest.num_records, failures)
@@ -134,20 +145,26 @@ def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest:
 
 
 def _write_data(
-    job: ExtractJob, shard: PlannedShard, scratch: Path, heartbeat: Heartbeat, meter: ShardMeter
+    job: ExtractJob, shard: PlannedShard, scratch: Path, heartbeat: Heartbeat, meter: ShardMeter, kept: KeptRecords
 ) -> ShardSummary:
     """Writes scratch/data.lmdb, or no file when no image gave a record; times and failed images go to `meter`."""
     failures = meter.failures
     members = read_members(output_folder(job.store), shard)
     num_records = 0
     with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, members)) as writer:
-        for outcome in extract_members(job, members, meter.times):
+        extracted = extract_members(job, [each for each in members if each.image_id not in kept], meter.times)
+        for member in members:  # in the plan's order, so that a shard is written alike, whatever is copied
+            is_kept = member.image_id in kept
+            outcome = kept.record(member.image_id) if is_kept else next(extracted)
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             else:
                 start = time.monotonic()
                 writer.put(outcome)
-                meter.times.write_ms.add(time.monotonic() - start)
+                if is_kept:
+                    meter.num_copied += 1
+                else:
+                    meter.times.write_ms.add(time.monotonic() - start)
                 num_records += 1
             heartbeat.beat(num_records, failures)
         return writer.finish() if num_records else ShardSummary()

@@ -7,21 +7,26 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_lock import LOCK_NAME
-from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.folders.local_folder import SCRATCH_PREFIX
-from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardManifest, shard_manifest_name
+from roibeam.features.folders.folder_protocol import ABANDONED_SECONDS, OutputFolder
+from roibeam.features.folders.local_folder import SCRATCH_PREFIX, LocalFolder
+from roibeam.features.shard.manifest import (
+    RETRIED_PREFIX,
+    STORE_MANIFEST_NAME,
+    ShardManifest,
+    retried_manifest_name,
+    shard_manifest_name,
+)
 from roibeam.features.shard.reader import ShardReader
 from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_plan
 
 log = logging.getLogger(__name__)
-ABANDONED_SECONDS = 24 * 3600.0
 SUMMARY_NAME = "run_summary.json"  # where the output folder was taken away in mid-run, alone in the one put there
 
 
@@ -85,6 +90,27 @@ def finished_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_s
     return _counting_manifest(folder, shard, feature_space, data, folder.num_bytes)
 
 
+def retried_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
+    """The manifest of a shard that was finished and whose failed images are to be tried again; None where there is
+    none, or where its records cannot be kept."""
+    folder = output_folder(store)
+    try:
+        data = folder.read_bytes(retried_manifest_name(shard.number))
+    except FileNotFoundError:
+        return None
+    return _counting_manifest(folder, shard, feature_space, data, folder.num_bytes)
+
+
+def _set_aside(folder: OutputFolder, shard: int) -> None:
+    """The shard is unfinished from now on; its records wait to be copied."""
+    name, aside = shard_manifest_name(shard), retried_manifest_name(shard)
+    if folder.local_path is not None:
+        os.replace(folder.local_path / name, folder.local_path / aside)
+    else:
+        folder.put_bytes(aside, folder.read_bytes(name))
+        folder.delete(name)
+
+
 def _counting_manifest(
     folder: OutputFolder,
     shard: PlannedShard,
@@ -117,8 +143,9 @@ def tidy_store(
     """Leaves the shards that count and nothing else; needs the store's lock, where there is one.
 
     Afterwards a shard manifest means a finished shard: those that are damaged, outdated or without their data are
-    removed, and with `retry_dead_letters` those that hold any. Removed too: scratch folders, data files that no
-    manifest names, files of broken-off atomic writes. For a store at a URL, see `tidy_objects`.
+    removed, and with `retry_dead_letters` those that hold any are set aside (`retried_manifest`). Removed too: scratch
+    folders, data files that no manifest names, files of broken-off atomic writes. For a store at a URL, see
+    `tidy_objects`.
     """
     folder = output_folder(store)
     if folder.local_path is None:
@@ -140,10 +167,19 @@ def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead
         manifest = finished_manifest(store, shard, feature_space)
         if manifest is not None and not _index_is_sound(store, manifest):
             manifest = None
-        if manifest is None or (retry_dead_letters and manifest.dead_letters):
+        if manifest is None:
             (store / shard_manifest_name(shard.number)).unlink(missing_ok=True)
+        elif retry_dead_letters and manifest.dead_letters:
+            _set_aside(LocalFolder(store), shard.number)
         else:
             named.add(manifest.data_file)
+            (store / retried_manifest_name(shard.number)).unlink(missing_ok=True)
+            continue
+        waiting = retried_manifest(store, shard, feature_space)
+        if waiting is None:
+            (store / retried_manifest_name(shard.number)).unlink(missing_ok=True)
+        else:
+            named.add(waiting.data_file)
     for path in store.iterdir():
         of_no_shard = path.match("part-*.lmdb") and path.name not in named
         if of_no_shard or _is_temporary(path.name):
@@ -179,15 +215,18 @@ def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *,
         manifest = None
         if data is not None:
             manifest = _counting_manifest(folder, shards[name], feature_space, data, sizes.get)
-        if manifest is None or (retry_dead_letters and manifest.dead_letters):
+        if manifest is None:
             folder.delete(name)
+        elif retry_dead_letters and manifest.dead_letters:
+            _set_aside(folder, manifest.shard)
         else:
             data_files[manifest.shard] = manifest.data_file
+    kept = _tidy_retried(folder, plan, feature_space, finished=data_files)
     removed = [name for name in there if name.startswith(REMOTE_PREFIX)]  # a living attempt soon puts its own again
     now = time.time()
     for name, facts in there.items():
         found = re.fullmatch(r"part-(\d{5,})\.[A-Za-z0-9_-]+\.lmdb", name)
-        if found is None or name == data_files.get(number := int(found[1])):
+        if found is None or name in kept or name == data_files.get(number := int(found[1])):
             continue
         if number in data_files or 0 < facts.written_at < now - ABANDONED_SECONDS:
             removed.append(name)
@@ -196,3 +235,21 @@ def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *,
     left = [name for name in removed if name.endswith(".lmdb")]
     if left:
         log.info("%s: removed what a stopped run left: %s", folder, ", ".join(sorted(left)[:5]))
+
+
+def _tidy_retried(
+    folder: OutputFolder, plan: Plan | None, feature_space: str, *, finished: Collection[int]
+) -> set[str | None]:
+    """Removes what was set aside and is not needed any more; the data files that wait to be copied."""
+    kept = set()
+    there = folder.listing(RETRIED_PREFIX)
+    for shard in plan.shards if plan and there else ():
+        name = retried_manifest_name(shard.number)
+        if name not in there:
+            continue
+        waiting = None if shard.number in finished else retried_manifest(folder, shard, feature_space)
+        if waiting is None:
+            folder.delete(name)
+        else:
+            kept.add(waiting.data_file)
+    return kept

@@ -23,6 +23,8 @@ _ELLIPSIS, _DIGEST_LETTERS = "...", 16
 def with_usable_name(image: ImageRef) -> ImageRef:
     """The image as it is, or one with an id that can be planned, which gives a dead letter when it is read."""
     location = image.location
+    if image.image_id.isascii() and location.isascii() and len(image.image_id) <= MAX_IMAGE_ID_BYTES:
+        return image
     if not (is_utf8(image.image_id) and is_utf8(location)):
         location = _NOT_UTF8 + escaped_name(location)
         image = replace(image, image_id=escaped_name(image.image_id))

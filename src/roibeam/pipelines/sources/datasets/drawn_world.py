@@ -25,6 +25,8 @@ def world_of(place: str) -> Path | None:
 
 def is_contact_sheet(path: str) -> bool:
     """Whether a file is the overview that a toy world has of its pictures, and so no picture of it."""
+    if not path.endswith(CONTACT_SHEET_NAME):  # of millions of files none; taking a path apart takes longer
+        return False
     folder, name = os.path.split(path)
     return name == CONTACT_SHEET_NAME and _is_world(Path(folder))
 

@@ -46,8 +46,9 @@ class Listing(ABC):
 
     def images(self, *, id_rule: str = "no-extension") -> Iterator[ImageRef]:
         self.num_other_files = 0
+        root = self.root.rstrip("/")
         for path in self.paths():
-            place = f"{self.root.rstrip('/')}/{path}"
+            place = f"{root}/{path}"
             if os.path.splitext(path)[1].lower() not in IMAGE_EXTENSIONS:
                 self.num_other_files += 1
             elif not is_contact_sheet(place):
@@ -163,6 +164,9 @@ def _files(root: str, below: str, parts: list[str], links: set[str]) -> Iterator
     Not glob.glob: its "**" follows links, so that two links up in one folder keep it busy for ever.
     """
     part, rest = parts[0], parts[1:]
+    if part == "**" and not rest:
+        yield from _all_files(root, below, links)
+        return
     if part == "**":
         yield from _files(root, below, rest or ["*"], links)  # it also stands for no folder at all
     matches = re.compile(fnmatch.translate(part)).match
@@ -177,6 +181,23 @@ def _files(root: str, below: str, parts: list[str], links: set[str]) -> Iterator
             yield from _files(root, path + "/", parts_inside, links)
         elif kind == "link to a folder" and parts_inside:
             links.add(path)
+
+
+def _all_files(root: str, below: str, links: set[str]) -> Iterator[str]:
+    """As `_files` with "**" alone, in the same order, with one look at each folder and no pattern."""
+    folders = []
+    for entry in _entries(os.path.join(root, below)):
+        if entry.name.startswith("."):
+            continue
+        path, kind = below + entry.name, _kind(entry)
+        if kind == "file":
+            yield path
+        elif kind == "folder":
+            folders.append(path + "/")
+        elif kind == "link to a folder":
+            links.add(path)
+    for folder in folders:
+        yield from _all_files(root, folder, links)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

@@ -8,7 +8,6 @@ import resource
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from roibeam.pipelines.sources.download.fetcher import open_fetcher
 from roibeam.pipelines.sources.download.image_files import ImageFiles, StoredImage
 from roibeam.pipelines.sources.download.journal import JOURNAL_NAME, FailedRow, Journal, Outcome
 from roibeam.pipelines.sources.download.limits import DownloadLimits
+from roibeam.pipelines.sources.download.options import DownloadOptions
 from roibeam.pipelines.sources.download.outage import OutageWatch
 from roibeam.pipelines.sources.download.outputs import SUMMARY_NAME, Coverage, remove_unfinished, write_outputs
 from roibeam.pipelines.sources.download.row_download import RowDownload
@@ -34,27 +34,6 @@ _ROWS_PER_CONNECTION = 16  # rows that wait for a turn or the next attempt keep 
 _CHECK_THREADS = 2
 _NAME_THREADS = 32  # a name server that does not answer holds a thread for half a minute
 _FLUSH_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class DownloadOptions:
-    """How to download.
-
-    Attributes:
-        limits: see there.
-        allow_private: networks that may be connected to although they are not public.
-        retry_dead_letters: try the URLs again that failed in earlier runs.
-        seed: of the waits between attempts.
-        user_agent: what we call ourselves; None means roibeam and its version.
-        as_json: progress as JSON lines on standard output.
-    """
-
-    limits: DownloadLimits = field(default_factory=DownloadLimits)
-    allow_private: tuple[str, ...] = ()
-    retry_dead_letters: bool = False
-    seed: int = 0
-    user_agent: str | None = None
-    as_json: bool = False
 
 
 def run_download(
@@ -68,7 +47,7 @@ def run_download(
         ValueError: if `rows` is no list, or `out` holds something else.
         LocalFaultError: a fault of this machine; what is done is kept.
     """
-    rule = AddressRule(options.allow_private)
+    rule = options.address_rule()
     url_list = UrlList(rows)
     _check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -126,7 +105,10 @@ class _Run:
         rows = self._open_rows()
         try:
             with ThreadPoolExecutor(_CHECK_THREADS, "check") as checks, ThreadPoolExecutor(1, "journal") as writer:
-                async with open_fetcher(limits, self._rule, user_agent=agent, resolver=self._resolver) as fetcher:
+                async with open_fetcher(
+                    limits, self._rule, user_agent=agent, asks_robots_txt=self._options.asks_robots_txt,
+                    resolver=self._resolver,
+                ) as fetcher:  # fmt: skip
                     download = RowDownload(fetcher, self._files, limits, checks=checks, seed=self._options.seed)
                     async with asyncio.TaskGroup() as group:
                         flusher = group.create_task(self._flush_now_and_then(writer))

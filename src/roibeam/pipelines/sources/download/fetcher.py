@@ -7,11 +7,12 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from io import FileIO
+from typing import TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -25,8 +26,10 @@ from roibeam.pipelines.sources.download.failures import DownloadError, LocalFaul
 from roibeam.pipelines.sources.download.host_gates import HostGates
 from roibeam.pipelines.sources.download.limits import DownloadLimits
 from roibeam.pipelines.sources.download.opt_out import refusal
+from roibeam.pipelines.sources.download.robots_txt import MAX_ROBOTS_BYTES, RobotsTxt
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -38,10 +41,16 @@ _SENDABLE = "%:/?#[]@!$&'()*+,;="  # in a URL, RFC 3986, beside letters and digi
 
 @asynccontextmanager
 async def open_fetcher(
-    limits: DownloadLimits, rule: AddressRule, *, user_agent: str, resolver: AbstractResolver | None = None
+    limits: DownloadLimits,
+    rule: AddressRule,
+    *,
+    user_agent: str,
+    asks_robots_txt: bool = False,
+    resolver: AbstractResolver | None = None,
 ) -> AsyncIterator[Fetcher]:
     """
     Args:
+        asks_robots_txt: whether each host's robots.txt is asked before its images.
         resolver: of host names; None means the system's.
     """
     connector = aiohttp.TCPConnector(
@@ -62,16 +71,17 @@ async def open_fetcher(
         ),
     )
     async with session:
-        yield Fetcher(session, limits)
+        yield Fetcher(session, limits, asks_robots_txt=asks_robots_txt)
 
 
 class Fetcher:
     """Fetches through one pool of connections, in turns at each host."""
 
-    def __init__(self, session: aiohttp.ClientSession, limits: DownloadLimits) -> None:
+    def __init__(self, session: aiohttp.ClientSession, limits: DownloadLimits, *, asks_robots_txt: bool) -> None:
         self._session, self._limits = session, limits
         self._gates = HostGates(limits.per_host)
         self._places = asyncio.Semaphore(limits.connections)
+        self._robots = RobotsTxt(self._robots_text) if asks_robots_txt else None
 
     async def fetch(self, address: str, open_file: Callable[[], FileIO]) -> int:
         """Writes the body of the image at `address` into a file.
@@ -84,14 +94,31 @@ class Fetcher:
             DownloadError: why there is none.
             LocalFaultError: if this machine is to blame.
         """
-        url = _parse(address)
+
+        async def read(answer: aiohttp.ClientResponse, url: URL) -> Body | URL:
+            return await self._read(answer, url, open_file)
+
+        return (await self._follow(_parse(address), read, self._robots)).num_bytes
+
+    async def _follow(
+        self, url: URL, read: Callable[[aiohttp.ClientResponse, URL], Awaitable[T | URL]], robots: RobotsTxt | None
+    ) -> T:
+        """What `read` makes of the answer that the redirects end at.
+
+        Args:
+            read: gives what it read, or where else to look.
+            robots: is asked before each request.
+        """
         seen = {url}
         while True:
+            if robots is not None:
+                await robots.check(url)
             # Waiting for a turn costs no connection and counts for no time limit.
             async with self._gates.turn(url.host or ""), self._places:
-                body, url = await self._request(url, open_file)
-            if body is not None:
-                return body.num_bytes
+                found = await self._request(url, read)
+            if not isinstance(found, URL):
+                return found
+            url = found
             if url in seen:
                 raise DownloadError("fetch", "redirect loop", f"back to {_shown(url)}")
             if len(seen) > self._limits.max_redirects:
@@ -99,26 +126,24 @@ class Fetcher:
                 raise DownloadError("fetch", "too many redirects", f"over the limit of {limit}, next to {_shown(url)}")
             seen.add(url)
 
-    async def _request(self, url: URL, open_file: Callable[[], FileIO]) -> tuple[Body | None, URL]:
-        """The body, or None and where else to look."""
+    async def _request(self, url: URL, read: Callable[[aiohttp.ClientResponse, URL], Awaitable[T]]) -> T:
         try:
             async with (
                 asyncio.timeout(self._limits.total_seconds),
                 self._session.get(url, allow_redirects=False) as answer,
             ):
-                return await self._read(answer, url, open_file)
+                return await read(answer, url)
         except (DownloadError, LocalFaultError):
             raise
         except Exception as error:  # a client's assertions fail too when a server breaks off at the wrong moment
             raise _failure_of(error, url) from error
 
-    async def _read(
-        self, answer: aiohttp.ClientResponse, url: URL, open_file: Callable[[], FileIO]
-    ) -> tuple[Body | None, URL]:
+    async def _read(self, answer: aiohttp.ClientResponse, url: URL, open_file: Callable[[], FileIO]) -> Body | URL:
+        """The body of an image, or where else to look."""
         if directive := refusal(answer.headers.getall("X-Robots-Tag", ())):
             raise DownloadError("fetch", "opted out", f"X-Robots-Tag: {directive}")
         if answer.status in _REDIRECTS and "Location" in answer.headers:
-            return None, _parse(answer.headers["Location"], base=url)
+            return _parse(answer.headers["Location"], base=url)
         if answer.status != 200:
             raise self._refused(answer, url)
         if (answer.content_length or 0) > self._limits.max_bytes:
@@ -131,7 +156,26 @@ class Fetcher:
             async for piece in answer.content.iter_chunked(_PIECE_BYTES):
                 body.add(piece)
         body.finish()
-        return body, url
+        return body
+
+    async def _robots_text(self, url: URL) -> str:
+        """The text of a robots.txt, cut where it is too long; "" where there is none."""
+
+        async def read(answer: aiohttp.ClientResponse, url: URL) -> str | URL:
+            if answer.status in _REDIRECTS and "Location" in answer.headers:
+                return _parse(answer.headers["Location"], base=url)
+            if 400 <= answer.status < 500 and answer.status not in _MAY_PASS:
+                return ""
+            if answer.status != 200:
+                raise self._refused(answer, url)
+            data = b""
+            async for piece in answer.content.iter_chunked(_PIECE_BYTES):
+                data += piece
+                if len(data) >= MAX_ROBOTS_BYTES:
+                    break
+            return data[:MAX_ROBOTS_BYTES].decode("utf-8-sig", "replace")
+
+        return await self._follow(url, read, None)
 
     def _refused(self, answer: aiohttp.ClientResponse, url: URL) -> DownloadError:
         """The failure of an answer without an image; the host has its pause when it asks for one within the limit."""

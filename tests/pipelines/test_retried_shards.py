@@ -1,0 +1,147 @@
+"""`extract --retry-dead-letters`: only failed images are computed, the other records are kept, through kills too."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forks import KILLED, in_a_fork
+from object_store import URL, ObjectStore, register
+from tiny_commands import digest
+
+from roibeam.features.folders import object_folder
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
+from roibeam.pipelines.toyworld.draw import draw_samples
+
+Cli = Callable[..., Any]
+BROKEN = ("sample_00001", "sample_00004")  # of two of the three shards
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    draw_samples(tmp_path / "samples", count=9)
+    folder = tmp_path / "samples" / "images"
+    for name in BROKEN:
+        (folder / f"{name}.jpg").rename(tmp_path / f"{name}.jpg")
+        (folder / f"{name}.jpg").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture
+def extract(roibeam: Cli, photos: Path, tiny_network: tuple[str, ...]) -> Cli:
+    return lambda store, *options: roibeam(
+        "extract", photos, store, *tiny_network, "--threads", 1, "--shard-size", 3, "--max-failures", 1, *options
+    )
+
+
+@pytest.fixture(params=["disk", "URL"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, Path]]:
+    """How the command names the store, and the folder that it is in."""
+    register()
+    monkeypatch.setattr(object_folder, "WAIT_SECONDS", (0.0, 0.0, 0.0))
+    store = tmp_path / "store"
+    yield (f"{URL}{store}" if request.param == "URL" else str(store)), store
+    ObjectStore.mend()
+
+
+def mend(photos: Path, *names: str) -> None:
+    for name in names:
+        shutil.copy(photos.parents[1] / f"{name}.jpg", photos / f"{name}.jpg")
+
+
+def this_run(store: Path) -> tuple[int, int, int]:
+    """Images that the last run extracted, records that it copied, and shards that it wrote."""
+    told = json.loads((store / "run_summary.json").read_bytes())["this_run"]
+    return told["images"], told["copied"], told["shards"]
+
+
+def check_whole(store: Path, wanted: str) -> None:
+    assert verify_store(store, deep=True) == [] and digest(store) == wanted
+    assert len(list(store.glob("*.lmdb"))) == 3 and not list(store.glob("retried-*"))
+
+
+def test_only_failed_images_are_computed(
+    extract: Cli, photos: Path, place: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, store = place
+    assert extract(url).code == 0
+    whole_shard = next(store.glob("part-00002.*.lmdb"))
+    mend(photos, BROKEN[0])
+    done = extract(url, "--retry-dead-letters")
+    assert done.code == 0 and "2 images extracted" in done.out and this_run(store) == (2, 4, 2)
+    again = extract(url)
+    assert "nothing to do" in again.out and this_run(store) == (0, 0, 0)
+
+    # A record that is damaged meanwhile is none to copy.
+    mend(photos, BROKEN[1])
+    path = next(store.glob("part-00001.*.lmdb"))
+    data = bytearray(path.read_bytes())
+    with FeatureStore(store) as opened:
+        data[data.index(opened["sample_00003"].features.tobytes()) + 5] ^= 1
+    path.write_bytes(data)
+    done = extract(url, "--retry-dead-letters")
+    assert done.code == 0 and this_run(store) == (2, 1, 1) and "'sample_00003': " in done.err
+    assert whole_shard.exists()
+    assert extract(tmp_path / "fresh").code == 0
+    check_whole(store, digest(tmp_path / "fresh"))
+    for name in ("part-00000.json", "part-00001.json"):  # as one process computed them all
+        own, fresh = (json.loads((folder / name).read_bytes()) for folder in (store, tmp_path / "fresh"))
+        assert own["fingerprint"] == fresh["fingerprint"] and own["content_digest"] == fresh["content_digest"]
+
+
+def test_a_run_that_was_killed_keeps_the_records(
+    extract: Cli, photos: Path, place: tuple[str, Path], tmp_path: Path
+) -> None:
+    """Between the moment a shard counts as unfinished and its new manifest; the rerun needs no option."""
+    url, store = place
+    assert extract(url).code == 0
+    mend(photos, *BROKEN)
+
+    def dies() -> None:
+        from roibeam.pipelines.extract import extraction_run
+
+        extraction_run.run_extraction = lambda *_, **__: os._exit(KILLED)
+        extract(url, "--retry-dead-letters")
+
+    assert in_a_fork(dies, tmp_path)[0] == KILLED
+    assert len(list(store.glob("retried-*.json"))) == 2 and len(list(store.glob("part-*.json"))) == 1
+    assert {problem.file for problem in verify_store(store) if not problem.leftover} == {
+        "part-00000.json", "part-00001.json"
+    }  # fmt: skip
+    assert all(not problem.file.endswith(".lmdb") for problem in verify_store(store))
+    assert extract(url).code == 0 and this_run(store) == (2, 4, 2)
+    assert extract(tmp_path / "fresh").code == 0
+    check_whole(store, digest(tmp_path / "fresh"))
+
+
+@pytest.mark.slow
+@pytest.mark.soak(cases=True)
+@pytest.mark.parametrize("share", range(8))
+def test_killed_at_any_file_operation(extract: Cli, photos: Path, tmp_path: Path, share: int) -> None:
+    store, before = tmp_path / "store", tmp_path / "before"
+    assert extract(before).code == 0
+    mend(photos, *BROKEN)
+    assert extract(tmp_path / "fresh").code == 0
+    wanted = digest(tmp_path / "fresh")
+
+    def retry() -> None:
+        assert extract(store, "--retry-dead-letters").code == 0
+
+    shutil.copytree(before, store)
+    _, steps = in_a_fork(retry, store)
+    for kill_at in range(1 + share, len(steps) + 1, 8):
+        shutil.rmtree(store)
+        shutil.copytree(before, store)
+        assert in_a_fork(retry, store, kill_at)[0] == KILLED, steps[kill_at - 1]
+        rerun = extract(store, "--retry-dead-letters")
+        assert rerun.code == 0, (steps[kill_at - 1], rerun.err)
+        assert this_run(store)[0] <= 2, steps[kill_at - 1]
+        check_whole(store, wanted)
