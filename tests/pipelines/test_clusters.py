@@ -1,4 +1,4 @@
-"""`--runner flink` and `--runner spark` on real ones: a leader, two that compute, a worker pool; processes are killed."""
+"""`--runner flink` and `spark` on real ones: a leader, two that compute, a worker pool; processes are killed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from roibeam.near_names import near_names
 from roibeam.pipelines.extract.runners.engines.flink_job import task_slots
 from roibeam.pipelines.extract.runners.engines.flink_packages import FLINK_VERSION
 from roibeam.pipelines.extract.runners.engines.job_server import check_job_server
-from roibeam.pipelines.extract.runners.engines.spark_master import check_master, spark_tasks
+from roibeam.pipelines.extract.runners.engines.spark_master import SPARK_OPTIONS, check_master, spark_tasks
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, environment_config, read_token
 
 log = logging.getLogger(__name__)
@@ -151,12 +151,12 @@ _POOLED = [
     *_EXTERNAL,
     f"--environment_config={WORKER_POOL}",
     "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager or executor
-    "--environment_cache_millis=60000",  # it stays between the stages of the job
 ]
 
 
 def _flink(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    return [f"--flink_version={FLINK_VERSION}", *_POOLED]
+    # The process stays between the stages of the job.
+    return [f"--flink_version={FLINK_VERSION}", *_POOLED, "--environment_cache_millis=60000"]
 
 
 def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
@@ -209,7 +209,7 @@ def _slots(master: str) -> int:
 
 
 def _spark(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    return list(_POOLED)
+    return [*_POOLED, *SPARK_OPTIONS]
 
 
 def _dataflow(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
