@@ -17,7 +17,7 @@ from roibeam.pipelines.extract.runners.engines.small_cluster import POOL, SmallC
 from roibeam.pipelines.extract.runners.engines.spark_cluster import SparkCluster
 
 RUN_SECONDS = 1200
-FIRST, GAP = 4, 4  # finished shards before a kill: what it interrupted is done again before the next one
+FIRST, GAP = 4, 3  # finished shards before a kill, and between two
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class KilledRun:
         attempts: names of the attempts seen, by shard.
         kills: kind and name of what was killed, and how many shards were finished then.
         before: files of shards that were finished at the first kill.
-        num_workers: Python workers that were there then.
+        num_workers: most Python workers at once, before the first kill.
     """
 
     code: int = -1
@@ -51,9 +51,11 @@ class KilledRun:
 
 
 def seeded_kills(count: int, num_shards: int, seed: str) -> list[Kill]:
-    """A third of them, one at least, of managers, the others of workers; at seeded numbers of finished shards."""
+    """A third of them, one at least, of managers, the others of workers; at seeded numbers of finished shards, all in
+    the first three quarters: at the end of a job there may be nothing in work to be killed.
+    """
     rng = random.Random(seed)
-    places = sorted(rng.sample(range(FIRST, num_shards - GAP, GAP), count))
+    places = sorted(rng.sample(range(FIRST, num_shards * 3 // 4, GAP), count))
     kinds = ["manager"] * max(1, count // 3)
     kinds += ["worker"] * (count - len(kinds))
     rng.shuffle(kinds)
@@ -61,7 +63,7 @@ def seeded_kills(count: int, num_shards: int, seed: str) -> list[Kill]:
 
 
 def run_with_kills(command: Sequence[str], out: Path, cluster: SmallCluster, kills: Sequence[Kill]) -> KilledRun:
-    """Runs the command to its end; each kill waits until two shards are in work, and takes one process or the other."""
+    """Runs the command to its end; each kill waits until a shard is in work, and takes one process or the other."""
     found, left, rng = KilledRun(), list(kills), random.Random(len(kills))
     errors = out.with_suffix(".errors")
     with errors.open("w") as file:
@@ -74,10 +76,11 @@ def run_with_kills(command: Sequence[str], out: Path, cluster: SmallCluster, kil
                 for attempt, shard in in_work.items():
                     found.attempts.setdefault(shard, set()).add(attempt)
                 finished = sorted(out.glob("part-*.json"))
-                if left and len(in_work) == 2 and len(finished) >= left[0].at:
+                if not found.kills:
+                    found.num_workers = max(found.num_workers, len(python_workers(cluster)))
+                if left and in_work and len(finished) >= left[0].at:
                     if not found.kills:
                         found.before = {path: path.read_bytes() for path in finished}
-                        found.num_workers = len(python_workers(cluster))
                     if name := _kill_one(cluster, left[0].kind, rng):
                         found.kills.append((left.pop(0).kind, name, len(finished)))
                 time.sleep(0.02)

@@ -24,9 +24,13 @@ Cli = Callable[..., Any]
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 ROIBEAM = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()"]
 ENGINES = {"flink": FlinkCluster, "spark": SparkCluster}
-# Parallelism 2 on 2 x 2 slots: a task on each TaskManager, and slots left for when one dies. Spark has 2 x 1 cores.
-MORE_OPTIONS = {"flink": ["--parallelism=2"], "spark": []}
-SHARD_SIZE, NUM_SHARDS = 25, 64
+MORE_OPTIONS = {
+    # On 2 x 2 slots: a task on each TaskManager, and slots left for when one dies.
+    "flink": ["--parallelism=2"],
+    # Tasks of four shards in place of one: a task starts a worker, which takes longer than these small shards.
+    "spark": ["--job_server_jvm_properties=-Dspark.default.parallelism=16"],
+}
+SHARD_SIZE, NUM_SHARDS = 20, 64
 NUM_IMAGES = SHARD_SIZE * NUM_SHARDS
 RUN_SECONDS = 600
 

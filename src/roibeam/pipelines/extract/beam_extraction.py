@@ -107,7 +107,7 @@ def extraction_pipeline(
     pipeline = beam.Pipeline(runner=runner, options=options)
     _ = (
         pipeline
-        | "Shards" >> beam.Create(list(shards))
+        | "Shards" >> beam.Create(list(shards), reshuffle=False)  # else they are spread twice
         | "Spread" >> beam.Reshuffle()
         | "Extract" >> beam.ParDo(ExtractShards(job))
         | "Gather" >> beam.combiners.ToList()

@@ -96,7 +96,7 @@ def _pipeline(
     pipeline = beam.Pipeline(runner=runner, options=options)
     _ = (
         pipeline
-        | "Units" >> beam.Create(list(units))
+        | "Units" >> beam.Create(list(units), reshuffle=False)  # else they are spread twice
         | "Spread" >> beam.Reshuffle()
         | "Do" >> beam.ParDo(DoUnits(job))
         | "Count" >> beam.CombineGlobally(sum).without_defaults()
