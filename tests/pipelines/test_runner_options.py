@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,36 @@ def test_workers_import_the_pipeline_that_their_pool_names(capfd: pytest.Capture
         )
         assert told.wait(60) and died[0].startswith("worker process ")
     assert "No module named 'roibeam.no_such_pipeline'" in capfd.readouterr().err
+
+
+class OneInstruction(beam_fn_api_pb2_grpc.BeamFnControlServicer):
+    """A runner's control service, which has work for whoever connects; `hung_up` tells how often they hung up."""
+
+    def __init__(self) -> None:
+        self.connected: list[str] = []
+        self.hung_up = threading.Semaphore(0)
+
+    def Control(self, responses: Any, context: grpc.ServicerContext) -> Iterator[beam_fn_api_pb2.InstructionRequest]:
+        self.connected.append(dict(context.invocation_metadata())["worker_id"])
+        context.add_callback(self.hung_up.release)
+        yield beam_fn_api_pb2.InstructionRequest(instruction_id="1")
+        next(responses, None)
+
+
+def test_a_runner_is_told_of_a_worker_that_died_before_it_connected(capfd: pytest.CaptureFixture[str]) -> None:
+    """Beam's Java runners would wait for it for ever: seen on Spark, where a job stood still."""
+    runner, server = OneInstruction(), grpc.server(ThreadPoolExecutor(2))
+    beam_fn_api_pb2_grpc.add_BeamFnControlServicer_to_server(runner, server)
+    here = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{server.add_insecure_port('localhost:0')}")
+    server.start()
+    with WorkerPool("roibeam.no_such_pipeline") as pool, grpc.insecure_channel(pool.address) as channel:
+        beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StartWorker(
+            beam_fn_api_pb2.StartWorkerRequest(worker_id="7-1", control_endpoint=here, provision_endpoint=here)
+        )
+        assert runner.hung_up.acquire(timeout=60)
+    assert runner.connected == ["7-1"]
+    server.stop(grace=None).wait()
+    assert "No module named" in capfd.readouterr().err
 
 
 TOKEN = "a-token-of-more-than-16-letters"

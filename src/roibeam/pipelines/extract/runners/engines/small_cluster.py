@@ -136,6 +136,8 @@ class SmallCluster(ABC):
         """
         if any(self.is_alive(name) for name in self.pids_if_any()):
             raise ValueError(f"a cluster of {self.folder} is running; stop it first")
+        self.run.mkdir(parents=True, exist_ok=True)
+        self.run.chmod(0o700)  # Beam writes the token of the pool into the engine's logs
         for name in ("conf", "log", "tmp"):
             (self.run / name).mkdir(parents=True, exist_ok=True)
         (self.run / "conf" / "log4j.properties").write_text(LOG4J, encoding="utf-8")
