@@ -155,6 +155,22 @@ def test_the_dataflow_runner_makes_a_job_of_it() -> None:
     assert container.container_image == "repo/roibeam:1"
 
 
+def test_a_template_for_dataflow_is_written_without_google(tmp_path: Path) -> None:
+    """All that Beam does before it sends a job: the pipeline and the job's description, here into a folder."""
+    pytest.importorskip("google.cloud.dataflow", reason="needs apache-beam[gcp]")
+    from apache_beam.runners.dataflow.internal import apiclient
+
+    made = pipeline(pipeline_options("dataflow", [*CLOUD, "--dry_run=True", "--no_auth"], device="cuda")).run().job
+    google = made.options.view_as(GoogleCloudOptions)  # a folder is no bucket, and would be refused before
+    google.staging_location, google.template_location = str(tmp_path), str(tmp_path / "template.json")
+    assert apiclient.DataflowApplicationClient(made.options).create_job(made) is None  # nothing was sent
+    template = json.loads((tmp_path / "template.json").read_text())
+    (pool,) = template["environment"]["workerPools"]
+    assert (pool["machineType"], pool["workerHarnessContainerImage"]) == ("g2-standard-8", "repo/roibeam:1")
+    staged = beam_runner_api_pb2.Pipeline.FromString((tmp_path / "pipeline.pb").read_bytes())
+    assert any(one.unique_name == "Extract" for one in staged.components.transforms.values())
+
+
 def test_what_workers_get_is_small() -> None:
     assert len(pickle.dumps(job())) < 20_000
 
