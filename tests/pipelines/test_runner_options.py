@@ -311,33 +311,56 @@ def test_workers_import_the_pipeline_that_their_pool_names(capfd: pytest.Capture
     assert "No module named 'roibeam.no_such_pipeline'" in capfd.readouterr().err
 
 
-class OneInstruction(beam_fn_api_pb2_grpc.BeamFnControlServicer):
-    """A runner's control service, which has work for whoever connects; `hung_up` tells how often they hung up."""
+class OneBundle(beam_fn_api_pb2_grpc.BeamFnControlServicer, beam_fn_api_pb2_grpc.BeamFnDataServicer):
+    """A runner with work for a worker, which it waits for as Beam's Java runners do."""
 
     def __init__(self) -> None:
-        self.connected: list[str] = []
+        self.connected: list[tuple[str, str]] = []
         self.hung_up = threading.Semaphore(0)
+        self.server = grpc.server(ThreadPoolExecutor(4))
+        beam_fn_api_pb2_grpc.add_BeamFnControlServicer_to_server(self, self.server)
+        beam_fn_api_pb2_grpc.add_BeamFnDataServicer_to_server(self, self.server)
+        self.here = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{self.server.add_insecure_port('localhost:0')}")
+
+    def _connect(self, what: str, context: grpc.ServicerContext) -> None:
+        self.connected.append((what, dict(context.invocation_metadata())["worker_id"]))
+        context.add_callback(self.hung_up.release)
 
     def Control(self, responses: Any, context: grpc.ServicerContext) -> Iterator[beam_fn_api_pb2.InstructionRequest]:
-        self.connected.append(dict(context.invocation_metadata())["worker_id"])
-        context.add_callback(self.hung_up.release)
-        yield beam_fn_api_pb2.InstructionRequest(instruction_id="1")
+        self._connect("control", context)
+        work = beam_fn_api_pb2.ProcessBundleRequest(process_bundle_descriptor_id="stage")
+        yield beam_fn_api_pb2.InstructionRequest(instruction_id="1", process_bundle=work)
+        next(responses, None)
+
+    def GetProcessBundleDescriptor(
+        self, request: beam_fn_api_pb2.GetProcessBundleDescriptorRequest, context: grpc.ServicerContext
+    ) -> beam_fn_api_pb2.ProcessBundleDescriptor:
+        assert request.process_bundle_descriptor_id == "stage"
+        port = beam_fn_api_pb2.RemoteGrpcPort(api_service_descriptor=self.here).SerializeToString()
+        source = beam_runner_api_pb2.FunctionSpec(urn="beam:runner:source:v1", payload=port)
+        return beam_fn_api_pb2.ProcessBundleDescriptor(
+            transforms={"a": beam_runner_api_pb2.PTransform(), "b": beam_runner_api_pb2.PTransform(spec=source)}
+        )
+
+    def Data(self, responses: Any, context: grpc.ServicerContext) -> Iterator[beam_fn_api_pb2.Elements]:
+        self._connect("data", context)
+        yield beam_fn_api_pb2.Elements()
         next(responses, None)
 
 
 def test_a_runner_is_told_of_a_worker_that_died_before_it_connected(capfd: pytest.CaptureFixture[str]) -> None:
     """Beam's Java runners would wait for it for ever: seen on Spark, where a job stood still."""
-    runner, server = OneInstruction(), grpc.server(ThreadPoolExecutor(2))
-    beam_fn_api_pb2_grpc.add_BeamFnControlServicer_to_server(runner, server)
-    here = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{server.add_insecure_port('localhost:0')}")
-    server.start()
+    runner = OneBundle()
+    runner.server.start()
     with WorkerPool("roibeam.no_such_pipeline") as pool, grpc.insecure_channel(pool.address) as channel:
         beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StartWorker(
-            beam_fn_api_pb2.StartWorkerRequest(worker_id="7-1", control_endpoint=here, provision_endpoint=here)
+            beam_fn_api_pb2.StartWorkerRequest(
+                worker_id="7-1", control_endpoint=runner.here, provision_endpoint=runner.here
+            )
         )
-        assert runner.hung_up.acquire(timeout=60)
-    assert runner.connected == ["7-1"]
-    server.stop(grace=None).wait()
+        assert runner.hung_up.acquire(timeout=30) and runner.hung_up.acquire(timeout=30)
+    assert runner.connected == [("control", "7-1"), ("data", "7-1")]
+    runner.server.stop(grace=None).wait()
     assert "No module named" in capfd.readouterr().err
 
 
