@@ -151,12 +151,14 @@ _POOLED = [
     *_EXTERNAL,
     f"--environment_config={WORKER_POOL}",
     "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager or executor
+    # It ends with the tasks that share it. Beam would keep one that has died as long as a living one, and each retry of
+    # the job would meet it and fail at once, until no try is left.
+    "--environment_cache_millis=0",
 ]
 
 
 def _flink(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    # The process stays between the stages of the job.
-    return [f"--flink_version={FLINK_VERSION}", *_POOLED, "--environment_cache_millis=60000"]
+    return [f"--flink_version={FLINK_VERSION}", *_POOLED]
 
 
 def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
