@@ -151,14 +151,13 @@ _POOLED = [
     *_EXTERNAL,
     f"--environment_config={WORKER_POOL}",
     "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager or executor
-    # It ends with the tasks that share it. Beam would keep one that has died as long as a living one, and each retry of
-    # the job would meet it and fail at once, until no try is left.
-    "--environment_cache_millis=0",
 ]
 
 
 def _flink(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    return [f"--flink_version={FLINK_VERSION}", *_POOLED]
+    # A worker that has died is kept as long as a living one, by tasks that could not start too, and each restart of the
+    # job meets it and fails at once, until none is left. Two seconds are those of a restart (docs/cluster.md).
+    return [f"--flink_version={FLINK_VERSION}", *_POOLED, "--environment_cache_millis=2000"]
 
 
 def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:

@@ -35,8 +35,8 @@ rest.port: {port}
 heartbeat.interval: 1000
 heartbeat.timeout: 10000
 restart-strategy.type: fixed-delay
-restart-strategy.fixed-delay.attempts: 20
-restart-strategy.fixed-delay.delay: 1 s
+restart-strategy.fixed-delay.attempts: 50
+restart-strategy.fixed-delay.delay: 2 s
 cluster.evenly-spread-out-slots: true
 taskmanager.host: localhost
 taskmanager.numberOfTaskSlots: 2

@@ -9,9 +9,10 @@ _SECONDS = 10.0
 _MOST_TASKS = 1000
 # All that Spark tells of a master of another version, after a minute; seen with a job server of 3.5.0 and Spark 4.0.1.
 NOT_TAKEN = "Cannot call methods on a stopped SparkContext"
-# Tasks at once of one executor share a worker process. When it has died, one that fails keeps it for the next ones, and
-# Spark ends the job at the fourth failure of a task. (Not of local[N]: there all tasks share a process.)
-SPARK_OPTIONS = ("--job_server_jvm_properties=-Dspark.executor.cores=1",)
+# A worker process for each task. Beam keeps one that has died as long as a living one: all tasks of its executor would
+# fail at once, and Spark ends the job at the fourth failure of a task. Tasks that share one would keep it for each other,
+# so an executor has one core. (Not of local[N]: there all tasks share a process.)
+SPARK_OPTIONS = ("--environment_cache_millis=0", "--job_server_jvm_properties=-Dspark.executor.cores=1")
 
 
 def check_master(master: str) -> None:
