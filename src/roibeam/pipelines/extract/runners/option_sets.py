@@ -16,7 +16,7 @@ from roibeam.features.counted import counted
 from roibeam.near_names import near_names
 from roibeam.pipelines.extract.runners.engines.flink_job import task_slots
 from roibeam.pipelines.extract.runners.engines.flink_packages import FLINK_VERSION
-from roibeam.pipelines.extract.runners.engines.job_server import check_job_server
+from roibeam.pipelines.extract.runners.engines.job_server import check_job_server, check_job_service
 from roibeam.pipelines.extract.runners.engines.spark_master import SPARK_OPTIONS, check_master, spark_tasks
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, environment_config, read_token
 
@@ -179,15 +179,16 @@ def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
     Raises:
         ValueError: in one line that says what is missing.
     """
-    if runner not in ("flink", "spark"):
-        return
-    if _value("--job_endpoint", beam_args) is None:  # else a job server runs elsewhere
-        java = _value("--job_server_java_launcher", beam_args) or "java"
-        check_job_server(runner, java, _value(f"--{runner}_job_server_jar", beam_args))
     if runner == "spark":
         check_master(_value("--spark_master_url", beam_args) or "")
-    else:
+    if runner == "flink":
         _check_slots(_value("--flink_master", beam_args), _value("--parallelism", beam_args))
+    endpoint = _value("--job_endpoint", beam_args)  # a job server that runs elsewhere
+    if runner in ("portable", "flink", "spark") and endpoint not in (None, "embed"):
+        check_job_service(endpoint)
+    elif runner in ("flink", "spark"):
+        java = _value("--job_server_java_launcher", beam_args) or "java"
+        check_job_server(runner, java, _value(f"--{runner}_job_server_jar", beam_args))
 
 
 def _check_slots(master: str | None, parallelism: str | None) -> None:
