@@ -21,6 +21,7 @@ from apache_beam.transforms.environments import ExternalEnvironment
 from roibeam.pipelines.extract.runners.engines.flink_job import ended_with_the_run
 from roibeam.pipelines.extract.runners.engines.spark_master import NOT_TAKEN
 from roibeam.pipelines.extract.runners.engines.spark_packages import SCALA_VERSION, SPARK_VERSION
+from roibeam.pipelines.extract.runners.hang_ups import keep_hang_ups_quiet
 from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, run_with_workers
 from roibeam.pipelines.extract.shard.running_shards import stopping_with_the_caller
@@ -97,6 +98,7 @@ def run_pipeline(
                 with ended_with_the_run(options):
                     return run(build(options, None))
             else:
+                keep_hang_ups_quiet()  # of Beam's threads, when its job server goes
                 return run(build(options, None))
     except Exception as error:
         raise _cause(error) from None
