@@ -112,6 +112,7 @@ bench: setup ## the measurements behind BENCHMARKS.md
 	$(BIN)/python bench/store_bytes.py
 	$(BIN)/python bench/extraction_memory.py
 	$(BIN)/python bench/planning.py
+	$(BIN)/python bench/planning_archives.py
 	PYTHONSAFEPATH= $(BIN)/python bench/engine.py
 	PYTHONSAFEPATH= $(BIN)/python bench/engine.py --memory 5000
 	$(BIN)/python bench/toyworld.py

@@ -124,7 +124,7 @@ def print_stages(paths: list[Path], rounds: int) -> None:
         arms[name] = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions, mode=mode)
         stages(arms[name], paths[:1])  # makes the copies of the weights
         if "after" in name:
-            arms[name].network()._aligned = None
+            arms[name].network()._map_stage = None
     found = {name: [stages(detector, paths)] for name, detector in arms.items()}
     for _ in range(rounds - 1):
         for name, detector in arms.items():

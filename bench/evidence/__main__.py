@@ -57,7 +57,7 @@ def main() -> None:
         HeadRuns(own, **kept),
         results.resolve(),
         arms=options.only or (quick if options.quick else list(ALL_ARMS)),
-        seeds=options.seeds or (SEEDS[:1] if options.quick else SEEDS),
+        seeds=options.seeds or (SEEDS[:1] if options.quick else None),
     )
     if options.one:
         runs.one(Run(ALL_ARMS[options.one[0]], int(options.one[1])))

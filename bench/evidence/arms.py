@@ -197,9 +197,10 @@ def _compared() -> Iterator[Arm]:
     yield _half("vilbert-shallow", "ViLBERT, one co-attention instead of two", "vilbert", _ALL, one, kept=True)
 
     base = (WORDS, BESIDE)
-    yield _half("visualbert-base", "VisualBERT", "visualbert", base)
+    yield _half("visualbert-base", "VisualBERT", "visualbert", base, kept=True)
     late = {"model.early_fusion": "false"}
-    yield _half("visualbert-late", "VisualBERT, image and text meet in one last layer", "visualbert", base, late)
+    told = "VisualBERT, image and text meet in one last layer"
+    yield _half("visualbert-late", told, "visualbert", base, late, kept=True)
     alone = {"model.with_match_head": "false", "sampling.text_form": "words_only"}
     yield _half("visualbert-no-matching", "VisualBERT without the second objective", "visualbert", words, alone)
     yield _half(

@@ -59,10 +59,11 @@ class Runs:
         results: Path,
         *,
         arms: Sequence[str],
-        seeds: Sequence[int],
+        seeds: Sequence[int] | None,
     ) -> None:
         self.pretraining, self.tasks, self.heads, self.results = pretraining, tasks, heads, results
-        self.all = [Run(ALL_ARMS[arm], seed) for arm in arms for seed in seeds if seed in ALL_ARMS[arm].seeds]
+        self.all = [Run(ALL_ARMS[arm], seed) for arm in arms for seed in ALL_ARMS[arm].seeds]
+        self.all = [run for run in self.all if seeds is None or run.seed in seeds]
 
     def result(self, run: Run) -> Path:
         return self.results / f"{run.name}.json"

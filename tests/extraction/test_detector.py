@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 
@@ -11,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roibeam.extraction.detector import Detector
+from roibeam.extraction.fast.inference_network import NetworkCache
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs
@@ -245,14 +247,40 @@ class WaitsForTheDevice(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function.overloadpacket.__name__
         by_mask = name == "index" and any(each is not None and each.dtype == torch.bool for each in args[1])
-        if by_mask or name in ("nonzero", "item", "_local_scalar_dense", "masked_select", "_unique2", "nms"):
+        if by_mask or name in (
+            "nonzero",
+            "item",
+            "_local_scalar_dense",
+            "is_nonzero",
+            "masked_select",
+            "_unique2",
+            "nms",
+        ):
             self.names.append("index by mask" if by_mask else name)
         return function(*args, **(kwargs or {}))
 
 
 def test_proposals_are_waited_for_twice(narrow_detector, feature_map):
-    """To know how many boxes are large enough, and how many are left by suppression. (Whether all numbers are finite is
-    the third time: a CPU's tensors tell that without an operation.)"""
+    """To know how many boxes are large enough, and how many are left by suppression. Whether all numbers are finite is
+    asked when no box is left."""
     with torch.inference_mode(), WaitsForTheDevice() as waits:
         narrow_detector.proposal_generator(feature_map, (160, 224), 1.0)
     assert waits.names == ["nonzero", "nms"]
+    with torch.inference_mode(), WaitsForTheDevice() as waits, pytest.raises(ValueError, match="NaN or infinity"):
+        narrow_detector.proposal_generator(feature_map * torch.nan, (160, 224), 1.0)
+    assert waits.names == ["nonzero", "nms", "is_nonzero"]
+
+
+def test_whether_a_weight_has_changed_is_asked_once_a_call(narrow_detector, noise_image):
+    """Not for each photo: Python takes a millisecond for it at true size, in which a GPU is told nothing."""
+    detector = copy.deepcopy(narrow_detector)
+    asked = []
+
+    class Counted(NetworkCache):
+        def get(self, *arguments):
+            asked.append(1)
+            return super().get(*arguments)
+
+    detector._networks = Counted()
+    assert len(detector([noise_image] * 3, whole_image=True)) == 3
+    assert len(asked) == 1

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from roibeam.extraction.detector import Detector
+from roibeam.extraction.fast.binned_stage import BinnedStage
 from roibeam.extraction.fast.fused_resnet import FusedConv, folded, has_fused_kernels
 from roibeam.extraction.fast.modes import MODES, mode_named
 from roibeam.extraction.network.config import CONFIGS
@@ -215,3 +216,34 @@ def test_processors_without_fused_kernels_compute_the_same(
         found.append(regions.features)
     assert np.abs(found[0] - found[1]).max() <= tolerance * np.abs(found[0]).max()
     assert np.abs(found[0]).max() > 0
+
+
+@pytest.mark.parametrize("mode", ["exact", "bf16"])
+@pytest.mark.parametrize("count", [0, 1, 50])
+def test_equal_bins_are_convolved_once_and_the_bits_are_those_of_pooled_regions(mode: str, count: int) -> None:
+    """Regions of all sizes, some empty, some past the map's end, more than one chunk of bins that differ."""
+    if not has_fused_kernels("cpu", mode_named(mode).conv_dtype):
+        pytest.skip("no fused convolutions here: regions are pooled")
+    network = build_detector(dataclasses.replace(TINY, base_channels=8), weights="random:1", mode=mode).network()
+    generator = torch.Generator().manual_seed(0)
+    feature_map = torch.randn(1, 128, 30, 40, generator=generator)
+    corners = torch.rand(count, 2, 2, generator=generator) * torch.tensor([660.0, 500.0])
+    corners[::7, 1] = corners[::7, 0]
+    boxes = torch.cat([corners.amin(dim=1), corners.amax(dim=1)], dim=1)
+    stage = network._map_stage
+    assert isinstance(stage, BinnedStage)
+    with torch.inference_mode():
+        got = network.regions(feature_map, boxes)
+        network._map_stage = None
+        want = network.regions(feature_map, boxes)
+    assert len(got.features) == count
+    for name in HEADS:
+        assert torch.equal(getattr(got, name), getattr(want, name)), name
+
+
+@pytest.mark.parametrize("preset", CONVENTIONS)
+def test_bins_are_convolved_once_where_roi_pool_cuts_out_regions(preset: str) -> None:
+    """R2C's mean over samples and VL-BERT's one sample are no bins of a maximum."""
+    network = build_detector(TINY, weights="random:1", conventions=preset).network()
+    takes = CONVENTIONS[preset].region_pool == "roi-pool" and has_fused_kernels("cpu", torch.float32)
+    assert isinstance(network._map_stage, BinnedStage) == takes

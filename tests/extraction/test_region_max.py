@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.ops import roi_pool
 
-from roibeam.extraction.network.region_max import RegionMax, WindowMax
+from roibeam.extraction.network.region_max import DistinctBins, RegionMax, WindowMax
 
 CHUNK = 16
 both = pytest.mark.parametrize("look_up", [RegionMax, WindowMax])
@@ -20,11 +20,14 @@ def random_boxes(count: int, height: int, width: int) -> torch.Tensor:
     return torch.cat([corners.amin(dim=1), corners.amax(dim=1)], dim=1)
 
 
-@pytest.mark.parametrize(
+# True size; a portrait; the toy network; a panorama; one cell; regions of 84 cells (windows of four levels).
+sizes = pytest.mark.parametrize(
     "height, width, cells, count",
-    # True size; a portrait; the toy network; a panorama; one cell; regions of 84 cells (windows of four levels).
     [(50, 67, 14, 300), (83, 50, 14, 40), (22, 33, 5, 33), (3, 83, 14, 20), (1, 1, 14, 5), (84, 84, 5, 50)],
 )
+
+
+@sizes
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @both
 def test_bins_are_those_of_torchvision(look_up, height, width, cells, count, dtype):
@@ -38,6 +41,19 @@ def test_bins_are_those_of_torchvision(look_up, height, width, cells, count, dty
         assert got.shape == (CHUNK, 8, cells, cells) and got.is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(got[:here].float(), want[first : first + here])
         assert not got[here:].any()  # zeros after the last region
+
+
+@sizes
+def test_bins_that_differ_stand_for_all(height, width, cells, count):
+    """Each is there once, and every bin finds its own, those past the map's end a row of zeros."""
+    feature_map = torch.randn(1, 8, height, width, generator=torch.Generator().manual_seed(0))
+    boxes = random_boxes(count, height, width)
+    bins = DistinctBins(feature_map, boxes, cells=cells, stride=16, chunk=CHUNK)
+    rows = torch.cat([bins(first).clone() for first in range(0, bins.count, bins.at_once)])
+    assert bins.ids.unique().tolist() == list(range(bins.count)) and not rows[bins.count :].any()
+    want = roi_pool(feature_map, [boxes], cells, 1 / 16).permute(0, 2, 3, 1)
+    assert torch.equal(rows[bins.ids], want)
+    assert bins.count < bins.ids.numel()
 
 
 @both

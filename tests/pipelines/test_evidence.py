@@ -15,6 +15,7 @@ from bench_module import BENCH
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData, HeadOptions
+from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.pretraining.systems import system_named
@@ -83,7 +84,8 @@ def test_every_task_arm_starts_from_weights_that_are_kept(tmp_path: Path) -> Non
     for arm in (*tasks.TASK_ARMS.values(), *own.OWN_ARMS.values()):
         assert arms[arm.shape].kept and arms[arm.shape].system == arm.system and arm.start in ("", arm.shape)
         options = task_named(arm.rules.name).options()
-        tables = {"train": TrainConfig(1), "data": FinetuneData(), "head": HeadOptions(), arm.rules.name: options}
+        tables = {"train": TrainConfig(1), "data": FinetuneData(), "layout": LayoutOptions(), "head": HeadOptions()}
+        tables[arm.rules.name] = options
         fields = [f"{name}={value}" for name, value in (arm.rules.settings | arm.settings).items()]
         apply_overrides(tables, [field for field in fields if not field.startswith("data.batch_size")])
     assert set(tasks.QUICK_TASK_ARMS) <= set(tasks.TASK_ARMS)

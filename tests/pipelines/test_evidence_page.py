@@ -130,7 +130,7 @@ def test_our_own_claims_can_be_read_and_cite_a_place(claims: ModuleType) -> None
         ({"id": "row-0"}, "line 3 (row-0): an earlier row has the same id"),
         ({"place": " "}, "place: nothing is written there"),
         ({"paper": "VilBERT"}, "paper 'VilBERT' is unknown; did you mean ViLBERT"),
-        ({"expected": "most"}, "choose one of more, less, alike"),
+        ({"expected": "most"}, "choose one of more, less, alike, no more"),
         ({"short": "x" * 47}, "short has 47 letters"),
         ({"sentence": "so " * 41}, "sentence has 41 words"),
         ({"first_arm": "floor"}, "can only be second"),
@@ -176,6 +176,9 @@ def test_another_table_is_refused(claims: ModuleType, tmp_path: Path, change: An
         ("alike", 0.1, 1.9, "shown"),  # a difference, but too small to matter
         ("alike", -0.5, 2.1, "not shown"),
         ("alike", 0.1, 2.1, "the other way"),
+        ("no more", -9, 1.9, "shown"),
+        ("no more", -0.1, 2.1, "not shown"),
+        ("no more", 0.1, 2.1, "the other way"),
     ],
 )
 def test_verdicts(claims: ModuleType, expected: str, low: float, high: float, verdict: str) -> None:

@@ -120,9 +120,16 @@ FAULTS = (
     Fault(
         "of equal scores the later box suppresses",
         SUPPRESSION,
-        "order = torch.argsort(scores, descending=True, stable=True)",
-        "order = len(scores) - 1 - torch.argsort(scores.flip(0), descending=True, stable=True)",
+        "return torch.argsort(scores, descending=True, stable=True)",
+        "return len(scores) - 1 - torch.argsort(scores.flip(0), descending=True, stable=True)",
         _test("selection.py::test_equal_scores_go_to_the_lower_index"),
+    ),
+    Fault(
+        "a box suppresses those of the class that stands beside its own",
+        SUPPRESSION,
+        "order = order[torch.argsort(groups[order], stable=True)]",
+        "order = order[torch.argsort(groups[order] // 2, stable=True)]; groups = groups // 2",
+        _test("selection.py::test_classwise_max_keeps_what_the_tool_keeps[limits0-0]"),
     ),
     # Regions.
     Fault(

@@ -17,7 +17,7 @@ from evidence.report.intervals import Answers, Counts, Estimate, difference, sha
 from roibeam.near_names import name_hint
 
 PAPERS = ("VL-BERT", "ViLBERT", "VisualBERT", "ImageBERT", "InterBERT")
-EXPECTED = ("more", "less", "alike")  # the first, than the second
+EXPECTED = ("more", "less", "alike", "no more")  # the first, than the second
 FLOOR = "floor"  # in place of the second arm: what a blind reader reaches
 SHOWN, NOT_SHOWN, OTHER_WAY, NOT_RUN = "shown", "not shown", "the other way", "not run"
 VERDICTS = (SHOWN, OTHER_WAY, NOT_SHOWN, NOT_RUN)
@@ -199,6 +199,10 @@ def _verdict(expected: str, found: Found) -> str:
         if -ALIKE_POINTS <= found.low and found.high <= ALIKE_POINTS:
             return SHOWN
         return OTHER_WAY if found.low > 0 or found.high < 0 else NOT_SHOWN
+    if expected == "no more" and found.high <= ALIKE_POINTS:
+        return SHOWN
+    if expected == "no more":
+        return OTHER_WAY if found.low > 0 else NOT_SHOWN
     low, high = (found.low, found.high) if expected == "more" else (-found.high, -found.low)
     return SHOWN if low > 0 else OTHER_WAY if high < 0 else NOT_SHOWN
 

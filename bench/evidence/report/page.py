@@ -133,7 +133,8 @@ def _reading(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "Verdicts: *shown*, the difference is as expected and its interval leaves 0 out; *the other way*, it is "
         "the opposite and leaves 0 out; *not shown*, the interval holds 0. *Alike* is expected of some: shown "
-        f"when the whole interval lies within {ALIKE_POINTS:g} points of 0."
+        f"when the whole interval lies within {ALIKE_POINTS:g} points of 0. *No more* is shown when it lies below "
+        f"+{ALIKE_POINTS:g}."
     )
     if not evidence.answers:
         yield "**No runs yet.**\n"

@@ -66,8 +66,9 @@ def _row(judged: Judged, top: float, reach: float) -> Iterator[str]:
         return
     value, low, high = _towards_the_paper(judged)
     yield _text(WIDTH_PX - 6, top + 14, points(value), anchor="end")
-    if judged.claim.expected == "alike":
-        left, right = _x(-ALIKE_POINTS, reach), _x(ALIKE_POINTS, reach)
+    if judged.claim.expected in ("alike", "no more"):
+        least = -ALIKE_POINTS if judged.claim.expected == "alike" else -reach
+        left, right = _x(least, reach), _x(ALIKE_POINTS, reach)
         yield f'<rect x="{left:.1f}" y="{y - 6}" width="{right - left:.1f}" height="12" style="fill: var(--line)"/>'
     style = f"stroke: {_COLOURS[judged.verdict]}; stroke-width: 2; fill: none"
     yield f'<path d="M{_x(low, reach):.1f},{y}H{_x(high, reach):.1f}" style="{style}"/>'

@@ -244,15 +244,20 @@ class Detector(nn.Module):
             whole_image: whether to fill `Regions.image_feature`.
         """
         given = boxes_for_each(images, boxes)
+        # Once a call: whether a weight has changed takes a millisecond of Python's to see.
+        with self.arithmetic():
+            network = self.network()
         mapped = (
-            (group, self._mapped([images[at] for at in group], [given[at] for at in group]))
+            (group, self._mapped(network, [images[at] for at in group], [given[at] for at in group]))
             for group in self._groups(images, given)
         )
         # One behind, twice: while a GPU's proposals of one photo are waited for, it has the map of the next to make,
         # and while regions are chosen here, those of the next to describe.
-        outputs = ((at, one) for group, each in _one_behind(mapped) for at, one in self._described(group, each))
+        outputs = (
+            (at, one) for group, each in _one_behind(mapped) for at, one in self._described(network, group, each)
+        )
         coming = (
-            (at, HostCopy(self._scored(one, whole_image=whole_image)), one.network_input.image_hw)
+            (at, HostCopy(self._scored(one, network if whole_image else None)), one.network_input.image_hw)
             for at, one in outputs
         )
         found = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _one_behind(coming)}
@@ -300,7 +305,9 @@ class Detector(nn.Module):
         Raises:
             ValueError: for boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
         """
-        ((_, outputs),) = self._described([0], self._mapped([image], [boxes], masked))
+        with self.arithmetic():
+            network = self.network()
+        ((_, outputs),) = self._described(network, [0], self._mapped(network, [image], [boxes], masked))
         return outputs
 
     def _prepared(
@@ -320,13 +327,13 @@ class Detector(nn.Module):
 
     def _mapped(
         self,
+        network: InferenceNetwork,
         images: Sequence[np.ndarray | ResizedPhoto],
         boxes: Sequence[np.ndarray | None],
         masked: np.ndarray | None = None,
     ) -> _MappedPhotos:
         """Maps of photos of one input size, which all have given boxes or all have none."""
         with self.arithmetic():
-            network = self.network()
 
             def work() -> tuple[list[_PreparedPhoto], Tensor]:
                 photos = [self._prepared(image, given, masked) for image, given in zip(images, boxes, strict=True)]
@@ -335,10 +342,12 @@ class Detector(nn.Module):
             (photos, maps), done = queued_apart(self.device, "maps", work)
         return _MappedPhotos(photos, maps, done)
 
-    def _described(self, indices: Sequence[int], mapped: _MappedPhotos) -> list[tuple[int, HeadOutputs]]:
+    def _described(
+        self, network: InferenceNetwork, indices: Sequence[int], mapped: _MappedPhotos
+    ) -> list[tuple[int, HeadOutputs]]:
         """What the network says of each photo's boxes, given or proposed, with its index."""
         with self.arithmetic():
-            network, photos = self.network(), mapped.photos
+            photos = mapped.photos
             inputs = [photo.network_input for photo in photos]
 
             def work() -> list[Proposals]:
@@ -366,14 +375,16 @@ class Detector(nn.Module):
     @torch.inference_mode()
     def whole_image_feature(self, outputs: HeadOutputs) -> np.ndarray:
         """(D,) float32: the feature of the whole photo as one box, on the map that is already there."""
-        return to_numpy(self._whole_image(outputs))
+        with self.arithmetic():
+            network = self.network()
+        return to_numpy(self._whole_image(network, outputs))
 
-    def _whole_image(self, outputs: HeadOutputs) -> Tensor:
+    def _whole_image(self, network: InferenceNetwork, outputs: HeadOutputs) -> Tensor:
         height, width = outputs.network_input.input_hw
         box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
         box = clip_boxes(box, (height, width), last_pixel=self._last_pixel)
         with self.arithmetic():
-            return self.network().regions(outputs.feature_map, box).features[0]
+            return network.regions(outputs.feature_map, box).features[0]
 
     @torch.inference_mode()
     def postprocess(self, outputs: HeadOutputs, selection: SelectionPolicy | None = None) -> Regions:
@@ -388,8 +399,9 @@ class Detector(nn.Module):
             selection or self.selection, HostCopy(self._scored(outputs)), outputs.network_input.image_hw
         )
 
-    def _scored(self, outputs: HeadOutputs, *, whole_image: bool = False) -> ScoredRegions:
-        """Probabilities, best attributes and boxes in photo pixels."""
+    def _scored(self, outputs: HeadOutputs, whole_image: InferenceNetwork | None = None) -> ScoredRegions:
+        """Probabilities, best attributes and boxes in photo pixels; the feature of the whole photo of the network that
+        is handed in for it."""
         network_input, regions, proposals = outputs.network_input, outputs.regions, outputs.proposals.boxes
         probabilities = regions.class_logits.softmax(dim=1)
         best_deltas = best_class_deltas(regions.box_deltas, probabilities)
@@ -410,7 +422,7 @@ class Detector(nn.Module):
             regressed_boxes=regressed_photo,
             nms_boxes=regressed,
             given_boxes=outputs.given_boxes,
-            image_feature=self._whole_image(outputs) if whole_image else None,
+            image_feature=None if whole_image is None else self._whole_image(whole_image, outputs),
         )
 
     @property

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.network.selection_policy import SelectionPolicy
-from roibeam.extraction.network.suppression import suppress
+from roibeam.extraction.network.suppression import suppress, suppress_within
 
 
 @dataclass(frozen=True)
@@ -70,21 +70,15 @@ def select_classwise_max(boxes: Tensor, class_scores: Tensor, policy: SelectionP
 
     Ties go to the lower index.
     """
+    floor = policy.min_score or 0.2
+    scores = classwise_max(boxes, class_scores, policy, floor=floor)
     if policy.min_score > 0:
-        scores = classwise_max(boxes, class_scores, policy, floor=policy.min_score)
         keep = torch.nonzero(scores >= policy.min_score).flatten()
     else:  # every region reaches 0, whatever the NMS leaves of it
         keep = torch.arange(len(boxes), device=boxes.device)
     if policy.order == "published" and policy.min_regions <= len(keep) <= policy.max_regions:
         return keep
     count = min(max(len(keep), policy.min_regions), policy.max_regions, len(boxes))
-    return _best(boxes, class_scores, policy, count)
-
-
-def _best(boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy, count: int) -> Tensor:
-    """Ids of the `count` regions with the highest scores, best first."""
-    floor = policy.min_score or 0.2
-    scores = classwise_max(boxes, class_scores, policy, floor=floor)
     # Scores at or above the floor are exact, so lowering it until enough are known settles the order.
     while floor > 0 and int((scores >= floor).sum()) < count:
         floor = floor / 10 if floor > 1e-3 else 0.0
@@ -105,19 +99,14 @@ def classwise_max(boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy, 
     Returns:
         (R,) float32.
     """
-    best = class_scores.new_zeros(len(boxes))
-    passes = class_scores >= floor
-    for class_id in torch.nonzero(passes.any(dim=0)).flatten().tolist():
-        ids = torch.nonzero(passes[:, class_id]).flatten()
-        scores = class_scores[ids, class_id]
-        if len(ids) > 1:
-            kept = suppress(
-                boxes[ids],
-                scores,
-                policy.nms_thresholds[0],
-                comparison=policy.nms_comparison,
-                plus_one_sides=policy.legacy_plus_one_areas,
-            )
-            ids, scores = ids[kept], scores[kept]
-        best[ids] = torch.maximum(best[ids], scores)
-    return best
+    region_ids, class_ids = torch.nonzero(class_scores >= floor).unbind(dim=1)
+    scores = class_scores[region_ids, class_ids]
+    kept = suppress_within(
+        class_ids,
+        boxes[region_ids],
+        scores,
+        policy.nms_thresholds[0],
+        comparison=policy.nms_comparison,
+        plus_one_sides=policy.legacy_plus_one_areas,
+    )
+    return class_scores.new_zeros(len(boxes)).scatter_reduce(0, region_ids[kept], scores[kept], "amax")

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.extraction.fast.aligned_stage import AlignedStage, aligned_stage
-from roibeam.extraction.fast.fused_resnet import fused_backbone, fused_conv, fused_stage
+from roibeam.extraction.fast.binned_stage import BinnedStage
+from roibeam.extraction.fast.fused_resnet import FusedStage, fused_backbone, fused_conv, fused_stage
 from roibeam.extraction.fast.modes import Mode
 from roibeam.extraction.fast.recorded_calls import RecordedCalls
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
@@ -55,10 +56,12 @@ class InferenceNetwork:
             self._rpn = FusedRPNHead(proposal_generator.rpn_head, mode, map_cells)
         self._res5: Callable[[Tensor], Tensor] | None = None
         self._describe_chunk: Callable[[Tensor], Tensor] | None = None
-        self._aligned: AlignedStage | None = None
+        self._map_stage: AlignedStage | BinnedStage | None = None
         if isinstance(roi_heads, RoIHeads):
-            self._aligned = aligned_stage(roi_heads.res5, mode, roi_heads.conventions, cells)
             self._res5 = fused_stage(roi_heads.res5, mode, (cells, cells))
+            self._map_stage = aligned_stage(roi_heads.res5, mode, roi_heads.conventions, cells)
+            if isinstance(self._res5, FusedStage) and BinnedStage.takes(self._res5, roi_heads.conventions):
+                self._map_stage = BinnedStage(self._res5, mode, cells)
             self._describe_chunk = features_of(self._res5)
         as_they_are = [part for part in (self._backbone, self._res5, self._rpn) if isinstance(part, nn.Module | None)]
         if as_they_are and mode.conv_dtype != torch.float32:
@@ -104,8 +107,8 @@ class InferenceNetwork:
         if self._describe_chunk is None or not isinstance(self._heads, RoIHeads):
             return self._heads(feature_map, boxes)
         chunk = self.mode.regions_at_once(self._config, feature_map.device)
-        if self._aligned is not None:
-            described = (mean_over_cells(maps) for maps in self._aligned(feature_map, boxes, chunk))
+        if self._map_stage is not None:
+            described = (mean_over_cells(maps) for maps in self._map_stage(feature_map, boxes, chunk))
             return self._heads.judge(described, len(boxes))
         return self._heads.describe(feature_map.to(self.mode.conv_dtype), boxes, self._describe_chunk, chunk)
 

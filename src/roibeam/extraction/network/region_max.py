@@ -5,6 +5,9 @@ A maximum rounds nothing, so the numbers are those of torchvision's `roi_pool`, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -22,38 +25,94 @@ class RegionMax:
     """
 
     def __init__(self, feature_map: Tensor, boxes: Tensor, *, cells: int, stride: int, chunk: int) -> None:
-        channels, rows, columns = feature_map.shape[1:]
-        edges = _round_half_away(boxes.float() * (1.0 / stride))
-        x_first, x_end = _bins(edges[:, 0], edges[:, 2], cells, columns)
-        y_first, y_end = _bins(edges[:, 1], edges[:, 3], cells, rows)
-        # Level k of an axis: windows of 2^k cells. Two of the largest level that fits cover a bin.
-        x_level, y_level = _level(x_end - x_first), _level(y_end - y_first)
-        num_x, num_y = (1 + (int(level.max()) if len(boxes) else 0) for level in (x_level, y_level))
-        self._windows = _window_maxima(feature_map, num_x, num_y)
-        self._empty = len(self._windows) - 1  # a row of zeros, for bins past the map's end
-        is_empty = (y_end <= y_first)[:, :, None] | (x_end <= x_first)[:, None, :]
-        which = y_level[:, :, None] * num_x + x_level[:, None, :]
-        self._corners = []
-        for y in (y_first, y_end - 2**y_level):
-            for x in (x_first, x_end - 2**x_level):
-                row = (which * rows + y[:, :, None]) * columns + x[:, None, :]
-                self._corners.append(row.masked_fill(is_empty, self._empty))
-        self._shape = (chunk, cells, cells, channels)
-        self._pooled, self._other = (feature_map.new_empty(chunk * cells * cells, channels) for _ in range(2))
+        bins = _Bins.of_regions(boxes, feature_map, cells=cells, stride=stride)
+        self._maxima = _BinMax(feature_map, bins, chunk * cells * cells)
+        self._shape = (chunk, cells, cells, feature_map.shape[1])
 
     def __call__(self, first: int) -> Tensor:
         """(chunk, C, cells, cells), channels-last, of the regions from `first` on, zeros after the last; the memory is
         used again by the next call."""
-        chunk = self._shape[0]
+        _, rows, columns, _ = self._shape
+        return self._maxima(first * rows * columns).view(self._shape).permute(0, 3, 1, 2)
+
+
+class DistinctBins:
+    """As `RegionMax`, of bins that differ: those of small regions repeat, and those of regions that overlap meet. The
+    published 300 proposals have 58,800 bins, of which 17 to 46 % differ.
+
+    Attributes:
+        ids: (R, cells, cells) int64, of each bin its place among those that differ.
+        count: how many differ.
+        at_once: of one call.
+    """
+
+    def __init__(self, feature_map: Tensor, boxes: Tensor, *, cells: int, stride: int, chunk: int) -> None:
+        bins = _Bins.of_regions(boxes, feature_map, cells=cells, stride=stride)
+        distinct, self.ids = bins.distinct(feature_map.shape[2:])
+        self.count, self.at_once = len(distinct.y_first), chunk * cells * cells
+        self._maxima = _BinMax(feature_map, distinct, self.at_once)
+
+    def __call__(self, first: int) -> Tensor:
+        """(at_once, C), of the bins from `first` on, zeros after the last; the next call uses the memory again."""
+        return self._maxima(first)
+
+
+@dataclass(frozen=True)
+class _Bins:
+    """First cell of the map and the one after the last, int64, of shapes that broadcast."""
+
+    y_first: Tensor
+    y_end: Tensor
+    x_first: Tensor
+    x_end: Tensor
+
+    @staticmethod
+    def of_regions(boxes: Tensor, feature_map: Tensor, *, cells: int, stride: int) -> _Bins:
+        """Together (R, cells, cells)."""
+        x_first, x_end, y_first, y_end = _bins(boxes, feature_map.shape[2:], cells, stride)
+        return _Bins(y_first[:, :, None], y_end[:, :, None], x_first[:, None, :], x_end[:, None, :])
+
+    def is_empty(self) -> Tensor:
+        return (self.y_end <= self.y_first) | (self.x_end <= self.x_first)
+
+    def distinct(self, map_hw: Sequence[int]) -> tuple[_Bins, Tensor]:
+        """Those that differ, (n,) each, by rows and columns; and of each bin its place among them."""
+        rows, columns = (edge + 1 for edge in map_hw)  # a bin may end after the last
+        number = ((self.y_first * rows + self.y_end) * columns + self.x_first) * columns + self.x_end
+        numbers, ids = torch.unique(number.masked_fill(self.is_empty(), 0), return_inverse=True)
+        y, x = numbers // columns**2, numbers % columns**2
+        return _Bins(y // rows, y % rows, x // columns, x % columns), ids
+
+
+class _BinMax:
+    """Maximum of the map over each bin, `at_once` bins at a time."""
+
+    def __init__(self, feature_map: Tensor, bins: _Bins, at_once: int) -> None:
+        channels, rows, columns = feature_map.shape[1:]
+        # Level k of an axis: windows of 2^k cells. Two of the largest level that fits cover a bin.
+        x_level, y_level = _level(bins.x_end - bins.x_first), _level(bins.y_end - bins.y_first)
+        num_x, num_y = (1 + (int(level.max()) if level.numel() else 0) for level in (x_level, y_level))
+        self._windows = _window_maxima(feature_map, num_x, num_y)
+        self._empty = len(self._windows) - 1  # a row of zeros, for bins past the map's end
+        is_empty = bins.is_empty()
+        which = y_level * num_x + x_level
+        self._corners = []
+        for y in (bins.y_first, bins.y_end - 2**y_level):
+            for x in (bins.x_first, bins.x_end - 2**x_level):
+                row = (which * rows + y) * columns + x
+                self._corners.append(row.masked_fill(is_empty, self._empty).flatten())
+        self._pooled, self._other = (feature_map.new_empty(at_once, channels) for _ in range(2))
+
+    def __call__(self, first: int) -> Tensor:
+        at_once = len(self._pooled)
         for index, corner in enumerate(self._corners):
-            rows = corner[first : first + chunk]
-            if len(rows) < chunk:
-                rows = torch.cat([rows, rows.new_full((chunk - len(rows), *rows.shape[1:]), self._empty)])
+            rows = corner[first : first + at_once]
+            rows = functional.pad(rows, (0, at_once - len(rows)), value=self._empty)
             target = self._other if index else self._pooled
-            torch.index_select(self._windows, 0, rows.reshape(-1), out=target)
+            torch.index_select(self._windows, 0, rows, out=target)
             if index:
                 torch.maximum(self._pooled, self._other, out=self._pooled)
-        return self._pooled.view(self._shape).permute(0, 3, 1, 2)
+        return self._pooled
 
 
 class WindowMax:
@@ -66,9 +125,7 @@ class WindowMax:
 
     def __init__(self, feature_map: Tensor, boxes: Tensor, *, cells: int, stride: int, chunk: int) -> None:
         channels, rows, columns = feature_map.shape[1:]
-        edges = _round_half_away(boxes.float() * (1.0 / stride))
-        x_first, x_end = _bins(edges[:, 0], edges[:, 2], cells, columns)
-        y_first, y_end = _bins(edges[:, 1], edges[:, 3], cells, rows)
+        x_first, x_end, y_first, y_end = _bins(boxes, (rows, columns), cells, stride)
         # Regions may begin a cell before the map and end one after it; a bin starts and ends anywhere in a cell.
         most_x, most_y = (min(-(-(edge + 2) // cells) + 1, edge) for edge in (columns, rows))
         windows = feature_map.new_empty(most_y * most_x * rows * columns + 1, channels)
@@ -101,17 +158,23 @@ def _round_half_away(values: Tensor) -> Tensor:
     return (whole + ((values - whole).abs() >= 0.5) * values.sign()).long()
 
 
-def _bins(first: Tensor, last: Tensor, cells: int, limit: int) -> tuple[Tensor, Tensor]:
-    """First cell and the one after the last of each bin along one axis, (R, cells) int64 each, clipped to the map.
+def _bins(boxes: Tensor, map_hw: Sequence[int], cells: int, stride: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """First cell and the one after the last of each bin along x, then along y, (R, cells) int64 each, clipped to the
+    map.
 
     As torchvision/csrc/ops/cpu/roi_pool_kernel.cpp: the bin's width and its multiples in float32.
     """
-    width = (last - first + 1).clamp(min=1).float()
+    rows, columns = map_hw
+    edges = _round_half_away(boxes.float() * (1.0 / stride))
+    first = edges[:, :2, None]  # x and y at once: a GPU is asked half as much
+    width = (edges[:, 2:, None] - first + 1).clamp(min=1).float()
     width = width / torch.full_like(width, cells)  # a GPU multiplies by the reciprocal of a plain number
-    bins = torch.arange(cells, device=first.device, dtype=torch.float32)
-    start = torch.floor(bins * width[:, None]).long() + first[:, None]
-    end = torch.ceil((bins + 1) * width[:, None]).long() + first[:, None]
-    return start.clamp(0, limit), end.clamp(0, limit)
+    bins = torch.arange(cells, device=boxes.device, dtype=torch.float32)
+    start = torch.floor(bins * width).long() + first
+    end = torch.ceil((bins + 1) * width).long() + first
+    x_first, y_first = start[:, 0].clamp(0, columns), start[:, 1].clamp(0, rows)
+    x_end, y_end = end[:, 0].clamp(0, columns), end[:, 1].clamp(0, rows)
+    return x_first, x_end, y_first, y_end
 
 
 def _level(widths: Tensor) -> Tensor:

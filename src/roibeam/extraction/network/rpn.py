@@ -76,13 +76,18 @@ class ProposalGenerator(nn.Module):
         """
         boxes, objectness = self.score_anchors(logits, deltas)
         # A delta without a cap may grow to infinity in exp and is clipped; one that is none to begin with may not.
-        finite = torch.isfinite(objectness).all() & torch.isfinite(deltas).all() & ~torch.isnan(boxes).any()
-        if self.conventions.delta_cap is not None:
-            finite &= torch.isfinite(boxes).all()
-        if not bool(finite):
-            # Such boxes would be dropped as too small: a photo without regions, and nobody would know why.
+        capped = self.conventions.delta_cap is not None
+        numbers = torch.cat([objectness, deltas.flatten(), *([boxes.flatten()] if capped else [])])
+        finite = numbers.abs().amax() < torch.inf  # one question in place of one for each; NaN is not below either
+        if not capped:
+            finite &= ~torch.isnan(boxes).any()
+        # Boxes of NaN are dropped as too small: a photo without regions, and nobody would know why. So it is asked why
+        # when there are none, and a GPU, which would have to be waited for, is not asked before.
+        boxes = boxes.masked_fill(~finite, torch.nan)
+        proposals = choose_proposals(boxes, objectness, input_hw, factor, self.config, self.conventions)
+        if not len(proposals.boxes) and not bool(finite):
             raise ValueError("the proposal network gave NaN or infinity; are its weights damaged, or its pixels?")
-        return choose_proposals(boxes, objectness, input_hw, factor, self.config, self.conventions)
+        return proposals
 
     def score_anchors(self, logits: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor]:
         """What the head says of one map -> boxes (n, 4), not clipped, and their objectness (n,), in anchor order.

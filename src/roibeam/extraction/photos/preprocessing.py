@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -106,11 +107,10 @@ def resize_photo(image: np.ndarray, config: DetectorConfig, conventions: Convent
 
 def network_input(photo: ResizedPhoto, conventions: Conventions, device: torch.device | str = "cpu") -> NetworkInput:
     """The second half of `preprocess`, on the device."""
-    pixels = torch.from_numpy(photo.pixels).to(device).permute(2, 0, 1)[None].float()
+    pixels = on_device(torch.from_numpy(photo.pixels), device).permute(2, 0, 1)[None].float()
     if conventions.resize == "float-bilinear":
         pixels = functional.interpolate(pixels, photo.input_hw, mode="bilinear", align_corners=False, antialias=False)
-    mean = torch.tensor(conventions.pixel_mean, device=device).view(1, 3, 1, 1)
-    std = torch.tensor(conventions.pixel_std, device=device).view(1, 3, 1, 1)
+    mean, std = (_channels(values, str(pixels.device)) for values in (conventions.pixel_mean, conventions.pixel_std))
     pixels = pixels / std if conventions.resize_mean == "before" else (pixels - mean) / std
     below, right = (-edge % conventions.padding_multiple for edge in photo.input_hw)
     if below or right:
@@ -196,7 +196,21 @@ def _photo_scale(
     device: torch.device | str,
 ) -> PhotoScale:
     if conventions.box_scale == "one-factor":
-        return PhotoScale(torch.tensor([factor] * 4, dtype=torch.float32, device=device), divides=True)
+        return PhotoScale(torch.full((4,), factor, dtype=torch.float32, device=device), divides=True)
     # Divided in float32, as the original does: the quotient of the two sizes in float64 differs in the last digit.
     scale_yx = torch.tensor(image_hw, dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
-    return PhotoScale(scale_yx[[1, 0, 1, 0]].to(device), divides=False)
+    return PhotoScale(on_device(scale_yx[[1, 0, 1, 0]], device), divides=False)
+
+
+def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor there, without waiting for what a GPU has to do first: a plain copy would."""
+    if torch.device(device).type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+@functools.cache
+def _channels(values: tuple[float, ...], device: str) -> Tensor:
+    """(1, 3, 1, 1) float32, made once: a GPU is waited for each time that numbers are handed to it."""
+    with torch.inference_mode(False):  # what is trained may use it too
+        return torch.tensor(values, dtype=torch.float32, device=device).view(1, 3, 1, 1)

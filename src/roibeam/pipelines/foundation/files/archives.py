@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from roibeam.extraction.photos.photo_file import MAX_FILE_BYTES
 from roibeam.pipelines.foundation.files.image_ids import path_below
+from roibeam.pipelines.foundation.files.ranged_file import open_ranged
 from roibeam.pipelines.foundation.files.remote_files import is_url, open_url
 
 ARCHIVE_EXTENSIONS = frozenset((".tar", ".zip"))
@@ -101,7 +102,7 @@ def list_members(archive: str, left_out: Counter[str]) -> Iterator[Member]:
     if "::" in archive or "#" in archive:
         raise ValueError(f"{archive!r}: '::' and '#' part an archive from its members; rename the file or its folder")
     is_zip = archive.lower().endswith(".zip")
-    with open_archive(archive) as file:
+    with open_ranged(archive) if is_url(archive) else open(archive, "rb") as file:
         yield from (_zip_members if is_zip else _tar_members)(archive, file, left_out)
 
 

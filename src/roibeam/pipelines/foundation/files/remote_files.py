@@ -6,8 +6,11 @@ is not there, and a ValueError where the driver itself is missing.
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import importlib.util
+import os
 import re
 import shutil
 import tempfile
@@ -28,6 +31,7 @@ _WILDCARD = re.compile(r"[*?\[]")
 _WAITS_SECONDS = (0.5, 2.0)  # before another try: what fails for a moment must not cost an image
 
 _REACH_SECONDS = 10.0
+_one_makes_it = threading.Lock()  # a client of S3
 
 _T = TypeVar("_T")
 
@@ -52,6 +56,7 @@ def use_beam_options(arguments: Sequence[str]) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     _filesystems().set_options(PipelineOptions(list(arguments)))
+    _s3_client.cache_clear()
 
 
 def open_url(url: str) -> BinaryIO:
@@ -66,10 +71,60 @@ def open_url(url: str) -> BinaryIO:
     filesystems = _filesystems()
 
     def opened() -> BinaryIO:
-        file: BinaryIO = filesystems.open(url, "application/octet-stream", CompressionTypes.UNCOMPRESSED)
+        file: BinaryIO
+        if _is_s3(url):
+            file = importlib.import_module("apache_beam.io.aws.s3io").S3IO(client=_own_s3_client()).open(url)
+        else:
+            file = filesystems.open(url, "application/octet-stream", CompressionTypes.UNCOMPRESSED)
         return file
 
     return with_retries(url, opened)
+
+
+def s3_object(url: str) -> tuple[int, Callable[[int, int], bytes]] | None:
+    """Bytes of an object of S3, and what reads from a start to a stop of them, from any thread; None at other URLs.
+
+    Raises:
+        FileNotFoundError, OSError: naming the URL.
+        ValueError: when the driver is missing.
+    """
+    if not _is_s3(url):
+        return None
+    bucket, _, key = url.partition("://")[2].partition("/")
+
+    def look() -> tuple[int, Callable[[int, int], bytes]]:
+        client = _own_s3_client().client
+        size = int(client.head_object(Bucket=bucket, Key=key)["ContentLength"])
+
+        def fetch(start: int, stop: int) -> bytes:
+            answer = client.get_object(Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}")
+            data: bytes = answer["Body"].read()
+            return data
+
+        return size, fetch
+
+    return with_retries(url, look)
+
+
+def _is_s3(url: str) -> bool:
+    return url.lower().startswith("s3://")
+
+
+def _own_s3_client() -> Any:
+    """Beam's client, made of its options, for one file. All share one client of boto's, which threads may use at once:
+    Beam makes a new one for each file, which takes 0.1 s of CPU time, as long as a photo takes on a GPU."""
+    with _one_makes_it:
+        return copy.copy(_s3_client(os.getpid()))
+
+
+@functools.lru_cache(maxsize=1)
+def _s3_client(process: int) -> Any:
+    """
+    Args:
+        process: number of this process; lines of a client are not shared with a forked one.
+    """
+    options = _filesystems().get_filesystem("s3://")._options
+    return importlib.import_module("apache_beam.io.aws.clients.s3.boto3_client").Client(options)
 
 
 def read_url(url: str, *, max_bytes: int) -> bytes:

@@ -39,6 +39,11 @@ class SampleNotes:
     bad_texts: Counter[str] = field(default_factory=Counter)
     lone_texts: int = 0
 
+    def add(self, other: SampleNotes) -> None:
+        self.other_files += other.other_files
+        self.bad_texts += other.bad_texts
+        self.lone_texts += other.lone_texts
+
     def notes(self) -> list[str]:
         found = []
         if self.other_files:
