@@ -8,6 +8,7 @@ HARNESS ?= ../shared/bench/bench_store.py
 PORT ?= ../lxmert
 PHOTOS ?= ../shared/data/images
 FLINK ?= build/flink
+SPARK ?= build/spark
 COMMAND ?= start
 # Keeps the working directory off the import path: a user's torch.py there would be imported in place of torch.
 export PYTHONSAFEPATH := 1
@@ -20,13 +21,17 @@ PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3
 LOCK := build/lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --annotation-style line --custom-compile-command 'make lock'
 UPGRADE ?= --upgrade
+# Those that `make test-cluster` fetches and runs; the tests of others are skipped.
+ENGINES ?= flink spark
+CLUSTERS := ROIBEAM_FLINK=$(if $(filter flink,$(ENGINES)),$(abspath $(FLINK))) \
+	ROIBEAM_SPARK=$(if $(filter spark,$(ENGINES)),$(abspath $(SPARK))) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak test-rest detectron2-source flink-packages flink-cluster chromium lint format bench bench-store bench-extraction toy-detector evidence evidence-quick notebook image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest detectron2-source flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction toy-detector evidence evidence-quick notebook image-check lock
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## make the environment in .venv (the exact files that requirements.lock names)
 
@@ -58,19 +63,28 @@ detectron2-source: setup ## fetch detectron2's source for the tests beside it, o
 	$(BIN)/python tests/helpers/detectron2_source.py build/detectron2
 
 flink-packages: setup ## fetch Flink and Beam's job server for it into FLINK, once (pip, mvn)
-	$(BIN)/python -m roibeam.pipelines.extract.runners.flink_cluster fetch $(FLINK)
+	$(BIN)/python -m roibeam.pipelines.extract.runners.engines.flink_cluster fetch $(FLINK)
 
-test-cluster: flink-packages ## a real Flink (Java 11 or 17), a TaskManager killed in mid-run
-	ROIBEAM_FLINK=$(abspath $(FLINK)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m cluster $(ARGS)
+spark-packages: setup ## fetch Spark and Beam's job server for it into SPARK, once (mvn)
+	$(BIN)/python -m roibeam.pipelines.extract.runners.engines.spark_cluster fetch $(SPARK)
+
+test-cluster: $(ENGINES:%=%-packages) ## a real Flink and a real Spark (Java 11 or 17), processes killed in mid-run
+	$(CLUSTERS) -m "cluster and not soak" $(ARGS)
 
 flink-cluster: flink-packages ## start a small Flink on this machine to try `--runner flink` on; COMMAND=stop ends it
-	$(BIN)/python -m roibeam.pipelines.extract.runners.flink_cluster $(COMMAND) $(FLINK)
+	$(BIN)/python -m roibeam.pipelines.extract.runners.engines.flink_cluster $(COMMAND) $(FLINK)
+
+spark-cluster: spark-packages ## start a small Spark on this machine to try `--runner spark` on; COMMAND=stop ends it
+	$(BIN)/python -m roibeam.pipelines.extract.runners.engines.spark_cluster $(COMMAND) $(SPARK)
 
 chromium: ## install Debian's Chromium where there is none (root): the slow tests open every page in it
 	command -v chromium >/dev/null || (apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium)
 
 test-soak: setup ## hours of faults and mutations; with ROIBEAM_SOAK=0.1 a tenth of them
-	$(PYTEST) -m soak $(ARGS)
+	$(PYTEST) -m "soak and not cluster" $(ARGS)
+
+test-cluster-soak: $(ENGINES:%=%-packages) ## a dozen kills in one job on each of Flink and Spark (20 minutes)
+	$(CLUSTERS) -m "cluster and soak" $(ARGS)
 
 test-rest: detectron2-source ## test-slow, the slow ones of test-faults and test-soak in one go: no core waits at the end of each
 	$(PYTEST) -m "(slow or soak) and not gpu and not cluster" $(ARGS)

@@ -41,6 +41,7 @@ from roibeam.features.shard import writer as shard
 from roibeam.features.shard.growing_lmdb import GrowingLmdb
 from roibeam.features.shard.writer import ShardWriter
 from roibeam.pipelines.extract.beam_extraction import run_extraction
+from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard.job import place_detector, shared_fingerprint
@@ -148,7 +149,7 @@ class Run:
         with self.planned() as (job, plan):
             text = StoreText({}, Vocabulary(None, None), self._fingerprint)
             start = time.perf_counter()
-            run_extraction(job, plan.shards, text, runner="local", beam_args=())
+            run_extraction(job, plan.shards, text, RunnerChoice())
             return len(self._images) / (time.perf_counter() - start)
 
 

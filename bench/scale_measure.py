@@ -47,7 +47,7 @@ from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.pipelines.cli.commands import app
-from roibeam.pipelines.extract.runners.flink_cluster import FlinkCluster
+from roibeam.pipelines.extract.runners.engines.flink_cluster import FlinkCluster
 from roibeam.pipelines.extract.shard.heartbeat import read_heartbeats
 from roibeam.pipelines.toyworld.draw import draw_samples
 
@@ -143,7 +143,7 @@ class Watch:
 def measure_kills(flink: Path, rounds: int) -> None:
     """Kills a TaskManager and a worker process in turn, `rounds` times each, during one run."""
     cluster = FlinkCluster(flink)
-    cluster.start(num_task_managers=2, port=0, pool_port=0)
+    cluster.start(num_managers=2, port=0, pool_port=0)
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)

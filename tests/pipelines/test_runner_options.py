@@ -7,7 +7,6 @@ import http.server
 import json
 import pickle
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -29,28 +28,25 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import (
-    beam_fn_api_pb2,
-    beam_fn_api_pb2_grpc,
     beam_runner_api_pb2,
-    endpoints_pb2,
 )
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.transforms import environments
 from apache_beam.utils.subprocess_server import JavaJarServer
+from PIL import Image
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.developers.worker_pool import PIPELINE
-from roibeam.pipelines.extract.beam_extraction import ExtractShards, extraction_pipeline
+from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
 from roibeam.pipelines.extract.runners import option_sets
-from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
-from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
+from roibeam.pipelines.extract.runners.engines.flink_job import ended_with_the_run
+from roibeam.pipelines.extract.runners.engines.flink_packages import FLINK_VERSION
 from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster
 from roibeam.pipelines.extract.runners.pipeline_run import _cause
-from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, read_token
-from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, serve_worker_pool
+from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard_plan import PlannedShard
 from roibeam.pipelines.extract.store_manifest import StoreText
@@ -154,6 +150,22 @@ def test_the_dataflow_runner_makes_a_job_of_it() -> None:
     assert container.container_image == "repo/roibeam:1"
 
 
+def test_a_template_for_dataflow_is_written_without_google(tmp_path: Path) -> None:
+    """All that Beam does before it sends a job: the pipeline and the job's description, here into a folder."""
+    pytest.importorskip("google.cloud.dataflow", reason="needs apache-beam[gcp]")
+    from apache_beam.runners.dataflow.internal import apiclient
+
+    made = pipeline(pipeline_options("dataflow", [*CLOUD, "--dry_run=True", "--no_auth"], device="cuda")).run().job
+    google = made.options.view_as(GoogleCloudOptions)  # a folder is no bucket, and would be refused before
+    google.staging_location, google.template_location = str(tmp_path), str(tmp_path / "template.json")
+    assert apiclient.DataflowApplicationClient(made.options).create_job(made) is None  # nothing was sent
+    template = json.loads((tmp_path / "template.json").read_text())
+    (pool,) = template["environment"]["workerPools"]
+    assert (pool["machineType"], pool["workerHarnessContainerImage"]) == ("g2-standard-8", "repo/roibeam:1")
+    staged = beam_runner_api_pb2.Pipeline.FromString((tmp_path / "pipeline.pb").read_bytes())
+    assert any(one.unique_name == "Extract" for one in staged.components.transforms.values())
+
+
 def test_what_workers_get_is_small() -> None:
     assert len(pickle.dumps(job())) < 20_000
 
@@ -192,6 +204,31 @@ def test_an_option_of_beam_is_told_to_go_after_the_dashes(roibeam: Any, tmp_path
 def test_what_is_missing_is_said(runner: str, beam_args: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         pipeline_options(runner, beam_args)
+
+
+@pytest.mark.parametrize(
+    ("runner", "beam_args", "words"),
+    [
+        ("spark", ["--spark_master_url=master:7077"], "expected spark://HOST:7077, or local[2] for this machine"),
+        ("spark", ["--spark_master_url=spark://localhost:1"], "no master of Spark answers (localhost:1: "),
+        ("spark", ["--spark_master_url=local", "--job_server_java_launcher=no-such-java"],
+         "needs Java 11 or 17: there is no 'no-such-java' on PATH"),
+        ("spark", ["--spark_master_url=local", "--spark_job_server_jar=gone.jar"],
+         "gone.jar: no such file; `make spark-packages` makes one"),
+        ("flink", ["--flink_master=[local]", "--parallelism=1", "--flink_job_server_jar=gone.jar"],
+         "gone.jar: no such file; `make flink-packages` makes one"),
+        ("portable", ["--job_endpoint=localhost:1"], "--job_endpoint=localhost:1: no job service answers"),
+    ],
+)  # fmt: skip
+def test_a_run_whose_engine_is_not_there_writes_nothing(
+    runner: str, beam_args: list[str], words: str, roibeam: Any, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (32, 32)).save(tmp_path / "images" / "a.png")
+    store = tmp_path / "store"
+    done = roibeam("extract", tmp_path / "images", store, *tiny_network, "--runner", runner, "--", *beam_args)
+    assert done.code == 1 and words in done.err and "Traceback" not in done.err
+    assert not store.exists() or not list(store.iterdir())
 
 
 @pytest.fixture
@@ -261,74 +298,12 @@ def test_ctrl_c_cancels_the_job_of_the_run_and_no_other(job_manager: tuple[str, 
 
 
 def test_the_script_for_flink_says_its_own_lines_only(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "roibeam.pipelines.extract.runners.flink_cluster", "status", str(tmp_path)]
+    command = [sys.executable, "-m", "roibeam.pipelines.extract.runners.engines.flink_cluster", "status", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, f"flink_cluster: {tmp_path}: no cluster was started here\n")
 
 
-def test_a_second_worker_pool_on_a_port_is_refused_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    with WorkerPool(PIPELINE) as pool:
-        port = int(pool.address.rpartition(":")[2])
-        with pytest.raises(OSError, match=f"cannot listen at localhost:{port}: is another worker pool running there"):
-            WorkerPool(PIPELINE, port=port)
-    with pytest.raises(OSError, match=r"cannot listen at no-such-host\.invalid:1: "):
-        WorkerPool(PIPELINE, "no-such-host.invalid", 1)
-    assert capfd.readouterr().err == ""  # gRPC would write a page of its own
-
-
-def test_workers_import_the_pipeline_that_their_pool_names(capfd: pytest.CaptureFixture[str]) -> None:
-    """The pool knows no pipeline; a name that has gone would end each worker before its first bundle."""
-    assert ExtractShards.__module__ == PIPELINE
-    told, died = threading.Event(), []
-
-    def note(line: str) -> None:
-        died.append(line)
-        told.set()
-
-    with WorkerPool("roibeam.no_such_pipeline", died=note) as pool, grpc.insecure_channel(pool.address) as channel:
-        nowhere = endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
-        beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StartWorker(
-            beam_fn_api_pb2.StartWorkerRequest(worker_id="1", control_endpoint=nowhere, provision_endpoint=nowhere)
-        )
-        assert told.wait(60) and died[0].startswith("worker process ")
-    assert "No module named 'roibeam.no_such_pipeline'" in capfd.readouterr().err
-
-
 TOKEN = "a-token-of-more-than-16-letters"
-
-
-def test_a_pool_with_a_token_starts_no_worker_without_it(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[list[str]] = []
-
-    def note(command: list[str], **options: Any) -> Any:
-        started.append(command)
-        raise OSError("noted")
-
-    monkeypatch.setattr(subprocess, "Popen", note)
-    nowhere = endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
-    with WorkerPool(PIPELINE, token=TOKEN) as pool, grpc.insecure_channel(pool.address) as channel:
-        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
-
-        def ask(params: dict[str, str]) -> str:
-            request = beam_fn_api_pb2.StartWorkerRequest(
-                worker_id="1", control_endpoint=nowhere, provision_endpoint=nowhere, params=params
-            )
-            return str(stub.StartWorker(request).error)
-
-        for params in (
-            {},
-            {TOKEN_PARAM: ""},
-            {TOKEN_PARAM: TOKEN[:-1]},
-            {TOKEN_PARAM: "\u00e9" * 20},
-            {"token": TOKEN},
-        ):
-            assert "this worker pool wants another token: start the run with --pool-token-file" in ask(params)
-        assert not started
-        assert "noted" in ask(pool.params) and len(started) == 1
-    assert not any(TOKEN in word for word in started[0]) and TOKEN not in caplog.text
-    assert len(caplog.records) == 5
 
 
 def test_beam_hands_the_token_of_a_file_to_the_pool_and_nothing_shows_it(tmp_path: Path) -> None:
@@ -347,42 +322,6 @@ def test_beam_hands_the_token_of_a_file_to_the_pool_and_nothing_shows_it(tmp_pat
     with pytest.raises(ValueError, match="seen by all users of this machine: give --pool-token-file") as error:
         runner_flags("flink", [*CLUSTERS["flink"], f"--environment_config={secret}"])
     assert TOKEN not in str(error.value)
-
-
-@pytest.mark.parametrize("content", ["", "short", "a b" * 20, "x" * 5000, "\u00e9" * 20])
-def test_a_file_that_holds_no_token_is_refused_without_a_word_of_it(tmp_path: Path, content: str) -> None:
-    (tmp_path / "token").write_text(content)
-    with pytest.raises(ValueError, match="expected a token: one line of 16 to 1024 letters") as error:
-        read_token(tmp_path / "token")
-    assert not content or content not in str(error.value)
-
-
-def test_a_pool_that_other_machines_reach_needs_a_token() -> None:
-    with pytest.raises(ValueError, match=r"--host 0\.0\.0\.0 without --pool-token-file"):
-        serve_worker_pool(PIPELINE, "0.0.0.0", 0)
-
-
-def test_runners_that_share_a_pool_end_their_own_workers_only() -> None:
-    """Flink's TaskManagers on one machine number their workers alike; ending the other's would leave it waiting."""
-    with WorkerPool(PIPELINE) as pool, socket.create_server(("localhost", 0)) as silent:
-        control = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{silent.getsockname()[1]}")
-        own_connection = [("grpc.use_local_subchannel_pool", 1)]  # else both channels would be one connection
-        runners = [grpc.insecure_channel(pool.address, options=own_connection) for _ in range(2)]
-        first, second = (beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(runner) for runner in runners)
-        start = beam_fn_api_pb2.StartWorkerRequest(
-            worker_id="1-1", control_endpoint=control, provision_endpoint=control
-        )
-        stop = beam_fn_api_pb2.StopWorkerRequest(worker_id="1-1")
-        first.StartWorker(start)
-        second.StartWorker(start)
-        assert pool.num_workers == 2
-        first.StopWorker(stop)
-        first.StopWorker(stop)  # and nothing else by asking again
-        assert pool.num_workers == 1
-        second.StopWorker(stop)
-        assert pool.num_workers == 0
-        for runner in runners:
-            runner.close()
 
 
 def test_a_job_server_that_cannot_be_fetched_is_said_with_its_remedy(tmp_path: Path) -> None:

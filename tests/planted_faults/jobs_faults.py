@@ -184,7 +184,21 @@ FAULTS = (
         POOL,
         "worker = self._workers.pop((context.peer(), request.worker_id), None)",
         "worker = next((self._workers.pop(key) for key in list(self._workers) if key[1] == request.worker_id), None)",
-        _test("runner_options.py::test_runners_that_share_a_pool_end_their_own_workers_only"),
+        _test("worker_pool.py::test_runners_that_share_a_pool_end_their_own_workers_only"),
+    ),
+    Fault(
+        "a runner waits for ever for a worker that died while it started",
+        POOL,
+        "            hang_up_for(asked[1], control)\n",
+        "",
+        _test("worker_pool.py::test_a_runner_is_told_of_a_worker_that_died_before_it_connected"),
+    ),
+    Fault(
+        "a runner waits for minutes for the data connection of a worker that died while it started",
+        "src/roibeam/pipelines/extract/runners/dead_worker.py",
+        'if first is not None and first.HasField("process_bundle"):',
+        "if False:",
+        _test("worker_pool.py::test_a_runner_is_told_of_a_worker_that_died_before_it_connected"),
     ),
     # Copies, repairs, imports, exports.
     Fault(

@@ -72,22 +72,12 @@ class PublishStore(beam.DoFn):
 
 
 def run_extraction(
-    job: ExtractJob,
-    shards: Iterable[PlannedShard],
-    text: StoreText,
-    *,
-    runner: str,
-    beam_args: Sequence[str],
-    workers: int = 1,
-    pool_token_file: str | None = None,
+    job: ExtractJob, shards: Iterable[PlannedShard], text: StoreText, choice: RunnerChoice
 ) -> dict[str, Any]:
     """Runs the pipeline to its end.
 
     Args:
-        runner: see `roibeam.pipelines.extract.runners.option_sets`.
-        beam_args: further Beam pipeline options, as on its command line.
-        workers: processes of the local runner; 1 means this one.
-        pool_token_file: see `pipeline_options`.
+        choice: what it runs on.
     Returns:
         What Beam counted, by the names of `report_metrics`: numbers, and {"count", "sum", "min", "max"} of
         distributions. Committed values where the runner tells them, attempted ones elsewhere.
@@ -95,12 +85,14 @@ def run_extraction(
         ValueError: for an option that Beam does not know.
         OSError, ValueError, RuntimeError: whatever stopped a worker.
     """
+    shards = list(shards)
     return run_pipeline(
-        functools.partial(extraction_pipeline, job, list(shards), text),
-        RunnerChoice(runner, tuple(beam_args), workers, pool_token_file),
+        functools.partial(extraction_pipeline, job, shards, text),
+        choice,
         preload=PIPELINE,
         device=job.detector.device,
         namespace=METRICS,
+        num_elements=len(shards),
     )
 
 
@@ -115,7 +107,7 @@ def extraction_pipeline(
     pipeline = beam.Pipeline(runner=runner, options=options)
     _ = (
         pipeline
-        | "Shards" >> beam.Create(list(shards))
+        | "Shards" >> beam.Create(list(shards), reshuffle=False)  # else they are spread twice
         | "Spread" >> beam.Reshuffle()
         | "Extract" >> beam.ParDo(ExtractShards(job))
         | "Gather" >> beam.combiners.ToList()

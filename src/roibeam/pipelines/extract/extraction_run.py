@@ -35,7 +35,7 @@ from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, Prog
 from roibeam.pipelines.extract.report.run_summary import RunEnd, write_run_summary
 from roibeam.pipelines.extract.request import ExtractRequest, RunOptions
 from roibeam.pipelines.extract.requested_work import open_work
-from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options
+from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.job import shared_detector, shared_fingerprint
 from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME, check_output_folder, tidy_store
@@ -112,11 +112,8 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
     started = time.time()
     folder = work.store
     check_output_folder(folder)
-    pipeline_options(
-        options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device,
-        pool_token_file=options.pool_token_file,
-    )  # fmt: skip
-    check_cluster(options.runner, options.beam_args)
+    choice = RunnerChoice(options.runner, tuple(options.beam_args), options.workers, options.pool_token_file)
+    check_runner(choice, preload=PIPELINE, device=work.detector.device)
     with waiting("loading the detector"):
         job, text = _prepare(work, options)
     if folder.local_path is not None:
@@ -151,10 +148,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
             with Progress(
                 "extracting", plan.num_images, view=view, as_json=options.as_json, least_seconds=least_seconds
             ):
-                metrics = run_extraction(
-                    job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers,
-                    pool_token_file=options.pool_token_file,
-                )  # fmt: skip
+                metrics = run_extraction(job, plan.shards, text, choice)
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
             seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun tells the same

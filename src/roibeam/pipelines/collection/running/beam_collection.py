@@ -17,7 +17,7 @@ from apache_beam.runners.runner import PipelineRunner
 
 from roibeam.pipelines.collection.running import page_job as _page_job  # noqa: F401  workers import it with this file
 from roibeam.pipelines.collection.running.part import FinishedParts
-from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, run_pipeline
+from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.running_shards import running_shard, shards_must_stop
 from roibeam.pipelines.foundation.console.progress import Progress, Unit
 
@@ -65,6 +65,11 @@ class DoUnits(beam.DoFn):
         yield 1
 
 
+def check_units_runner(choice: RunnerChoice) -> None:
+    """As `check_runner`, before anything is written."""
+    check_runner(choice, preload=PIPELINE, device="cpu")
+
+
 def run_units(job: UnitJob[V], units: Sequence[V], choice: RunnerChoice, *, what: str, as_json: bool = False) -> None:
     """Does all units that are not done, on the runner that was asked for.
 
@@ -80,8 +85,9 @@ def run_units(job: UnitJob[V], units: Sequence[V], choice: RunnerChoice, *, what
     view = FinishedParts(Path(job.folder), [unit.number for unit in missing])
     with Progress(what, len(missing), UNITS, view=view, least_seconds=_LOOK_SECONDS, as_json=as_json):
         run_pipeline(
-            functools.partial(_pipeline, job, missing), choice, preload=PIPELINE, device="cpu", namespace=METRICS
-        )
+            functools.partial(_pipeline, job, missing), choice, preload=PIPELINE, device="cpu", namespace=METRICS,
+            num_elements=len(missing),
+        )  # fmt: skip
 
 
 def _pipeline(
@@ -90,7 +96,7 @@ def _pipeline(
     pipeline = beam.Pipeline(runner=runner, options=options)
     _ = (
         pipeline
-        | "Units" >> beam.Create(list(units))
+        | "Units" >> beam.Create(list(units), reshuffle=False)  # else they are spread twice
         | "Spread" >> beam.Reshuffle()
         | "Do" >> beam.ParDo(DoUnits(job))
         | "Count" >> beam.CombineGlobally(sum).without_defaults()

@@ -19,7 +19,7 @@ from roibeam.pipelines.collection.choosing.aggregation import aggregate
 from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationImages
 from roibeam.pipelines.collection.pair import Pair, pair_from_json
 from roibeam.pipelines.collection.reading.page_units import PageUnit
-from roibeam.pipelines.collection.running.beam_collection import run_units
+from roibeam.pipelines.collection.running.beam_collection import check_units_runner, run_units
 from roibeam.pipelines.collection.running.collection import FORMAT, VERSION, Collection, figures_of
 from roibeam.pipelines.collection.running.fetch import Fetch, fetch_images, gather, picture_units
 from roibeam.pipelines.collection.running.outputs import write_pairs
@@ -59,6 +59,7 @@ def run_collection(
         request.held_out, request.held_out_images, max_bits=thresholds.aggregation.max_phash_bits
     )
     _check_folder(out)
+    check_units_runner(choice)
     (out / WORK_NAME).mkdir(parents=True, exist_ok=True)
     with store_lock(out, held="another run is writing this collection"):
         _check_state(out, work_state(thresholds, request.base_url, (unit.state for unit in units)))

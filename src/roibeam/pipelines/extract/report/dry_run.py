@@ -181,13 +181,16 @@ def dry_run(work: Work | UnlistedWork, options: RunOptions) -> DryRun:
         ValueError: for an option that nobody knows, or if none of the photos can be extracted.
     """
     device = work.detector.device
-    flags = runner_flags(options.runner, options.beam_args, preload=PIPELINE, device=device, to_plan=True)
+    found = None if isinstance(work, UnlistedWork) else estimate(work, is_here=options.runner in ON_THIS_MACHINE)
+    flags = runner_flags(
+        options.runner, options.beam_args, preload=PIPELINE, device=device, to_plan=True,
+        num_elements=None if found is None else found.num_shards,
+    )  # fmt: skip
     gpus = torch.cuda.device_count()
     slots = slots_of(options.runner, flags, workers=options.workers, device=device, gpus=gpus)
     missing = tuple(missing_options(options.runner, options.beam_args))
     if isinstance(work, UnlistedWork):
         return DryRun(device, slots, tuple(flags), missing, None, work.reason)
-    found = estimate(work, is_here=options.runner in ON_THIS_MACHINE)
     return DryRun(
         device, slots, tuple(flags), missing, found, with_distribution=work.options.distribution == "full"
     )  # fmt: skip

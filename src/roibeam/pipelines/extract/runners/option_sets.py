@@ -6,10 +6,7 @@ runner's own, and gets no options from us.
 
 from __future__ import annotations
 
-import json
 import logging
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +14,10 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 
 from roibeam.features.counted import counted
 from roibeam.near_names import near_names
-from roibeam.pipelines.extract.runners.flink_job import flink_url
-from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
+from roibeam.pipelines.extract.runners.engines.flink_job import task_slots
+from roibeam.pipelines.extract.runners.engines.flink_packages import FLINK_VERSION
+from roibeam.pipelines.extract.runners.engines.job_server import check_job_server, check_job_service
+from roibeam.pipelines.extract.runners.engines.spark_master import SPARK_OPTIONS, check_master, spark_tasks
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, environment_config, read_token
 
 log = logging.getLogger(__name__)
@@ -44,8 +43,7 @@ _NEEDED = {
     },
 }
 _NEEDED_WORDS = {"flink": ", the JobManager's REST address"}
-_REPEATABLE = ("--experiments", "--resource_hints", "--dataflow_service_options")
-_MASTER_SECONDS = 10.0
+_REPEATABLE = ("--experiments", "--resource_hints", "--dataflow_service_options", "--job_server_jvm_properties")
 
 
 def missing_options(runner: str, beam_args: Sequence[str]) -> list[str]:
@@ -54,8 +52,9 @@ def missing_options(runner: str, beam_args: Sequence[str]) -> list[str]:
 
 
 def runner_flags(
-    runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu", to_plan: bool = False
-) -> list[str]:
+    runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu", to_plan: bool = False,
+    num_elements: int | None = None,
+) -> list[str]:  # fmt: skip
     """All Beam options of a run, ours first, so that a later one of the user's counts.
 
     Args:
@@ -64,6 +63,7 @@ def runner_flags(
         preload: the module whose pipeline runs, for workers to import before they have threads.
         device: what the detector runs on: "cuda..." asks for machines with a GPU where a runner can.
         to_plan: nothing will run: options may be missing, and a cluster need not answer.
+        num_elements: units of work that the pipeline spreads; None while that is not known.
     Raises:
         ValueError: for an option that is missing, or that belongs before the --.
     """
@@ -75,6 +75,8 @@ def runner_flags(
     ours = defaults[runner](beam_args, preload, device) if runner in defaults else []
     if runner == "flink" and _value("--parallelism", beam_args) is None:
         ours += _flink_parallelism(_value("--flink_master", beam_args), to_plan=to_plan)
+    if runner == "spark" and num_elements is not None:
+        ours += spark_tasks(num_elements)
     given = {_name(arg) for arg in beam_args}
     ours = [flag for flag in ours if _name(flag) in _REPEATABLE or _name(flag) not in given]
     named = [] if runner == "local" else [f"--runner={BEAM_NAMES.get(runner, runner)}"]
@@ -88,15 +90,17 @@ def pipeline_options(
     preload: str,
     device: str = "cpu",
     pool_token_file: str | None = None,
+    num_elements: int | None = None,
 ) -> PipelineOptions:
     """Beam's options from its command-line words; Beam itself would drop unknown ones with a warning.
 
     Args:
+        num_elements: as of `runner_flags`.
         pool_token_file: with the token of the cluster's worker pools; None where they want none.
     Raises:
         ValueError: as `runner_flags`, or for an option that Beam does not know.
     """
-    flags = runner_flags(runner, beam_args, preload=preload, device=device)
+    flags = runner_flags(runner, beam_args, preload=preload, device=device, num_elements=num_elements)
     check_known(runner, beam_args)
     options = PipelineOptions(flags)
     if pool_token_file is not None:
@@ -142,14 +146,18 @@ def _portable(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
 _EXTERNAL = ["--environment_type=EXTERNAL", "--experiments=disable_logging_submission_environment"]
 
 
+# For engines that ask a worker pool beside each TaskManager or executor.
+_POOLED = [
+    *_EXTERNAL,
+    f"--environment_config={WORKER_POOL}",
+    "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager or executor
+]
+
+
 def _flink(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    return [
-        f"--flink_version={FLINK_VERSION}",
-        *_EXTERNAL,
-        f"--environment_config={WORKER_POOL}",
-        "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager
-        "--environment_cache_millis=60000",  # it stays between the stages of the job
-    ]
+    # A worker that has died is kept as long as a living one, by tasks that could not start too, and each restart of the
+    # job meets it and fails at once, until none is left. Two seconds are those of a restart (docs/cluster.md).
+    return [f"--flink_version={FLINK_VERSION}", *_POOLED, "--environment_cache_millis=2000"]
 
 
 def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
@@ -165,16 +173,28 @@ def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
 
 
 def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
-    """Before a run writes anything: a Flink that does not answer is an error, too few slots a warning, since a job
-    waits for them without a word.
+    """Before a run writes anything: an engine that does not answer, or a job server that cannot start, is an error. Too
+    few slots of Flink are a warning, since a job waits for them without a word.
 
     Raises:
-        ValueError: if the JobManager does not answer.
+        ValueError: in one line that says what is missing.
     """
-    master, parallelism = _value("--flink_master", beam_args), _value("--parallelism", beam_args)
-    if runner != "flink" or master is None or parallelism is None or master.startswith("["):
+    if runner == "spark":
+        check_master(_value("--spark_master_url", beam_args) or "")
+    if runner == "flink":
+        _check_slots(_value("--flink_master", beam_args), _value("--parallelism", beam_args))
+    endpoint = _value("--job_endpoint", beam_args)  # a job server that runs elsewhere
+    if runner in ("portable", "flink", "spark") and endpoint not in (None, "embed"):
+        check_job_service(endpoint)
+    elif runner in ("flink", "spark"):
+        java = _value("--job_server_java_launcher", beam_args) or "java"
+        check_job_server(runner, java, _value(f"--{runner}_job_server_jar", beam_args))
+
+
+def _check_slots(master: str | None, parallelism: str | None) -> None:
+    if master is None or parallelism is None or master.startswith("["):
         return  # without --parallelism it was asked for the number; [local] and [auto] are Beam's own, started later
-    slots = _task_slots(master)
+    slots = task_slots(master)
     if parallelism.isdigit() and slots < int(parallelism):
         log.warning(
             "--parallelism=%s, but the cluster at %s has %s now: the job waits until there are as many",
@@ -184,30 +204,14 @@ def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
 
 def _slots(master: str) -> int:
     """Task slots of a Flink cluster that has some."""
-    slots = _task_slots(master)
+    slots = task_slots(master)
     if not slots:
         raise ValueError(f"--flink_master={master}: the cluster has no task slots; start its TaskManagers")
     return slots
 
 
-def _task_slots(master: str) -> int:
-    """Task slots of a Flink cluster.
-
-    Raises:
-        ValueError: if its JobManager does not answer.
-    """
-    url = f"{flink_url(master)}/overview"
-    try:
-        with urllib.request.urlopen(url, timeout=_MASTER_SECONDS) as answer:
-            return int(json.load(answer)["slots-total"])
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"--flink_master={master}: {url} does not answer as a Flink JobManager ({error}); is it running?"
-        ) from None
-
-
 def _spark(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    return [*_EXTERNAL, f"--environment_config={WORKER_POOL}", "--sdk_worker_parallelism=1"]
+    return [*_POOLED, *SPARK_OPTIONS]
 
 
 def _dataflow(beam_args: Sequence[str], preload: str, device: str) -> list[str]:

@@ -18,8 +18,11 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import ExternalEnvironment
 
-from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
-from roibeam.pipelines.extract.runners.option_sets import pipeline_options
+from roibeam.pipelines.extract.runners.engines.flink_job import ended_with_the_run
+from roibeam.pipelines.extract.runners.engines.spark_master import NOT_TAKEN
+from roibeam.pipelines.extract.runners.engines.spark_packages import SCALA_VERSION, SPARK_VERSION
+from roibeam.pipelines.extract.runners.hang_ups import keep_hang_ups_quiet
+from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, run_with_workers
 from roibeam.pipelines.extract.shard.running_shards import stopping_with_the_caller
 
@@ -44,8 +47,25 @@ class RunnerChoice:
     pool_token_file: str | None = None
 
 
+def check_runner(choice: RunnerChoice, *, preload: str, device: str) -> None:
+    """Before a run writes anything: its options, and whether the cluster and what reaches it are there.
+
+    Raises:
+        ValueError: in one line that says what is missing.
+    """
+    _options(choice, preload, device)
+    check_cluster(choice.runner, choice.beam_args)
+
+
+def _options(choice: RunnerChoice, preload: str, device: str, num_elements: int | None = None) -> PipelineOptions:
+    return pipeline_options(
+        choice.runner, choice.beam_args, preload=preload, device=device, pool_token_file=choice.pool_token_file,
+        num_elements=num_elements,
+    )  # fmt: skip
+
+
 def run_pipeline(
-    build: BuildPipeline, choice: RunnerChoice, *, preload: str, device: str, namespace: str
+    build: BuildPipeline, choice: RunnerChoice, *, preload: str, device: str, namespace: str, num_elements: int
 ) -> dict[str, Any]:
     """Runs the pipeline that `build` makes to its end.
 
@@ -53,6 +73,7 @@ def run_pipeline(
         preload: the module whose pipeline it is, for workers to import before they have threads.
         device: that its workers compute on, see `pipeline_options`.
         namespace: of the metrics to return.
+        num_elements: units of work that it spreads.
     Returns:
         What Beam counted, by name: numbers, and {"count", "sum", "min", "max"} of distributions. Committed values
         where the runner tells them, attempted ones elsewhere.
@@ -60,9 +81,7 @@ def run_pipeline(
         ValueError: for an option that Beam does not know.
         OSError, ValueError, RuntimeError: whatever stopped a worker.
     """
-    options = pipeline_options(
-        choice.runner, choice.beam_args, preload=preload, device=device, pool_token_file=choice.pool_token_file
-    )
+    options = _options(choice, preload, device, num_elements)
     run = functools.partial(_run, namespace)
     try:
         with stopping_with_the_caller(STOP_SECONDS):
@@ -79,6 +98,7 @@ def run_pipeline(
                 with ended_with_the_run(options):
                     return run(build(options, None))
             else:
+                keep_hang_ups_quiet()  # of Beam's threads, when its job server goes
                 return run(build(options, None))
     except Exception as error:
         raise _cause(error) from None
@@ -115,7 +135,13 @@ def _cause(error: Exception) -> BaseException:
     if unreached is not None:
         return OSError(
             f"Beam could not fetch its job server ({unreached.reason}); hand over the jar: "
-            f"-- --flink_job_server_jar=FILE (`make flink-packages` makes one), or --spark_job_server_jar=FILE"
+            f"-- --flink_job_server_jar=FILE (`make flink-packages` makes one), or --spark_job_server_jar=FILE "
+            f"(`make spark-packages`)"
+        )
+    if NOT_TAKEN in str(error):
+        return OSError(
+            f"Spark's master took no job, or ended it: the job server is of Spark {SPARK_VERSION} with Scala "
+            f"{SCALA_VERSION}, is the cluster too? Its page and log say more; finished shards stay"
         )
     if isinstance(error, grpc.RpcError):
         return OSError(

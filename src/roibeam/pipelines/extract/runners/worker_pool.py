@@ -26,6 +26,7 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
 from roibeam.extraction.engine.background_threads import start_thread
 from roibeam.features.counted import counted
+from roibeam.pipelines.extract.runners.dead_worker import hang_up_for
 from roibeam.pipelines.extract.runners.hang_ups import keep_hang_ups_quiet
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, is_right, new_token
 from roibeam.pipelines.extract.runners.worker_process import STOP_SECONDS
@@ -47,7 +48,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             all that bundles need.
         host, port: where to listen; port 0 takes a free one.
         token: what a request for a worker must have among its params; None for no such thing.
-        died: called, in a thread, with one line when a worker ends that nobody asked to.
+        died: called, in a thread, with one line when a worker ends that nobody asked to. None where a runner elsewhere
+            waits for it: the line is logged, and the runner is told.
     Attributes:
         address: "host:port", for `--environment_config`.
         params: what requests need, for the same.
@@ -57,7 +59,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
 
     def __init__(
         self, preload: str, host: str = "localhost", port: int = 0, *, token: str | None = None,
-        died: Callable[[str], None] = log.warning,
+        died: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self._preload, self._token, self._died = preload, token, died
         self.params = {} if token is None else {TOKEN_PARAM: token}
@@ -117,7 +119,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         with self._lock:
             self._workers[asked] = worker
         log.debug("worker %s of %s is process %d", request.worker_id, request.control_endpoint.url, worker.pid)
-        threading.Thread(target=self._watch, args=(asked, worker), name="watch-worker", daemon=True).start()
+        watch = (asked, worker, request.control_endpoint.url)
+        threading.Thread(target=self._watch, args=watch, name="watch-worker", daemon=True).start()
         return beam_fn_api_pb2.StartWorkerResponse()
 
     def StopWorker(
@@ -135,15 +138,21 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             _wait_for(worker)
         return beam_fn_api_pb2.StopWorkerResponse()
 
-    def _watch(self, asked: tuple[str, str], worker: subprocess.Popen[bytes]) -> None:
+    def _watch(self, asked: tuple[str, str], worker: subprocess.Popen[bytes], control: str) -> None:
         code = worker.wait()
         log.debug("process %d %s", worker.pid, _how_it_ended(code))
         with self._lock:
             unasked = self._workers.get(asked) is worker
             if unasked:
                 del self._workers[asked]
-        if unasked and code != 0:
-            self._died(f"worker process {worker.pid} {_how_it_ended(code)}")
+        if not unasked or code == 0:
+            return
+        line = f"worker process {worker.pid} {_how_it_ended(code)}"
+        if self._died is not None:
+            self._died(line)
+        else:
+            log.warning("%s", line)
+            hang_up_for(asked[1], control)
 
 
 def _check_free(host: str, port: int) -> None:

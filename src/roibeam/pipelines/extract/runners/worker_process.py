@@ -39,9 +39,9 @@ def main() -> None:
     # Beam prints the traceback of every failed bundle, beside sending it to the runner, which tells the user.
     vars(sdk_worker)["print"] = lambda *words, **_: log.debug("%s", words)
     keep_hang_ups_quiet()
-    if provision:
-        _take_options(provision, worker_id)
     try:
+        if provision:
+            _take_options(provision, worker_id)
         sdk_worker.SdkHarness(control, worker_id=worker_id).run()
     except grpc.RpcError as error:
         # The runner has gone without a word: its machine or process died. Somebody else repeats what it had.
@@ -71,7 +71,8 @@ def _take_options(provision: str, worker_id: str) -> None:
 
 
 def _end_with_standard_input() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1024):  # not sys.stdin, whose lock this thread would still hold when Python ends
+        pass
     _end()
 
 

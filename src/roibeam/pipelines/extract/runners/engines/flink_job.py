@@ -1,4 +1,4 @@
-"""The job of a run on a Flink cluster: it ends with the run.
+"""Flink as a run meets it: how many slots it has, and a job that ends with the run.
 
 Beam's job server, which could end it, is a child of the run and gone after the same Ctrl-C; Flink goes on without it.
 """
@@ -22,6 +22,22 @@ _ENDED = ("FINISHED", "CANCELED", "FAILED")
 def flink_url(master: str) -> str:
     """Flink's REST interface by its `--flink_master`, which may have no scheme."""
     return master if "://" in master else f"http://{master}"
+
+
+def task_slots(master: str) -> int:
+    """Task slots of a Flink cluster.
+
+    Raises:
+        ValueError: if its JobManager does not answer.
+    """
+    url = f"{flink_url(master)}/overview"
+    try:
+        with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
+            return int(json.load(answer)["slots-total"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"--flink_master={master}: {url} does not answer as a Flink JobManager ({error}); is it running?"
+        ) from None
 
 
 @contextmanager
