@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evidence.worlds import DETECTOR
+from evidence.worlds import DETECTOR, WHOLE
+from roibeam.pipelines.toyworld.perfect_perception import FEATURE_DIM
 
 SEEDS = (0, 1, 2)
 CONTROL_SEEDS = (0,)  # of what is to say nothing
@@ -219,6 +220,10 @@ def _compared() -> Iterator[Arm]:
         "sampling.mismatched_probability": 0,
     }
     yield _half("imagebert-no-matching", "ImageBERT without matching", "imagebert", two, no_match)
+    whole = {"model.global_feature_size": FEATURE_DIM}
+    yield _half(
+        "imagebert-whole", "ImageBERT with a feature of the whole picture", "imagebert", _ALL, whole, store=WHOLE
+    )
     quarter = HALF // 2
     asked = (WORDS, MATCHING, RETRIEVAL)
     yield Arm(

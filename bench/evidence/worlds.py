@@ -13,27 +13,33 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.writing.store_writer import write_store
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.toyworld.draw import draw_samples
 from roibeam.pipelines.toyworld.formats import write_corpus
-from roibeam.pipelines.toyworld.perfect_perception import CLASS_NAMES, Perception, write_perfect_store
+from roibeam.pipelines.toyworld.perfect_perception import CLASS_NAMES, Perception, perceive, write_perfect_store
 from roibeam.pipelines.toyworld.picture import Picture, describe
 from roibeam.pipelines.toyworld.scene import Scene, generate
+from roibeam.pipelines.toyworld.world import ATTRIBUTES
 
 SEED = 7  # of the world; the toy detector was trained on that of seed 0
 ROIBEAM = (sys.executable, "-P", "-c", "from roibeam.pipelines.cli.main import main; main()")
 SECONDS_A_SCENE, SECONDS_A_PICTURE = 0.003, 0.06  # described; drawn, and its regions found by the detector
 DETECTOR = "detector"
+WHOLE = "perfect-whole"  # as "perfect", with a feature of the whole picture beside the regions
 PERFECT: Mapping[str, Perception] = {
     "perfect": Perception(),
+    WHOLE: Perception(),
     **{f"perfect-noise{noise}": Perception(noise=noise) for noise in (0.6, 1.2, 2.4)},
 }
+_WHOLE_NOISE = 104  # purpose of random numbers
 _FIRST_TEXT_SCENE = 1 << 40  # scenes of the text corpus are none of the pictures
 
 
@@ -132,7 +138,10 @@ class World:
         scenes: Iterator[tuple[str, Scene]] = (
             (image_id(index), picture.scene) for index, picture in enumerate(self._described())
         )
-        write_perfect_store(self.store(name), scenes, PERFECT[name])
+        if name == WHOLE:
+            write_store_of_wholes(self.store(name), scenes, PERFECT[name])
+        else:
+            write_perfect_store(self.store(name), scenes, PERFECT[name])
 
     def _detect(self) -> None:
         if not (self.work / "world" / "captions.json").exists():
@@ -142,6 +151,24 @@ class World:
         toy = ("--detector", "toy", "--device", "cpu", "--workers", "2", "--threads", "1", "--shard-size", "1100")
         command = [*ROIBEAM, "extract", str(self.photos), str(self.store(DETECTOR)), *toy]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def write_store_of_wholes(out: Path, scenes: Iterable[tuple[str, Scene]], perception: Perception) -> None:
+    """Perfect regions, and a feature of each whole picture: what all its objects are, in one sum, with its own noise.
+
+    What a network that is trained on whole pictures would see at best, as ImageBERT's global feature.
+    """
+
+    def records() -> Iterator[RegionRecord]:
+        for called, scene in scenes:
+            record = perceive(scene, called, perception)
+            whole = record.features.astype(np.float64).sum(axis=0) / max(1, len(record.features)) ** 0.5
+            random = np.random.default_rng([_WHOLE_NOISE, scene.seed, scene.index])
+            whole += perception.noise * random.standard_normal(len(whole))
+            yield replace(record, image_feature=whole.astype(record.features.dtype))
+
+    space = f"{perception.feature_space}-whole"
+    write_store(out, records(), feature_space=space, classes=CLASS_NAMES, attributes=ATTRIBUTES)
 
 
 def image_id(index: int) -> str:
