@@ -121,3 +121,27 @@ def test_a_training_run_that_is_still_loading_ends_too(tmp_path: Path, number: s
     what = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
     assert f"roibeam: {what}" in ended.said.splitlines()[-1] or f"stopped by {number.name}" in ended.said
     assert "Traceback" not in ended.said and "pretrain" in ended.said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_falls_into_a_destructor_is_heard(number: signal.Signals) -> None:
+    """Python drops what is raised there, so that a training that was told to stop went on."""
+    code = f"""
+import os, time
+from roibeam.pipelines.foundation.console.interruption import exit_code, stop_as_by_ctrl_c
+
+class Closing:
+    def __del__(self):
+        os.kill(os.getpid(), {int(number)})
+        time.sleep(0.01)
+
+stop_as_by_ctrl_c()
+closing = Closing()
+try:
+    del closing
+    time.sleep(20)
+except KeyboardInterrupt:
+    print("heard", exit_code())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == (f"heard {128 + number}\n", "")

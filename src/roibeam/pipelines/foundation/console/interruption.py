@@ -6,10 +6,12 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 AGAIN = "nothing is kept; to begin again"
 # By command, as it is typed. A command that is not here changes nothing, or keeps nothing that is not whole.
@@ -36,10 +38,15 @@ _KEPT = {
 _GROUPS = ("store", "detector")
 _told: dict[str, str] = {}  # what this process knows better than the table: "kept", and options to go on with
 _signals: list[int] = []
+_UNHEARD_SECONDS = 0.1  # by then the destructor that swallowed a Ctrl-C has returned
 
 
 def stop_as_by_ctrl_c() -> None:
-    """From now on SIGTERM does what Ctrl-C does, whatever that is at the time. Only in the main thread."""
+    """From now on SIGTERM does what Ctrl-C does, whatever that is at the time. Only in the main thread.
+
+    Python drops an exception that is raised in a destructor, so a Ctrl-C that falls into one would do nothing: it comes
+    again.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     process = os.getpid()
@@ -55,6 +62,15 @@ def stop_as_by_ctrl_c() -> None:
             raise KeyboardInterrupt
         by_ctrl_c(signal.SIGINT, frame)
 
+    tell = sys.unraisablehook
+
+    def send_again(found: Any) -> None:  # sys.UnraisableHookArgs, which is a name for type checkers alone
+        if not issubclass(found.exc_type, KeyboardInterrupt):
+            tell(found)
+        elif os.getpid() == process:
+            threading.Timer(_UNHEARD_SECONDS, os.kill, (process, signal.SIGINT)).start()
+
+    sys.unraisablehook = send_again
     signal.signal(signal.SIGTERM, stop)
 
 
