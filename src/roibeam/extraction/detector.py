@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,9 +20,10 @@ from roibeam.extraction.fast.ahead_stream import handed_over, queued_apart, wait
 from roibeam.extraction.fast.fused_resnet import has_fused_kernels
 from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkCache
 from roibeam.extraction.fast.modes import bf16_instructions, mode_named
+from roibeam.extraction.fast.region_scores import PhotoSize, region_scores
 from roibeam.extraction.network.anchors import cell_anchors
 from roibeam.extraction.network.blanking import blank_regions
-from roibeam.extraction.network.boxes import checked_boxes, clip_boxes, decode_deltas
+from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.precision import plain_float32
@@ -43,7 +44,6 @@ from roibeam.extraction.regions import (
     HostCopy,
     Regions,
     ScoredRegions,
-    best_class_deltas,
     boxes_for_each,
     kept_regions,
     plain_json,
@@ -257,7 +257,7 @@ class Detector(nn.Module):
             (at, one) for group, each in _one_behind(mapped) for at, one in self._described(network, group, each)
         )
         coming = (
-            (at, HostCopy(self._scored(one, network if whole_image else None)), one.network_input.image_hw)
+            (at, HostCopy(self._scored(one, network, whole_image=whole_image)), one.network_input.image_hw)
             for at, one in outputs
         )
         found = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _one_behind(coming)}
@@ -399,56 +399,27 @@ class Detector(nn.Module):
             selection or self.selection, HostCopy(self._scored(outputs)), outputs.network_input.image_hw
         )
 
-    def _scored(self, outputs: HeadOutputs, whole_image: InferenceNetwork | None = None) -> ScoredRegions:
-        """Probabilities, best attributes and boxes in photo pixels; the feature of the whole photo of the network that
-        is handed in for it."""
-        network_input, regions, proposals = outputs.network_input, outputs.regions, outputs.proposals.boxes
-        probabilities = regions.class_logits.softmax(dim=1)
-        best_deltas = best_class_deltas(regions.box_deltas, probabilities)
-        scale, photo_hw = network_input.scale, network_input.image_hw
-        proposals_photo = scale.to_photo(proposals)
-        if self.conventions.regression_pixels == "photo":
-            regressed = regressed_photo = self._regress(proposals_photo, best_deltas, photo_hw)
-        else:
-            regressed = self._regress(proposals, best_deltas, network_input.input_hw)
-            regressed_photo = scale.to_photo(regressed)
-        attribute_scores, attribute_ids = self._attributes(regions.attribute_logits)
+    def _scored(
+        self, outputs: HeadOutputs, network: InferenceNetwork | None = None, *, whole_image: bool = False
+    ) -> ScoredRegions:
+        """Probabilities, best attributes and boxes in photo pixels.
+
+        Args:
+            network: of this call, where there is one; it must be there for the feature of the whole photo.
+        """
+        one, score = outputs.network_input, region_scores if network is None else network.scores
+        boxes, factors = outputs.proposals.boxes, one.scale.factors_xyxy
+        scores = score(outputs.regions, boxes, factors, PhotoSize.of(one), self.conventions)
         return ScoredRegions(
-            features=regions.features,
-            probabilities=probabilities,
-            attribute_scores=attribute_scores,
-            attribute_ids=attribute_ids,
-            proposal_boxes=proposals_photo,
-            regressed_boxes=regressed_photo,
-            nms_boxes=regressed,
+            **{field.name: getattr(scores, field.name) for field in fields(scores)},
+            features=outputs.regions.features,
             given_boxes=outputs.given_boxes,
-            image_feature=None if whole_image is None else self._whole_image(whole_image, outputs),
+            image_feature=self._whole_image(network, outputs) if whole_image and network is not None else None,
         )
 
     @property
     def _last_pixel(self) -> bool:
         return self.conventions.box_clip == "last-pixel"
-
-    def _regress(self, boxes: Tensor, deltas: Tensor, hw: tuple[int, int]) -> Tensor:
-        """Boxes moved by their deltas and clipped, all in the same pixels."""
-        moved = decode_deltas(
-            boxes,
-            deltas,
-            weights=self.conventions.region_delta_weights,
-            delta_cap=self.conventions.delta_cap,
-            plus_one_sides=self.conventions.box_sides == "x2-x1+1",
-        )
-        return clip_boxes(moved, hw, last_pixel=self._last_pixel)
-
-    def _attributes(self, logits: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Probability and id of the best attribute, "no attribute" left out of the choice; None without a head."""
-        if not logits.shape[1]:
-            return None, None
-        if self.conventions.attribute_softmax == "all":
-            scores, ids = logits.softmax(dim=1)[:, :-1].max(dim=1)
-        else:
-            scores, ids = logits[:, :-1].softmax(dim=1).max(dim=1)
-        return scores, ids
 
     def _to_network(self, boxes: Tensor, network_input: NetworkInput) -> Tensor:
         scaled = network_input.scale.to_network(boxes)

@@ -6,8 +6,9 @@ pixels -> feature_map -> rpn -> proposals -> regions
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,11 @@ from roibeam.extraction.fast.binned_stage import BinnedStage
 from roibeam.extraction.fast.fused_resnet import FusedStage, fused_backbone, fused_conv, fused_stage
 from roibeam.extraction.fast.modes import Mode
 from roibeam.extraction.fast.recorded_calls import RecordedCalls
+from roibeam.extraction.fast.region_scores import PhotoSize, RegionScores, region_scores
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
+from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads, features_of, mean_over_cells
-from roibeam.extraction.network.rpn import ProposalGenerator, Proposals, RPNHead
+from roibeam.extraction.network.rpn import ProposalGenerator, Proposals, RankedAnchors, RPNHead
 
 
 class InferenceNetwork:
@@ -52,9 +55,13 @@ class InferenceNetwork:
         self._backbone = fused_backbone(backbone, mode, input_hw)
         self._generator, self._heads = proposal_generator, roi_heads
         self._rpn: Callable[[Tensor], tuple[Tensor, ...]] | None = None
+        self._rank: Callable[..., RankedAnchors] | None = None
         if isinstance(proposal_generator, ProposalGenerator):
             self._rpn = FusedRPNHead(proposal_generator.rpn_head, mode, map_cells)
+            self._rank = proposal_generator.rank
         self._res5: Callable[[Tensor], Tensor] | None = None
+        self._all_regions: RecordedCalls | None = None
+        self._scores: RecordedCalls | None = None
         self._describe_chunk: Callable[[Tensor], Tensor] | None = None
         self._map_stage: AlignedStage | BinnedStage | None = None
         if isinstance(roi_heads, RoIHeads):
@@ -79,8 +86,14 @@ class InferenceNetwork:
             self._backbone = _recorded(self._backbone)
         if self._rpn is not None:
             self._rpn = RecordedCalls(self._rpn)
+        if isinstance(self._generator, ProposalGenerator):
+            ranking = RecordedCalls(_tensors_of(self._generator.rank))
+            self._rank = lambda *inputs, **fixed: RankedAnchors(*ranking(*inputs, **fixed))
         if self._describe_chunk is not None and not isinstance(self._res5, nn.Module):
-            self._describe_chunk = _recorded(self._describe_chunk)
+            describe_chunk = self._describe_chunk
+            self._all_regions = RecordedCalls(_tensors_of(lambda *inputs: self._regions(*inputs, describe_chunk)))
+            self._describe_chunk = _recorded(describe_chunk)
+        self._scores = RecordedCalls(_scores_of_tensors)
 
     def feature_map(self, pixels: Tensor) -> Tensor:
         """(N, 3, H, W) float32 -> (N, C, h, w) float32."""
@@ -90,11 +103,15 @@ class InferenceNetwork:
         self, maps: Tensor, input_hws: Sequence[tuple[int, int]], factors: Sequence[float]
     ) -> list[Proposals]:
         """Of each of the N maps; sizes and factors as `ProposalGenerator.forward` takes them."""
-        sizes = list(zip(input_hws, factors, strict=True))
-        if self._rpn is None or not isinstance(self._generator, ProposalGenerator):
-            return [self._generator(maps[i : i + 1], *size) for i, size in enumerate(sizes)]
+        generator, sizes = self._generator, list(zip(input_hws, factors, strict=True))
+        if self._rpn is None or self._rank is None or not isinstance(generator, ProposalGenerator):
+            return [generator(maps[i : i + 1], *size) for i, size in enumerate(sizes)]
         logits, deltas = self._rpn(maps)
-        return [self._generator.propose(logits[i : i + 1], deltas[i : i + 1], *size) for i, size in enumerate(sizes)]
+        found = []
+        for i, (input_hw, factor) in enumerate(sizes):
+            said, min_side = (logits[i : i + 1], deltas[i : i + 1]), generator.min_side(factor)
+            found.append(generator.choose(self._rank(*said, input_hw=input_hw, min_side=min_side)))
+        return found
 
     def rpn(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         """What the proposal network says of each map: logits (N, A or 2A, h, w), deltas (N, 4A, h, w), float32."""
@@ -106,11 +123,48 @@ class InferenceNetwork:
         """As `RoIHeads.forward`."""
         if self._describe_chunk is None or not isinstance(self._heads, RoIHeads):
             return self._heads(feature_map, boxes)
+        if self._all_regions is not None and self._is_usual(boxes):
+            return RegionOutputs(*self._all_regions(feature_map, boxes))
+        return self._regions(feature_map, boxes, self._describe_chunk)
+
+    def _is_usual(self, boxes: Tensor) -> bool:
+        """Whether so many boxes come again and again: given boxes are now these many, now those."""
+        return len(boxes) == self._config.proposals_after_nms
+
+    def _regions(self, feature_map: Tensor, boxes: Tensor, describe_chunk: Callable[[Tensor], Tensor]) -> RegionOutputs:
+        assert isinstance(self._heads, RoIHeads)
         chunk = self.mode.regions_at_once(self._config, feature_map.device)
         if self._map_stage is not None:
             described = (mean_over_cells(maps) for maps in self._map_stage(feature_map, boxes, chunk))
             return self._heads.judge(described, len(boxes))
-        return self._heads.describe(feature_map.to(self.mode.conv_dtype), boxes, self._describe_chunk, chunk)
+        return self._heads.describe(feature_map.to(self.mode.conv_dtype), boxes, describe_chunk, chunk)
+
+    def scores(
+        self, outputs: RegionOutputs, boxes: Tensor, factors_xyxy: Tensor, size: PhotoSize, conventions: Conventions
+    ) -> RegionScores:
+        """As `region_scores`."""
+        if self._scores is None or not self._is_usual(boxes):
+            return region_scores(outputs, boxes, factors_xyxy, size, conventions)
+        said = (getattr(outputs, field.name) for field in fields(RegionOutputs))
+        return RegionScores(*self._scores(boxes, factors_xyxy, *said, size=size, conventions=conventions))
+
+
+def _tensors_of(function: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
+    """The function with the fields of the dataclass that it returns, those that are there, as a tuple."""
+
+    def called(*inputs: Tensor, **fixed: Hashable) -> tuple[Tensor, ...]:
+        found = function(*inputs, **fixed)
+        values = (getattr(found, field.name) for field in fields(found))
+        return tuple(value for value in values if value is not None)
+
+    return called
+
+
+def _scores_of_tensors(
+    boxes: Tensor, factors_xyxy: Tensor, *said: Tensor, size: PhotoSize, conventions: Conventions
+) -> tuple[Tensor, ...]:
+    scores = _tensors_of(region_scores)
+    return scores(RegionOutputs(*said), boxes, factors_xyxy, size=size, conventions=conventions)
 
 
 def _recorded(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,23 @@ class Proposals:
 
     boxes: Tensor
     objectness: Tensor
+
+
+@dataclass(frozen=True)
+class RankedAnchors:
+    """Anchors of one image moved by their deltas, by descending objectness.
+
+    Attributes:
+        boxes: (n, 4) float32, network-input pixels, clipped.
+        objectness: (n,) float32.
+        large: (n,) bool, whether the sides are large enough.
+        finite: () bool, whether the network's numbers were; None where nobody has looked.
+    """
+
+    boxes: Tensor
+    objectness: Tensor
+    large: Tensor
+    finite: Tensor | None = None
 
 
 class RPNHead(nn.Module):
@@ -74,6 +91,14 @@ class ProposalGenerator(nn.Module):
         Args:
             logits: (1, A or 2A, h, w) float32; deltas: (1, 4A, h, w) float32.
         """
+        return self.choose(self.rank(logits, deltas, input_hw=input_hw, min_side=self.min_side(factor)))
+
+    def min_side(self, factor: float) -> float:
+        """The smallest side allowed, in network-input pixels."""
+        return self.conventions.min_proposal_side * factor
+
+    def rank(self, logits: Tensor, deltas: Tensor, *, input_hw: tuple[int, int], min_side: float) -> RankedAnchors:
+        """The first half of `propose`, in which a GPU is never waited for."""
         boxes, objectness = self.score_anchors(logits, deltas)
         # A delta without a cap may grow to infinity in exp and is clipped; one that is none to begin with may not.
         capped = self.conventions.delta_cap is not None
@@ -84,8 +109,13 @@ class ProposalGenerator(nn.Module):
         # Boxes of NaN are dropped as too small: a photo without regions, and nobody would know why. So it is asked why
         # when there are none, and a GPU, which would have to be waited for, is not asked before.
         boxes = boxes.masked_fill(~finite, torch.nan)
-        proposals = choose_proposals(boxes, objectness, input_hw, factor, self.config, self.conventions)
-        if not len(proposals.boxes) and not bool(finite):
+        ranked = rank_anchors(boxes, objectness, input_hw, min_side, self.config, self.conventions)
+        return replace(ranked, finite=finite)
+
+    def choose(self, ranked: RankedAnchors) -> Proposals:
+        """The second half of `propose`."""
+        proposals = choose_ranked(ranked, self.config, self.conventions)
+        if not len(proposals.boxes) and ranked.finite is not None and not bool(ranked.finite):
             raise ValueError("the proposal network gave NaN or infinity; are its weights damaged, or its pixels?")
         return proposals
 
@@ -129,23 +159,43 @@ def choose_proposals(
         objectness: (n,) float32.
         input_hw, factor: as in `ProposalGenerator.forward`.
     """
-    plus_one = conventions.box_sides == "x2-x1+1"
+    min_side = conventions.min_proposal_side * factor
+    return choose_ranked(rank_anchors(boxes, objectness, input_hw, min_side, config, conventions), config, conventions)
+
+
+def rank_anchors(
+    boxes: Tensor,
+    objectness: Tensor,
+    input_hw: tuple[int, int],
+    min_side: float,
+    config: DetectorConfig,
+    conventions: Conventions,
+) -> RankedAnchors:
+    """The part of `choose_proposals` in which a GPU is never waited for.
+
+    Args:
+        min_side: the smallest side allowed, network-input pixels.
+    """
     # Stable, so that ties go to the lower index: devices order equal scores differently.
     order = torch.argsort(objectness, descending=True, stable=True)
     if conventions.proposal_filter == "topk-clip-nonempty":
         order = order[: config.proposals_before_nms]
     boxes = clip_boxes(boxes[order], input_hw, last_pixel=conventions.box_clip == "last-pixel")
-    large = _large_enough(boxes, conventions.min_proposal_side * factor, conventions)
+    return RankedAnchors(boxes, objectness[order], _large_enough(boxes, min_side, conventions))
+
+
+def choose_ranked(ranked: RankedAnchors, config: DetectorConfig, conventions: Conventions) -> Proposals:
+    """The rest of `choose_proposals`: as many boxes as are large enough and not suppressed, which a GPU is asked."""
     # By number, not twice by the mask: a GPU is waited for each time, to know how many there are. What came before is
     # in score order, so the best of all that are large enough stand first.
-    keep = torch.nonzero(large).flatten()[: config.proposals_before_nms]
-    boxes, objectness = boxes[keep], objectness[order[keep]]
+    keep = torch.nonzero(ranked.large).flatten()[: config.proposals_before_nms]
+    boxes, objectness = ranked.boxes[keep], ranked.objectness[keep]
     best = suppress(
         boxes,
         objectness,
         config.proposal_nms_iou,
         comparison=conventions.nms_comparison,
-        plus_one_sides=plus_one,
+        plus_one_sides=conventions.box_sides == "x2-x1+1",
         most=config.proposals_after_nms,
     )
     return Proposals(boxes[best], objectness[best])
