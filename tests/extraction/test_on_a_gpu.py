@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import cv2
@@ -16,11 +17,13 @@ from roibeam.extraction.fast.modes import MODES
 from roibeam.extraction.fast.recorded_calls import RecordedCalls
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.region_max import WindowMax
 from roibeam.extraction.network.rpn import choose_proposals
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.network.suppression import suppress
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
 from roibeam.extraction.regions import Regions
 from roibeam.extraction.weights.loading import build_detector
 
@@ -196,23 +199,47 @@ def test_a_convolution_is_convolution_sum_and_relu(mode, kernel, stride, dilatio
 def test_recorded_calls_say_what_the_function_says():
     asked: list[torch.Size] = []
 
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def function(x: torch.Tensor, y: torch.Tensor, *, times: int) -> tuple[torch.Tensor, ...]:
         asked.append(x.shape)
-        return x * 2, x.sum(dim=0)
+        return x * times + y, x.sum(dim=0)
 
     calls = RecordedCalls(function)
     kept = []
-    for number in range(60):
-        x = torch.full((2, 1 + number % 20), float(number), device="cuda")  # more shapes than are kept
-        kept.append((number, calls(x), calls(x)))
-    for number, *both in kept:
-        for doubled, summed in both:
-            assert bool((doubled == 2 * number).all()) and bool((summed == 2 * number).all())
+    for number in range(120):
+        x = torch.full((2, 1 + number % 40), float(number), device="cuda")  # more shapes than are kept
+        times, y = 2 + number % 2, torch.full_like(x, number + 1.0)
+        kept.append((number, times, calls(x, y, times=times), calls(x, y, times=times)))
+    for number, times, *both in kept:
+        for made, summed in both:
+            assert bool((made == times * number + number + 1).all()) and bool((summed == 2 * number).all())
     once = torch.ones(5, 5, device="cuda")
     before = len(asked)
     for _ in range(10):
-        calls(once)
-    assert len(asked) == before + 3  # as it comes, to set up, and recorded
+        calls(once, once, times=2)
+        calls(once, once, times=3)
+    assert len(asked) == before + 6  # of each as it comes, to set up, and recorded
+
+
+def test_a_region_encoder_trains_as_on_a_cpu():
+    """Its norms are folded into convolutions there."""
+    encoder = RegionEncoder(CONFIGS["small"])
+    load_encoder_weights("random:1", encoder)
+    generator = torch.Generator().manual_seed(8)
+    pixels = torch.randn(2, 3, 96, 128, generator=generator) * 50
+    corners = torch.rand(2, 5, 2, 2, generator=generator) * 90
+    boxes = torch.cat([corners.amin(dim=2), corners.amax(dim=2) + 4], dim=2)
+    real = torch.tensor([[True] * 5, [True, False, True, False, False]])
+    found = {}
+    for device in ("cpu", "cuda"):
+        trained = copy.deepcopy(encoder).to(device)
+        with plain_float32(torch.device(device)):
+            features = trained(pixels.to(device), boxes.to(device), real.to(device))
+            (features * torch.linspace(-1, 1, features.shape[2], device=device)).sum().backward()
+        slopes = {name: each.grad.cpu() for name, each in trained.named_parameters() if each.grad is not None}
+        found[device] = {"features": features.detach().cpu(), **slopes}
+    assert found["cpu"].keys() == found["cuda"].keys() and len(found["cpu"]) > 20
+    for name, want in found["cpu"].items():
+        assert float((found["cuda"][name] - want).abs().max()) <= 1e-4 * float(want.abs().max()), name
 
 
 def test_modes_and_chunks_are_recorded():

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.resnet import NormedConv
 from roibeam.extraction.network.roi_heads import pool_regions
 from roibeam.extraction.region_batch import collate_photos, prepare_photo
 from roibeam.extraction.region_encoder import STAGES, RegionEncoder, load_encoder_weights
@@ -201,6 +202,25 @@ def test_gradients_are_slopes(batch):
                 tensor.sub_(sign * step * direction)
         slope = (sums[0] - sums[1]) / (2 * step)
         assert slope.item() == pytest.approx((tensor.grad * direction).sum().item(), rel=0.02)
+
+
+def test_a_fixed_norm_folded_into_its_convolution_trains_it_alike():
+    """What a GPU does instead: values, gradients, and the norm's tensors of now."""
+    generator = torch.Generator().manual_seed(2)
+    conv = NormedConv(6, 10, 3, stride=2, dilation=2, eps=1e-3).double()
+    for buffer in conv.norm.buffers():
+        buffer.copy_(torch.rand(10, generator=generator) + 0.5)
+    x = torch.randn(2, 6, 9, 12, generator=generator, dtype=torch.float64, requires_grad=True)
+    with torch.inference_mode():
+        conv.folded(x)  # what it remembers is trained with afterwards
+    for _ in range(2):
+        want, got = conv(x), conv.folded(x)
+        assert want.shape == got.shape and torch.allclose(want, got, rtol=1e-12, atol=1e-12)
+        slope = torch.randn(want.shape, generator=generator, dtype=torch.float64)
+        both = [torch.autograd.grad((out * slope).sum(), [x, conv.weight]) for out in (want, got)]
+        for one, other in zip(*both, strict=True):
+            assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
+        conv.norm.running_var.mul_(3)
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -125,9 +125,11 @@ class RegionEncoder(nn.Module):
         feature_map = self._feature_map(pixels)
         # At least float32, also under autocast: half-precision coordinates move a box by whole cells.
         precise = at_least_float32(feature_map)
-        real = [rows[mask] for rows, mask in zip(boxes, region_mask, strict=True)]
-        weights = None if cell_weights is None else cell_weights[region_mask]
-        total = sum(map(len, real))
+        # A GPU is waited for twice, not once for each photo.
+        counts, places = region_mask.sum(dim=1).tolist(), region_mask.flatten().nonzero().flatten()
+        real = list(boxes.flatten(0, 1)[places].split(counts))
+        weights = None if cell_weights is None else cell_weights.flatten(0, 1)[places]
+        total = len(places)
         chunk = self.region_chunk or max(total, 1)
         # No regions still run once, so that the features have their width, and every parameter a gradient.
         parts = [
@@ -137,9 +139,8 @@ class RegionEncoder(nn.Module):
             for start in range(0, max(total, 1), chunk)
         ]
         found = parts[0] if len(parts) == 1 else torch.cat(parts)
-        features = found.new_zeros(batch_size, count, found.shape[1])
-        features[region_mask] = found
-        return features
+        features = found.new_zeros(batch_size * count, found.shape[1])
+        return features.index_copy(0, places, found[:total]).view(batch_size, count, found.shape[1])
 
     def _feature_map(self, pixels: Tensor) -> Tensor:
         """The res4 map, block by block where blocks are computed again."""

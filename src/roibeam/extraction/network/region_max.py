@@ -130,12 +130,16 @@ class WindowMax:
         most_x, most_y = (min(-(-(edge + 2) // cells) + 1, edge) for edge in (columns, rows))
         windows = feature_map.new_empty(most_y * most_x * rows * columns + 1, channels)
         windows[-1] = 0
-        sizes = windows[:-1].view(most_y, most_x, rows, columns, channels)
-        sizes[0, 0] = feature_map[0].permute(1, 2, 0)
+        # Each size in one piece of memory, from the next smaller one and single cells that lie further on. Where a
+        # window would end past the map, what it holds is of the next row, or of nothing; no bin asks for it.
+        sizes = windows[:-1].view(most_y, most_x, rows * columns, channels)
+        sizes[0, 0] = feature_map[0].permute(1, 2, 0).reshape(rows * columns, channels)
         for x in range(1, most_x):
-            torch.maximum(sizes[0, x - 1, :, :-x], sizes[0, 0, :, x:], out=sizes[0, x, :, :-x])
+            torch.maximum(sizes[0, x - 1, :-x], sizes[0, 0, x:], out=sizes[0, x, :-x])
+        widths = sizes.flatten(1, 2)
         for y in range(1, most_y):
-            torch.maximum(sizes[y - 1, :, :-y], sizes[0, :, y:], out=sizes[y, :, :-y])
+            below = y * columns
+            torch.maximum(widths[y - 1, :-below], widths[0, below:], out=widths[y, :-below])
         wide, high = (x_end - x_first)[:, None, :], (y_end - y_first)[:, :, None]
         corner = y_first[:, :, None] * columns + x_first[:, None, :]
         row = ((high - 1) * most_x + (wide - 1)) * (rows * columns) + corner

@@ -30,6 +30,7 @@ class FrozenBatchNorm(nn.Module):
     def __init__(self, channels: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
+        self._known: tuple[object, Tensor, Tensor] | None = None
         self.register_buffer("weight", torch.ones(channels))
         self.register_buffer("bias", torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -39,6 +40,17 @@ class FrozenBatchNorm(nn.Module):
         return functional.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
         )
+
+    def gain_and_shift(self) -> tuple[Tensor, Tensor]:
+        """(C,) each: the norm of x is x * gain + shift. Computed anew when one of the four tensors has changed."""
+        own = (self.weight, self.bias, self.running_mean, self.running_var)
+        can_tell = not any(tensor.is_inference() for tensor in own)
+        key = [(tensor.data_ptr(), tensor.dtype, tensor._version) for tensor in own] if can_tell else None
+        if self._known is None or key is None or self._known[0] != key:
+            with torch.inference_mode(not can_tell), torch.no_grad():  # what is known may be trained with later
+                gain = self.weight * torch.rsqrt(self.running_var + self.eps)
+                self._known = (key, gain, self.bias - self.running_mean * gain)
+        return self._known[1:]
 
 
 # Channels and epsilon -> a norm. `nn.BatchNorm2d` is one: trained with it, the weights fit the frozen norm, which then
@@ -71,7 +83,17 @@ class NormedConv(nn.Conv2d):
         self.norm = norm(out_channels, eps)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cuda" and isinstance(self.norm, FrozenBatchNorm):
+            return self.folded(x)
         return self.norm(super().forward(x))
+
+    def folded(self, x: Tensor) -> Tensor:
+        """The same through a convolution of scaled weights, where the norm is fixed. A GPU takes a third of a training
+        step for such norms' backward passes, which lay out every map anew."""
+        assert isinstance(self.norm, FrozenBatchNorm)
+        gain, shift = self.norm.gain_and_shift()
+        scaled = self.weight * gain.view(-1, 1, 1, 1)
+        return functional.conv2d(x, scaled, shift, self.stride, self.padding, self.dilation)
 
 
 class Bottleneck(nn.Module):
