@@ -59,12 +59,22 @@ class _Recording:
         self._inputs = [each.clone() for each in inputs]
         self._graph = torch.cuda.CUDAGraph()
         function(*self._inputs)  # each thread has libraries to set up, which cannot be done while it is recorded
+        _forget_workspaces()
         # Other threads, which decode into pinned memory, may allocate meanwhile.
         with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._results = function(*self._inputs)
+        _forget_workspaces()
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         for own, each in zip(self._inputs, inputs, strict=True):
             own.copy_(each)
         self._graph.replay()
         return tuple(result.clone() for result in self._results)
+
+
+def _forget_workspaces() -> None:
+    """cuBLAS keeps a workspace for each thread and stream. One that was made while something was recorded lies in the
+    memory of that recording. Kept, it would serve recordings of other parts, which run at the same time, and lie where
+    earlier recordings of the same part work. Kernels wait for flags in it: for ever, if those are overwritten.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
