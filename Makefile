@@ -103,6 +103,7 @@ lint: setup ## ruff and mypy over the four packages, tests and benchmarks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/model/interface_for_mypy.py
 
 format: setup ## rewrite the code the way lint wants it
 	$(BIN)/ruff check --fix .
