@@ -3,6 +3,7 @@ array; and the true reference arrays."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import pickle
 import shutil
@@ -32,7 +33,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.pipelines.conformance.checks import near, near_thinned, within
 from roibeam.pipelines.conformance.detector.selection import place_error
 from roibeam.pipelines.conformance.detector.ties import best_score_bounds
-from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
+from roibeam.pipelines.conformance.runner import CaseResult, plan_cases, run_conformance
 from roibeam.pipelines.conformance.tolerances import DETECTOR, Closeness
 
 PHOTO = next(iter(PHOTOS))
@@ -405,16 +406,33 @@ def test_thinned_arrays_find_their_step() -> None:
 PROCESSOR_DEPENDENT = {"detector/full_COCO_train2014_000000387267": {"det100_boxes"}} if ON_INTEL else {}
 
 
+SMALL_CASES = ["*_small", "small_*"]
+LARGE_CASES = ["e2e_batch", "*_keys", "weight_sums_full"]
+# Half a minute each; one of them meets what the others meet.
+TRUE_SIZE = ["full_input", "full_COCO_train2014_000000131486", "full_COCO_train2014_000000387267"]
+
+
 @pytest.mark.parametrize(
-    "only", ["*_small", "small_*", *(pytest.param(each, marks=pytest.mark.slow) for each in ("e2e_batch", "*"))]
+    "only",
+    [
+        *SMALL_CASES,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in LARGE_CASES),
+        *(pytest.param(each, marks=[pytest.mark.slow, pytest.mark.soak(cases=True)]) for each in TRUE_SIZE),
+    ],
 )
 def test_the_true_reference_arrays(only: str) -> None:
-    torch.set_num_threads(2 if only == "*" else 1)  # true size runs alone, the others beside each other
+    torch.set_num_threads(1)
     results = run(GOLDENS, only)
     bad = {name: set(missed(result)) for name, result in results.items() if not result.passed and not result.not_run}
-    assert all(arrays <= PROCESSOR_DEPENDENT.get(name, set()) for name, arrays in bad.items()), bad
+    assert results and all(arrays <= PROCESSOR_DEPENDENT.get(name, set()) for name, arrays in bad.items()), bad
     if any(result.not_run for result in results.values()):
         pytest.skip("needs the photos in ../shared/goldens/detector; what needs none passed")
+
+
+def test_no_true_reference_array_is_left_out() -> None:
+    names = {case.name.partition("/")[2] for case in plan_cases(GOLDENS)}
+    asked = {name for only in (*SMALL_CASES, *LARGE_CASES, *TRUE_SIZE) for name in fnmatch.filter(names, only)}
+    assert asked == names and len(names) == 14
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 
 Case = tuple[str, str]
 BOUNDS = {"float64": 1e-12, "float32": 1e-6}
+FORMS = (LABEL, CHOICE, REGION, "pair")
 STEPS = settings(steps=4, checkpoint_every=0)
 
 
@@ -50,8 +52,10 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BOUNDS)
 def test_four_and_two_processes_train_as_one(kind: str, tmp_path: Path) -> None:
-    """Every system with every form."""
-    cases = [(system, form) for system in SYSTEMS for form in (LABEL, CHOICE, REGION, "pair")]
+    """Every system with every form; in float32, which can only round otherwise, every system with one of them."""
+    cases = [(system, form) for system in SYSTEMS for form in FORMS]
+    if kind == "float32":
+        cases = list(zip(SYSTEMS, itertools.cycle(FORMS)))
     assert_trained_alike(cases, (1, 2, 4), kind, tmp_path)
 
 

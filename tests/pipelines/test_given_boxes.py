@@ -363,7 +363,7 @@ def test_given_boxes_give_one_store_for_any_number_of_workers(
     boxes = write_rows(tmp_path / "b.jsonl", {f"sample_{i:05d}": some_boxes(1 + 7 * i) for i in range(6)})
     run = (*tiny_network, "--boxes", boxes, "--threads", 1, "--shard-size", 2, "--image-feature", "resnet18=random:1")
     assert roibeam("extract", photos, tmp_path / "one", *run).code == 0
-    workers = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=3")
+    workers = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
     assert roibeam("extract", photos, tmp_path / "many", *run, *workers).code == 0
     assert digest(tmp_path / "one") == digest(tmp_path / "many")
 

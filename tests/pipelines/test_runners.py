@@ -134,10 +134,10 @@ def test_no_worker_outlives_a_run_and_none_dies_unnoticed(
 ) -> None:
     many, out = tmp_path / "many", tmp_path / "store"
     many.mkdir()
-    for copy in range(30):
+    for copy in range(15):
         for photo in photos.glob("sample_*.jpg"):
             os.link(photo, many / f"{copy:02d}_{photo.name}")
-    arguments = ["extract", str(many), str(out), *tiny_network, "--threads", "1", "--shard-size", "90"]
+    arguments = ["extract", str(many), str(out), *tiny_network, "--threads", "1", "--shard-size", "45"]
     run = subprocess.Popen([*ROIBEAM, *arguments, "--workers", "2"], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not list(out.glob(".tmp-*/heartbeat.json")):
@@ -162,4 +162,4 @@ def test_no_worker_outlives_a_run_and_none_dies_unnoticed(
         time.sleep(0.05)
     assert roibeam(*arguments).code == 0
     with FeatureStore(out) as store:
-        assert len(store) == 360
+        assert len(store) == 180

@@ -85,16 +85,16 @@ def test_two_processes_train_the_other_objectives_as_one_in_float32(tmp_path: Pa
 @pytest.mark.parametrize("kind", BOUNDS)
 def test_fifty_steps_of_one_two_and_four_processes(tmp_path: Path, kind: str) -> None:
     """Each of four processes has one sample of a step, or two where they are a group. Of all objectives, or a share."""
-    chosen = share_of([name for name in OBJECTIVES if name not in OTHER_TEXTS], kind)
+    chosen = share_of(list(OBJECTIVES), kind)
     one, two, four = (trained_on(ranks, chosen, tmp_path / str(ranks), steps=50, kinds=[kind]) for ranks in (1, 2, 4))
     assert not too_far(one, two) and not too_far(one, four)
 
 
 @pytest.mark.slow
-def test_fifty_steps_on_texts_that_are_no_captions(tmp_path: Path) -> None:
-    """As those above, on lines of text alone and on the texts of each task."""
-    one, two, four = (trained_on(ranks, OTHER_TEXTS, tmp_path / str(ranks), steps=50) for ranks in (1, 2, 4))
-    assert not too_far(one, two) and not too_far(one, four)
+def test_ten_steps_on_texts_that_are_no_captions(tmp_path: Path) -> None:
+    """On lines of text alone and on the texts of each task; two processes have their first steps above."""
+    one, four = (trained_on(ranks, OTHER_TEXTS, tmp_path / str(ranks), steps=10) for ranks in (1, 4))
+    assert not too_far(one, four)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
