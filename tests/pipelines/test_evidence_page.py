@@ -418,6 +418,6 @@ def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:
     assert module.FULL <= TASK_RECIPES.keys()
     assert f"{len(TASK_RECIPES) - len(module.FULL)} more recipes" in text
     copy = tmp_path / "page.md"
-    copy.write_text(text.replace("| `vqa` |", "| `an old task` |"), "utf-8")
+    copy.write_text(text.replace(f"{table.splitlines()[2]}\n", ""), "utf-8")
     module.write_recipe_table(copy, results)
     assert copy.read_text("utf-8") == text
