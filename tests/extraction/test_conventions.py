@@ -21,6 +21,7 @@ from PIL import Image
 from torch import nn
 
 from roibeam.extraction.detector import Detector, HeadOutputs
+from roibeam.extraction.fast.region_scores import best_attributes
 from roibeam.extraction.network.anchors import cell_anchors
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS, DELTA_CAP, IMPLEMENTED, Conventions
@@ -214,7 +215,7 @@ def unmoved(conventions: Conventions) -> float:
 
 def attribute_score(conventions: Conventions) -> float:
     """Probability of the best of two attributes of logit 0, where "no attribute" has ln 2."""
-    scores, _ = Detector(TINY, conventions)._attributes(torch.tensor([[0.0, 0.0, math.log(2)]]))
+    scores, _ = best_attributes(torch.tensor([[0.0, 0.0, math.log(2)]]), conventions)
     return round(scores.item(), 4)
 
 

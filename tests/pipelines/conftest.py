@@ -53,6 +53,20 @@ def undisturbed(faulty_photos: Path) -> Path:
 
 
 @pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder behind `objects://`, in which stores are made."""
+    from object_store import ObjectStore, register
+
+    from roibeam.features.folders import object_folder
+
+    register()
+    monkeypatch.setattr(object_folder, "WAIT_SECONDS", (0.0, 0.0, 0.0))
+    (tmp_path / "bucket").mkdir()
+    yield tmp_path / "bucket"
+    ObjectStore.mend()
+
+
+@pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """mount("-t", "tmpfs", ..., "name") mounts something on a new folder of that name; skips where it may not."""
     mounted: list[Path] = []

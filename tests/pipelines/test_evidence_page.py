@@ -17,6 +17,8 @@ import pytest
 from bench_module import BENCH
 from doc_pages import Page
 
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+
 PICTURES, ASKED, SIZES = 200, 4, SimpleNamespace(test=200, train=20000)
 
 
@@ -404,3 +406,18 @@ def test_a_long_list_of_names_is_left_out_of_a_papers_sentence(claims: ModuleTyp
     assert "(five words are in here; five" in sentence("VL-BERT", judged[:2])
     one = claims.Judged(claim, claims.Found(60, 50, 10, 9, 11, seeds=1))
     assert sentence("VL-BERT", [one, *judged]).endswith("11 go the other way; 1 of all rests on fewer than 3 runs.")
+
+
+def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:
+    """That of docs/finetuning.md: every task and system, the published runs, the figures of the evidence."""
+    module = import_module("evidence.report.recipe_table")
+    results = BENCH / "evidence" / "results"
+    table, page = module.recipe_table(results), BENCH.parent / "docs" / "finetuning.md"
+    text = page.read_text("utf-8")
+    assert table in text, f'make evidence ARGS="--page" writes it anew:\n{table}'
+    assert module.FULL <= TASK_RECIPES.keys()
+    assert f"{len(TASK_RECIPES) - len(module.FULL)} more recipes" in text
+    copy = tmp_path / "page.md"
+    copy.write_text(text.replace(f"{table.splitlines()[2]}\n", ""), "utf-8")
+    module.write_recipe_table(copy, results)
+    assert copy.read_text("utf-8") == text

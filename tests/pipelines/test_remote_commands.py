@@ -19,28 +19,17 @@ import pytest
 from disturbed_runs import BucketCommand, Command, Ended, Run
 from faulty_s3 import FaultyS3, faulty_s3
 from forks import KILLED, in_a_fork
-from object_store import URL, ObjectStore, register
+from object_store import URL, ObjectStore
 
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import make_record, write_store
 
-from roibeam.features.folders import object_folder
 from roibeam.features.reading.borrowed_store import borrowed_store, needed_room
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
-
-
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder behind `objects://`, in which stores are made."""
-    register()
-    monkeypatch.setattr(object_folder, "WAIT_SECONDS", (0.0, 0.0, 0.0))
-    (tmp_path / "bucket").mkdir()
-    yield tmp_path / "bucket"
-    ObjectStore.mend()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ from typing import Any
 import fsspec
 import pytest
 from forks import KILLED, in_a_fork
-from object_store import URL, ObjectStore, register
+from object_store import URL, ObjectStore
 from tiny_commands import digest
 
-from roibeam.features.folders import object_folder
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.reading.staging import StagedStore
 from roibeam.features.store import FeatureStore
@@ -45,16 +44,6 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def photos(drawn: Path, tmp_path: Path) -> Path:
     """A copy of them, to be changed."""
     return Path(shutil.copytree(drawn, tmp_path / "samples" / "images"))
-
-
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder behind `objects://`, in which stores are made."""
-    register()
-    monkeypatch.setattr(object_folder, "WAIT_SECONDS", (0.0, 0.0, 0.0))
-    (tmp_path / "bucket").mkdir()
-    yield tmp_path / "bucket"
-    ObjectStore.mend()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -430,54 +429,3 @@ def test_one_recipe_in_full(roibeam: Cli) -> None:
     assert "nothing that is known here" in roibeam("recipes", "vlbert-vqa-ablation-a").out
     with pytest.raises(ValueError, match="did you mean vilbert-vqa"):
         task_recipe_named("vilbert-vqaa")
-
-
-DOCS = Path(__file__).parents[2] / "docs" / "finetuning.md"
-COLUMNS = ("vlbert", "vilbert", "visualbert", "imagebert", "interbert")
-RESULTS = Path(__file__).parents[2] / "bench" / "evidence" / "results" / "tasks-perfect"
-
-
-def toy_figure(task: str, system: str) -> str:
-    """Of the evidence's runs with pre-trained weights on the perfect store: their main measure in percent."""
-    shares = []
-    for path in sorted(RESULTS.glob(f"{task}-{system}-[0-9].json")):
-        first = next(iter(json.loads(path.read_text())["tallies"].values()))
-        shares.append(100 * sum(first["right"]) / sum(first["asked"]))
-    return f"{sum(shares) / len(shares):.1f}" if shares else "-"
-
-
-def cell(task: str, system: str) -> str:
-    """Published runs, each with its first figure and where it stands; behind them what the toy world shows."""
-    names = [
-        name for name, recipe in TASK_RECIPES.items() if (recipe.task, recipe.system) == (task, system) and name in FULL
-    ]
-    runs = []
-    for name in names:
-        figure = next(iter(TASK_RECIPES[name].figures), None)
-        where = "" if figure is None else figure.where.removesuffix(", as a page of results has it")
-        runs.append(f"`{name}` {'-' if figure is None else f'{figure.value:g} ({where})'}")
-    return f"{', '.join(runs) or 'ours'}; {toy_figure(task, system)}"
-
-
-# Without the rows of ablations, other sizes, depths, shares and starts.
-FULL = {
-    *("vlbert-vqa", "vlbert-vqa-paper", "vlbert-vcr-answer", "vlbert-vcr-rationale", "vlbert-vcr-answer-paper"),
-    *("vlbert-vcr-rationale-paper", "vlbert-refcoco+-annotated", "vlbert-refcoco+-detected"),
-    *("vlbert-refcoco+-annotated-paper", "vlbert-refcoco+-detected-paper"),
-    *("vilbert-vqa", "vilbert-vcr-answer", "vilbert-vcr-rationale", "vilbert-refcoco+-detected"),
-    *("visualbert-vqa", "visualbert-vcr-answer", "visualbert-vcr-rationale", "visualbert-nlvr2"),
-    *("interbert-vcr-answer", "interbert-vcr-rationale", "interbert-vcr-release-answer"),
-    *("interbert-vcr-release-rationale", "vilbert-retrieval", "imagebert-retrieval", "interbert-retrieval"),
-    *("interbert-retrieval-release", "visualbert-flickr30k-entities"),
-    *(f"interbert-{task}" for task in GLUE_TASKS if task != "wnli"),
-}  # fmt: skip
-
-
-def test_the_page_has_every_task_and_system() -> None:
-    """The table of docs/finetuning.md is made of the recipes."""
-    assert FULL <= TASK_RECIPES.keys()
-    lines = ["| task | VL-BERT | ViLBERT | VisualBERT | ImageBERT | InterBERT |", "|---|---|---|---|---|---|"]
-    lines += [f"| `{task}` | {' | '.join(cell(task, system) for system in COLUMNS)} |" for task in TASKS]
-    assert "\n".join(lines) in DOCS.read_text("utf-8"), "\n".join(lines)
-    others = len(TASK_RECIPES) - len(FULL)
-    assert f"{others} more recipes" in DOCS.read_text("utf-8"), others

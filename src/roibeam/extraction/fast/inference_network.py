@@ -22,7 +22,7 @@ from roibeam.extraction.fast.region_scores import PhotoSize, RegionScores, regio
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads, features_of, mean_over_cells
-from roibeam.extraction.network.rpn import ProposalGenerator, Proposals, RankedAnchors, RPNHead
+from roibeam.extraction.network.rpn import ProposalGenerator, Proposals, RankedAnchors, RPNHead, smallest_side
 
 
 class InferenceNetwork:
@@ -91,7 +91,9 @@ class InferenceNetwork:
             self._rank = lambda *inputs, **fixed: RankedAnchors(*ranking(*inputs, **fixed))
         if self._describe_chunk is not None and not isinstance(self._res5, nn.Module):
             describe_chunk = self._describe_chunk
-            self._all_regions = RecordedCalls(_tensors_of(lambda *inputs: self._regions(*inputs, describe_chunk)))
+            self._all_regions = RecordedCalls(
+                _tensors_of(lambda feature_map, boxes: self._regions(feature_map, boxes, describe_chunk))
+            )
             self._describe_chunk = _recorded(describe_chunk)
         self._scores = RecordedCalls(_scores_of_tensors)
 
@@ -109,7 +111,7 @@ class InferenceNetwork:
         logits, deltas = self._rpn(maps)
         found = []
         for i, (input_hw, factor) in enumerate(sizes):
-            said, min_side = (logits[i : i + 1], deltas[i : i + 1]), generator.min_side(factor)
+            said, min_side = (logits[i : i + 1], deltas[i : i + 1]), smallest_side(generator.conventions, factor)
             found.append(generator.choose(self._rank(*said, input_hw=input_hw, min_side=min_side)))
         return found
 

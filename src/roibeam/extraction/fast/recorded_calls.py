@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SHAPES = 32  # that are kept; the photos of a data set have few sizes that are common
+_SHAPES = 16  # that are kept; the photos of a data set have few sizes that are common
 
 
 class RecordedCalls:

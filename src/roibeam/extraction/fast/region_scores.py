@@ -66,7 +66,7 @@ def region_scores(
     else:
         regressed = _regress(boxes, best_deltas, size.input_hw, conventions)
         regressed_photo = scale.to_photo(regressed)
-    attributes = _attributes(outputs.attribute_logits, conventions)
+    attributes = best_attributes(outputs.attribute_logits, conventions)
     return RegionScores(probabilities, boxes_photo, regressed_photo, regressed, *attributes)
 
 
@@ -82,8 +82,13 @@ def _regress(boxes: Tensor, deltas: Tensor, hw: tuple[int, int], conventions: Co
     return clip_boxes(moved, hw, last_pixel=conventions.box_clip == "last-pixel")
 
 
-def _attributes(logits: Tensor, conventions: Conventions) -> tuple[Tensor, ...]:
-    """Probability and id of the best attribute, "no attribute" left out of the choice; nothing without a head."""
+def best_attributes(logits: Tensor, conventions: Conventions) -> tuple[Tensor, ...]:
+    """(R,) float32 probability and (R,) int64 id of the best attribute, "no attribute" left out of the choice; nothing
+    without a head.
+
+    Args:
+        logits: (R, A + 1), "no attribute" last; (R, 0) without a head.
+    """
     if not logits.shape[1]:
         return ()
     if conventions.attribute_softmax == "all":

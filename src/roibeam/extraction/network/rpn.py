@@ -91,11 +91,8 @@ class ProposalGenerator(nn.Module):
         Args:
             logits: (1, A or 2A, h, w) float32; deltas: (1, 4A, h, w) float32.
         """
-        return self.choose(self.rank(logits, deltas, input_hw=input_hw, min_side=self.min_side(factor)))
-
-    def min_side(self, factor: float) -> float:
-        """The smallest side allowed, in network-input pixels."""
-        return self.conventions.min_proposal_side * factor
+        min_side = smallest_side(self.conventions, factor)
+        return self.choose(self.rank(logits, deltas, input_hw=input_hw, min_side=min_side))
 
     def rank(self, logits: Tensor, deltas: Tensor, *, input_hw: tuple[int, int], min_side: float) -> RankedAnchors:
         """The first half of `propose`, in which a GPU is never waited for."""
@@ -159,8 +156,13 @@ def choose_proposals(
         objectness: (n,) float32.
         input_hw, factor: as in `ProposalGenerator.forward`.
     """
-    min_side = conventions.min_proposal_side * factor
+    min_side = smallest_side(conventions, factor)
     return choose_ranked(rank_anchors(boxes, objectness, input_hw, min_side, config, conventions), config, conventions)
+
+
+def smallest_side(conventions: Conventions, factor: float) -> float:
+    """That a proposal may have, in network-input pixels."""
+    return conventions.min_proposal_side * factor
 
 
 def rank_anchors(

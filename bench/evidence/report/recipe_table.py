@@ -1,0 +1,80 @@
+"""The table of docs/finetuning.md: by task and system the published runs, and what the toy world shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+COLUMNS = {
+    "VL-BERT": "vlbert",
+    "ViLBERT": "vilbert",
+    "VisualBERT": "visualbert",
+    "ImageBERT": "imagebert",
+    "InterBERT": "interbert",
+}
+_GLUE = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte")
+# Without the rows of ablations, other sizes, depths, shares and starts.
+FULL = {
+    *("vlbert-vqa", "vlbert-vqa-paper", "vlbert-vcr-answer", "vlbert-vcr-rationale", "vlbert-vcr-answer-paper"),
+    *("vlbert-vcr-rationale-paper", "vlbert-refcoco+-annotated", "vlbert-refcoco+-detected"),
+    *("vlbert-refcoco+-annotated-paper", "vlbert-refcoco+-detected-paper"),
+    *("vilbert-vqa", "vilbert-vcr-answer", "vilbert-vcr-rationale", "vilbert-refcoco+-detected"),
+    *("visualbert-vqa", "visualbert-vcr-answer", "visualbert-vcr-rationale", "visualbert-nlvr2"),
+    *("interbert-vcr-answer", "interbert-vcr-rationale", "interbert-vcr-release-answer"),
+    *("interbert-vcr-release-rationale", "vilbert-retrieval", "imagebert-retrieval", "interbert-retrieval"),
+    *("interbert-retrieval-release", "visualbert-flickr30k-entities"),
+    *(f"interbert-{task}" for task in _GLUE),
+}  # fmt: skip
+
+
+def recipe_table(results: Path) -> str:
+    """
+    Args:
+        results: with the folder "tasks-perfect".
+    """
+    from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
+
+    lines = [f"| task | {' | '.join(COLUMNS)} |", f"|---{'|---' * len(COLUMNS)}|"]
+    for task in TASKS:
+        cells = (_cell(task, system, results) for system in COLUMNS.values())
+        lines.append(f"| `{task}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_recipe_table(page: Path, results: Path) -> None:
+    """Puts the table of now where the page has one.
+
+    Raises:
+        ValueError: when the page has none.
+    """
+    text, table = page.read_text("utf-8"), recipe_table(results)
+    head = table.splitlines()[0]
+    before, found, behind = text.partition(f"{head}\n")
+    if not found:
+        raise ValueError(f"{page}: no line {head!r}, where the table of recipes begins")
+    rest = behind.splitlines(keepends=True)
+    end = next((at for at, line in enumerate(rest) if not line.startswith("|")), len(rest))
+    page.write_text(f"{before}{table}\n{''.join(rest[end:])}", "utf-8")
+
+
+def _cell(task: str, system: str, results: Path) -> str:
+    """Published runs, each with its first figure and where it stands; behind them what the toy world shows."""
+    from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+
+    runs = []
+    for name, recipe in TASK_RECIPES.items():
+        if (recipe.task, recipe.system) != (task, system) or name not in FULL:
+            continue
+        figure = next(iter(recipe.figures), None)
+        where = "" if figure is None else figure.where.removesuffix(", as a page of results has it")
+        runs.append(f"`{name}` {'-' if figure is None else f'{figure.value:g} ({where})'}")
+    return f"{', '.join(runs) or 'ours'}; {_toy_figure(task, system, results)}"
+
+
+def _toy_figure(task: str, system: str, results: Path) -> str:
+    """Of the runs with pre-trained weights on the perfect store: their main measure in percent."""
+    shares = []
+    for path in sorted((results / "tasks-perfect").glob(f"{task}-{system}-[0-9].json")):
+        first = next(iter(json.loads(path.read_text("utf-8"))["tallies"].values()))
+        shares.append(100 * sum(first["right"]) / sum(first["asked"]))
+    return f"{sum(shares) / len(shares):.1f}" if shares else "-"
