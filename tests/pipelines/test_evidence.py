@@ -214,3 +214,16 @@ def test_an_arm_is_trained_and_answers(small_world: Any, monkeypatch: pytest.Mon
     asked = {name.split()[0].split("_")[0] for name, tally in answers["tallies"].items() if sum(tally["asked"])}
     asked |= {word for name in answers["tallies"] for word in name.split()[1:]}
     assert asked >= {measure.split()[0] for measure in arms[arm].measures if measure != "retrieval"}
+
+
+def test_a_task_run_of_another_command_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    """Its answers would stand under a command that nobody ran."""
+    forget = import_module("evidence.tasks.task_runs").TaskRuns._forget_others
+    folder = tmp_path / "runs" / "vqa-vilbert-0"
+    forget(folder, "finetune --steps 20")
+    folder.mkdir()
+    (folder / "trained").touch()
+    forget(folder, "finetune --steps 20")
+    assert (folder / "trained").exists()
+    forget(folder, "finetune --steps 10")
+    assert not folder.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ class TaskRuns:
             "curve" and "tallies".
         """
         folder = self.folder(arm, seed)
+        self._forget_others(folder, self.command(arm))
         if not (folder / "trained").exists():
             start = self.weights / arm.start
             if not arm.start:
@@ -68,6 +70,15 @@ class TaskRuns:
             logged([*command, *arm.arguments(steps=self.steps(arm))], folder.with_suffix(".log"))
             (folder / "trained").touch()
         return {"curve": evaluated(folder, tuple(_measures(arm))), "tallies": self._tallies(arm, seed)}
+
+    @staticmethod
+    def _forget_others(folder: Path, command: str) -> None:
+        """Removes a run of another command, such as of more steps; one that was interrupted goes on."""
+        told = folder.with_suffix(".command")
+        if not told.exists() or told.read_text("utf-8") != command:
+            shutil.rmtree(folder, ignore_errors=True)
+            told.parent.mkdir(parents=True, exist_ok=True)
+            told.write_text(command, "utf-8")
 
     def _files(self, arm: TaskArm) -> Path:
         return (self.own if arm.rules.is_own else self.world).files(arm.rules.name)
