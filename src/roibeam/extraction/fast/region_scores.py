@@ -33,7 +33,8 @@ class PhotoSize:
 
 @dataclass(frozen=True)
 class RegionScores:
-    """
+    """What a choice among the R regions of one photo needs.
+
     Attributes:
         probabilities: (R, C + 1) float32, foreground first, background last.
         proposal_boxes, regressed_boxes: (R, 4) float32, photo pixels, not clipped to the photo.
@@ -52,10 +53,12 @@ class RegionScores:
 def region_scores(
     outputs: RegionOutputs, boxes: Tensor, factors_xyxy: Tensor, size: PhotoSize, conventions: Conventions
 ) -> RegionScores:
-    """
+    """Logits to probabilities, deltas to boxes; a GPU is never waited for.
+
     Args:
-        boxes: (R, 4) float32, network-input pixels.
-        factors_xyxy: as of `PhotoScale`.
+        outputs: what the heads say of R regions.
+        boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels: what they were pooled from.
+        factors_xyxy: (4,) float32, as of `PhotoScale`.
     """
     probabilities = outputs.class_logits.softmax(dim=1)
     best_deltas = best_class_deltas(outputs.box_deltas, probabilities)
