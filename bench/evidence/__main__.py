@@ -104,7 +104,7 @@ def make(runs: Runs, jobs: int, words: Sequence[str]) -> None:
     there = f"{len(runs.all) - len(missing)} of {len(runs.all)} runs are there"
     say(f"{there}; the others: about {minutes:.0f} min on {jobs} cores")
     runs.pretraining.world.make(stores, say)
-    runs.tasks.world.make(runs.stores(_is_of_tasks), runs.results / TASK_BOUNDS, say)
+    runs.tasks.world.make(runs.tasks_of_stores(), runs.results / TASK_BOUNDS, say)
     if any(_is_own(run.arm) for run in missing):
         runs.tasks.own.make(runs.stores(_is_own), runs.results / TEXT_BOUNDS, say)
     runs.go(jobs, say, words=words)

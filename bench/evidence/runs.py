@@ -76,6 +76,14 @@ class Runs:
         """Names of the stores that missing runs of these arms need."""
         return list(dict.fromkeys(run.arm.store for run in self.missing() if wanted(run.arm)))
 
+    def tasks_of_stores(self) -> dict[str, list[str]]:
+        """Names of the stores of the tasks' own world that missing runs need, each with its tasks."""
+        found: dict[str, list[str]] = {}
+        for run in self.missing():
+            if isinstance(run.arm, TaskArm) and not run.arm.rules.is_own:
+                found.setdefault(run.arm.store, []).append(run.arm.rules.name)
+        return found
+
     def command(self, arm: AnyArm) -> str:
         return str(self._maker(arm).command(arm))
 

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from evidence.readers.bounds import Bound
@@ -23,6 +23,9 @@ SEED = 11  # not that of pre-training, 7, nor that of the toy detector, 0
 # learns from after 1,500 steps, and 67 % of new ones.
 PICTURES, QUICK_PICTURES = 40_000, 120
 _CEILING, _FLOOR = "perfect", "blind"  # readers of `roibeam toyworld --tasks`
+# The photos of a store by what shows them: NLVR2 names each of its 15,500 pictures after the pairs it is in, so that
+# an extraction has 64,000 of them, six times as many as all other tasks together.
+_COCO, _NLVR2 = "coco", "nlvr2"
 _READ = "From the result files of a reader that knows the scene graph and of one that sees no picture."
 
 
@@ -41,35 +44,40 @@ class TaskWorld:
     def files(self, task: str) -> Path:
         return self.work / "tasks" / task
 
-    def make(self, stores: Sequence[str], bounds: Path, say: Callable[[str], None]) -> None:
-        """World, tasks and these stores; what is there is left as it is.
+    def make(self, needed: Mapping[str, Collection[str]], bounds: Path, say: Callable[[str], None]) -> None:
+        """World, tasks and stores; what is there is left as it is.
 
         Args:
+            needed: names of stores, each with the tasks that read it.
             bounds: file to write floors and ceilings to.
         """
-        missing = [name for name in stores if not (self.store(name) / "manifest.json").exists()]
-        if PERFECT in missing or (missing and not (self.work / "tasks").exists()):
+        if needed and not (self.store(PERFECT) / "manifest.json").exists():
             say(f"drawing {self.pictures:,} pictures and their tasks into {self.work}")
             world = ("toyworld", str(self.work / "world"), "--seed", str(SEED), "--num-images", str(self.pictures))
             _run(*world, "--tasks", str(self.work / "tasks"), "--perfect-store", str(self.store(PERFECT)))
             write_bounds(self.work / "tasks" / "tasks.json", bounds)
-        for name in missing:
+        for name, tasks in needed.items():
             if name != PERFECT:
-                say(f"making the store {self.store(name)} (only what is missing)")
-                self._detect(self.store(name))
+                for part in dict.fromkeys(_NLVR2 if task == _NLVR2 else _COCO for task in tasks):
+                    self._detect(self.store(name), part, say)
 
-    def _detect(self, store: Path) -> None:
-        """The pictures that tasks show: those of COCO, and NLVR2's."""
-        photos = self.work / "photos"
-        if not photos.exists():
-            part = photos.with_name("photos.part")
-            shutil.rmtree(part, ignore_errors=True)
-            for name, source in (("coco", self.work / "world" / "coco"), ("nlvr2", self.files("nlvr2") / "images")):
-                shutil.copytree(source, part / name, copy_function=os.link)
-            part.rename(photos)
+    def _detect(self, store: Path, part: str, say: Callable[[str], None]) -> None:
+        """Regions of the pictures that NLVR2 shows, or those of all other tasks, which are COCO's."""
+        made, photos = store / f"{part}.made", self.work / "photos"
+        if made.exists():
+            return
+        say(f"finding regions of {part}'s pictures for {store} (only what is missing)")
+        if not (photos / part).exists():
+            source = self.files(_NLVR2) / "images" if part == _NLVR2 else self.work / "world" / _COCO
+            begun = photos.with_name("photos.part")
+            shutil.rmtree(begun, ignore_errors=True)
+            shutil.copytree(source, begun, copy_function=os.link)
+            photos.mkdir(exist_ok=True)
+            begun.rename(photos / part)
         # Two processes of one thread each take half the time of one with two.
         toy = ("--detector", "toy", "--device", "cpu", "--workers", "2", "--threads", "1", "--shard-size", "1000")
         _run("extract", str(photos), str(store), *toy)
+        made.touch()
 
 
 def _run(*words: str) -> None:

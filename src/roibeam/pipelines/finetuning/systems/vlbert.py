@@ -1,7 +1,8 @@
 """VL-BERT on tasks (arXiv:1908.08530, figure 2 and section 4.2).
 
     [CLS] question [SEP] [MASK] [SEP] regions [END]     labels: the state of [MASK], in the answer's segment
-    [CLS] question [SEP] choice [SEP] regions [END]     choices: pooled; words that name a region carry its feature
+    [CLS] question [SEP] choice [SEP] regions [END]     choices: the state of [CLS] (section 4.2.1; the release pools
+                                                        it); words that name a region carry its feature
     [CLS] expression [SEP] regions [END]                regions: their own states
 
 Two images stand in one row, whose regions are in segments of their own (ours: nothing is published for them):
@@ -87,14 +88,14 @@ def _answers_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
 
 def _choices_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
     """As cfgs/vcr of the release, without the classes of regions."""
-    return _task_config(config, **_UNMASKED, answer_head="1fc")
+    return _task_config(config, **_UNMASKED, answer_head="1fc", with_pooler=True)
 
 
 def _choices_beside(config: VLBertConfig, beside: BesideTask) -> VLBertTaskConfig:
     """The same with classes: of all regions as in the release, or of hidden ones as in the paper."""
     if beside.hidden_words:
         raise ValueError("hidden_words: the head of VL-BERT's release learns none; set head.kind to 'ours'")
-    changes = {"answer_head": "1fc", "num_object_labels": len(beside.class_names)}
+    changes = {"answer_head": "1fc", "with_pooler": True, "num_object_labels": len(beside.class_names)}
     if beside.hidden_regions:
         return _task_config(config, **changes, object_loss="masked")
     return _task_config(config, **changes, **_UNMASKED, object_loss="all")
@@ -127,7 +128,7 @@ SYSTEM = TaskSystem(
     sizes={"small": vlbert_small, "base": vlbert_base},
     text=_text,
     positions=lambda config: config.max_position_embeddings - 2,
-    reads={LABEL: "mask_piece", CHOICE: "pooled"},
+    reads={LABEL: "mask_piece", CHOICE: "cls"},
     pair_reads="mask_piece",
     joins_images=True,
     pair_start=_pair_start,
@@ -146,7 +147,7 @@ SYSTEM = TaskSystem(
         ".visual_norm_region.",
         ".visual_widen_region.",
     ),
-    changes={CHOICE: {"with_pooler": True, "text_visual": "grounded"}},
+    changes={CHOICE: {"text_visual": "grounded"}},
     release_heads={
         LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, _answers_start),
         CHOICE: ReleaseHead(VLBertChoices, "VLBertForVcr", _choices_config, _choices_start, beside=_choices_beside),
