@@ -182,11 +182,12 @@ def _compared() -> Iterator[Arm]:
         "sampling.mismatched_probability": 0.5,
     }
     two, words = (WORDS, REGIONS), (WORDS,)
-    yield _half("vlbert-base", "VL-BERT as released, with the text corpus", "vlbert", two, text_corpus=True)
+    kept: Mapping[str, object] = {"text_corpus": True, "kept": True}  # tasks start from them
+    yield _half("vlbert-base", "VL-BERT as released, with the text corpus", "vlbert", two, **kept)
     yield _half("vlbert-no-text", "The same without the text corpus", "vlbert", two)
     no_regions = {"model.with_region_head": "false"}
     yield _half("vlbert-no-regions", "The same without masked regions", "vlbert", words, no_regions, text_corpus=True)
-    yield _half("vlbert-relation", "The same with the relationship task", "vlbert", two, relation, text_corpus=True)
+    yield _half("vlbert-relation", "The same with the relationship task", "vlbert", two, relation, **kept)
 
     yield _half("vilbert-base", "ViLBERT", "vilbert", _ALL, kept=True)
     yield _half("vilbert-single", "One stream for words and regions", "vilbert-single-stream", _ALL, kept=True)
@@ -277,8 +278,9 @@ def _noises() -> Iterator[Arm]:
 def _through_the_detector() -> Iterator[Arm]:
     """VL-BERT as released, going on from the same run: on stored features, or through the detector's last stage."""
     yield Arm(
-        "vlbert-released", "VL-BERT as released, stored features", "vlbert", (WORDS, REGIONS), DETECTOR, steps=HALF
-    )
+        "vlbert-released", "VL-BERT as released, stored features", "vlbert", (WORDS, REGIONS), DETECTOR, steps=HALF,
+        kept=True,
+    )  # fmt: skip
     common = {
         "store": DETECTOR,
         "after": "vlbert-released",
