@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from evidence.weights import write_untrained
 from evidence.worlds import ROIBEAM
 
 QUICK_STEPS = 20
-_OPTIONS = {PERMUTED: "--permute-images", BLIND: "--blind"}
 
 
 class TaskRuns:
@@ -64,7 +62,8 @@ class TaskRuns:
                 start = write_untrained(
                     self.weights / arm.shape, self.world.work / "untrained" / f"{arm.shape}-{seed}", seed
                 )
-            files = (*self._store(arm), "--data", str(self._files(arm)))
+            store = self._store(arm)
+            files = ("--data", str(self._files(arm)), *(() if store is None else ("--store", store)))
             where = ("--seed", str(seed), "--device", self.device, "--threads", "1")
             command = [*ROIBEAM, "finetune", str(folder), "--from", str(start), *files, *where]
             logged([*command, *arm.arguments(steps=self.steps(arm))], folder.with_suffix(".log"))
@@ -83,35 +82,38 @@ class TaskRuns:
     def _files(self, arm: TaskArm) -> Path:
         return (self.own if arm.rules.is_own else self.world).files(arm.rules.name)
 
-    def _store(self, arm: TaskArm) -> tuple[str, ...]:
+    def _store(self, arm: TaskArm) -> str | None:
         if not arm.rules.has_regions:
-            return ()
+            return None
         own = self.own.store(arm.rules.name, arm.store)
-        return "--store", str(own if arm.rules.is_own else self.world.store(arm.store))
+        return str(own if arm.rules.is_own else self.world.store(arm.store))
 
     def _tallies(self, arm: TaskArm, seed: int) -> dict[str, Any]:
         """Of all splits; seed 0 is asked in other ways, too."""
         found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for split, measures in arm.rules.splits.items():
             for way in ("", *(arm.rules.ways if seed == 0 else ())):
-                scored = self._scored(arm, seed, split, (_OPTIONS[way],) if way else ())
+                scored = self._scored(arm, seed, split, way)
                 found |= {f"{kept} {way}".rstrip(): scored[name] for name, kept in measures.items()}
         return rounded_tallies(found)
 
-    def _scored(
-        self, arm: TaskArm, seed: int, split: str, how: tuple[str, ...]
-    ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    def _scored(self, arm: TaskArm, seed: int, split: str, way: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """By measure of `roibeam score`: (pictures,) sums and counts, pictures in the order of their names. Each text
         counts as a picture of its own."""
+        from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest
+        from roibeam.pipelines.finetuning.frame.predict_run import run_prediction
         from roibeam.pipelines.finetuning.results.row_ids import STRICT
         from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 
         folder, files = self.folder(arm, seed), self._files(arm)
-        out = folder / f"said-{split}{''.join(how)}"
-        command = [*ROIBEAM, "predict", str(folder), *self._store(arm), "--data", str(files), "--split", split]
-        command += ["--out", str(out), "--device", self.device, "--threads", "1", *how]
-        if not out.exists():
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        out = folder / f"said-{split} {way}".rstrip().replace(" ", "-")
+        if not out.exists():  # in this process: a command would load torch once more for each way
+            run_prediction(
+                PredictRequest(
+                    run=folder, store=self._store(arm), data=files, split=split, out=out, device=self.device, threads=1,
+                    blind=way == BLIND, permute_images=way == PERMUTED,
+                )
+            )  # fmt: skip
         measures = SCORED_TASKS[arm.rules.name].open(files, split, STRICT).measures(str(out))
         kept = {measure.name: measure for measure in measures.values() if measure.name in arm.rules.splits[split]}
         every = self.own.images(arm.rules.name, split) if arm.rules.is_own else ()

@@ -129,9 +129,8 @@ def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
             entry, where, question_id=int, image_id=int, question_type=str, answer_type=str,
             multiple_choice_answer=str, answers=list,
         )  # fmt: skip
-        records = tuple(
-            (*_fields(each, f"{where}, answers", answer=str, answer_confidence=str, answer_id=int),) for each in answers
-        )
+        place = f"{where}, answers"
+        records = tuple(_fields(each, place, answer=str, answer_confidence=str, answer_id=int) for each in answers)
         yield VqaLabels(where, question, image, question_type, answer_type, majority, records)
     if not found:
         raise ValueError(f"{path!r}: expected VQA's annotations, got {EXPECTED} without one")
@@ -176,9 +175,12 @@ def _answers(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _fields(entry: Any, where: str, **kinds: type) -> tuple[Any, ...]:
-    """The values of an entry's fields, each of the type given."""
+    """The values of an entry's fields, each of the type given. A file of VQA has six million answers."""
+    told: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    values: list[Any] = []
     for name, kind in kinds.items():
-        value: Any = entry.get(name) if isinstance(entry, dict) else None
-        if type(value) is not kind or (isinstance(value, str) and not is_utf8(value)):
+        value = told.get(name)
+        if type(value) is not kind or (isinstance(value, str) and not value.isascii() and not is_utf8(value)):
             raise ValueError(f"{where}: expected VQA's {name}, of type {kind.__name__}, got {shown(value)}")
-    return tuple(entry[name] for name in kinds)
+        values.append(value)
+    return tuple(values)
