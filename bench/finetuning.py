@@ -211,15 +211,19 @@ class Pair:
             state = vlbert_checkpoint.state_from_official(official)
         else:
             state = vilbert_checkpoint.state_from_official(official)
-        if self.task == "vqa":
-            module.load_state_dict(state)
+        if self._has_release_head:
+            module.load_state_dict({name: state[name] for name in module.state_dict()})
             return module
         module.model.load_state_dict(
             {name: state.get(name, tensor) for name, tensor in module.model.state_dict().items()}
         )
-        head = "choice_head.decoder" if self.system == "vlbert" else "pair_score"
-        module.head.load_state_dict({f"classifier.{part}": state[f"{head}.{part}"] for part in ("weight", "bias")})
+        module.head.load_state_dict({f"classifier.{part}": state[f"pair_score.{part}"] for part in ("weight", "bias")})
         return module
+
+    @property
+    def _has_release_head(self) -> bool:
+        """VCR's of ViLBERT is ours: the release's is one layer of its model of all tasks."""
+        return (self.system, self.task) != ("vilbert", "vcr")
 
     def _network(self) -> TaskNetwork:
         asked = AskedForm(self.form, ANSWERS if self.task == "vqa" else 1)
@@ -228,7 +232,7 @@ class Pair:
         else:
             rates = ("image_hidden_dropout", "image_attention_dropout", "region_embedding_dropout", "pair_dropout")
             model = ViLbertForPreTraining(vilbert_config("release", **NO_DROPOUT, **dict.fromkeys(rates, 0.0)))
-        head = "release" if self.task == "vqa" else "ours"
+        head = "release" if self._has_release_head else "ours"
         return started_network(SYSTEMS[self.system], model, asked, head, source="the bench")
 
 
