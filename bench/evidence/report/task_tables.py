@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from evidence.report.intervals import difference, share_of
 from evidence.report.tables import STORES, SYSTEMS, Evidence, gain, paragraph, table
-from evidence.tasks.task_arms import ACCIDENT_PAIR, ACCIDENTS, BLIND, PAIRS, PERMUTED, PREFIX, TASKS
+from evidence.tasks.task_arms import ACCIDENT_PAIR, ACCIDENTS, BLIND, PAIRS, PERMUTED, PREFIX, TASKS, VQA_KINDS
 
 NAMES: Mapping[str, str] = {
     "vqa": "VQA v2, accuracy",
@@ -18,6 +18,15 @@ NAMES: Mapping[str, str] = {
     "refcoco+ testB": "RefCOCO+, testB",
     "nlvr2": "NLVR2, test1",
     "nlvr2 consistency": "NLVR2, consistency",
+}
+
+ASKED: Mapping[str, str] = {
+    "vqa kind": "what stands there, or is so",
+    "vqa colour": "its colour",
+    "vqa pattern": "its pattern",
+    "vqa count": "how many",
+    "vqa existence": "whether there is one",
+    "vqa relation": "whether one stands so to another",
 }
 
 
@@ -37,6 +46,7 @@ def tasks(evidence: Evidence) -> Iterator[str]:
             yield table(head, rows)
         else:
             yield f"**{title}.** No runs yet.\n"
+    yield from _kinds(evidence)
     yield from _accidents(evidence)
 
 
@@ -60,6 +70,24 @@ def way(evidence: Evidence, share: float, question: str) -> str:
     if bound is None or bound.floor is None or bound.ceiling is None or bound.ceiling <= bound.floor:
         return ""
     return f"{100 * (share - bound.floor) / (bound.ceiling - bound.floor):.0f} %"
+
+
+def _kinds(evidence: Evidence) -> Iterator[str]:
+    """VQA by what is asked for: what all learn, and what none does."""
+    systems = [each for each in PAIRS["vqa"] if evidence.counts(f"{PREFIX}perfect/vqa-{each}", "vqa kind") is not None]
+    if not systems:
+        return
+    yield paragraph(
+        "**VQA by what is asked for**, perfect regions, seed 0. A region's feature tells its kind, colour, pattern and "
+        "size. Colours and whether a thing is there are learned. How things stand to each other is learned by none in "
+        "so few steps, and VCR's answers and many expressions of RefCOCO+ ask for just that."
+    )
+    rows = []
+    for question in VQA_KINDS.values():
+        bounds = (evidence.bound(question, which) for which in ("floor", "ceiling"))
+        shown = (evidence.shown(f"{PREFIX}perfect/vqa-{system}", question) for system in systems)
+        rows.append([ASKED[question], *bounds, *shown])
+    yield table(("asked for", "floor", "ceiling", *(SYSTEMS[system] for system in systems)), rows)
 
 
 def _accidents(evidence: Evidence) -> Iterator[str]:

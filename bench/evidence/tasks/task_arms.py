@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from evidence.arms import SEEDS
 from evidence.worlds import DETECTOR
+from roibeam.pipelines.toyworld.tasks.vqa_questions import TYPES as QUESTION_TYPES
 
 PERFECT = "perfect"
 PREFIX = "tasks-"  # of the stores' names in the arms: they are of another world
@@ -27,6 +28,7 @@ class TaskRules:
         splits: that a model is asked about -> measures of `roibeam score` that are kept -> their names here. The first
             one stands in the tables.
         settings: of `--set`.
+        kinds: further measures of the first split, which are kept of seed 0 -> their names here.
         ways: in which it is asked of seed 0 too, `PERMUTED` and `BLIND`. Of other pictures nothing can be chosen where
             the answer is a region of the own one.
         is_own: whether it is about the pictures of pre-training, see own_pictures.py.
@@ -40,6 +42,7 @@ class TaskRules:
     rate: float
     splits: Mapping[str, Mapping[str, str]]
     settings: Mapping[str, object] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
     ways: tuple[str, ...] = (PERMUTED, BLIND)
     is_own: bool = False
     has_regions: bool = True
@@ -50,6 +53,10 @@ class TaskRules:
         return next(name for measures in self.splits.values() for name in measures.values())
 
 
+# Questions of the toy world by what they ask for: VQA's question types.
+VQA_KINDS: Mapping[str, str] = {
+    f"question type {asked}": f"vqa {kind}" for kind, (asked, _) in QUESTION_TYPES.items()
+}  # fmt: skip
 # The rate is half of ViLBERT's in pre-training. At twice as much it knows 68 % of VQA after 2,500 steps, and whether a
 # thing is there no better than a reader without the picture; at this rate it knows that of 87 % after 500 steps. Steps
 # are such that a run takes two to four minutes of one core, as there are 165: at 2,500 steps in float32 ViLBERT knows
@@ -59,7 +66,9 @@ TASKS: Mapping[str, TaskRules] = {
     for rules in (
         # One softmax: with a sigmoid for each of 46 answers, all at one half, the first 200 steps only push them down
         # (loss 32 at the start), and a VisualBERT knows 40 % after 400 steps in place of 55 %.
-        TaskRules("vqa", 1000, 64, 5e-4, {"val": {"overall": "vqa"}}, {"vqa.loss": "ce"}, precision="bf16"),
+        TaskRules(
+            "vqa", 1000, 64, 5e-4, {"val": {"overall": "vqa"}}, {"vqa.loss": "ce"}, kinds=VQA_KINDS, precision="bf16",
+        ),
         TaskRules(
             "vcr", 600, 32, 5e-4, {"val": {"Q->AR": "vcr Q->AR", "Q->A": "vcr Q->A", "QA->R": "vcr QA->R"}},
             {"vcr.problem": "both"}, precision="bf16",

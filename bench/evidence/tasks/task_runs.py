@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +90,25 @@ class TaskRuns:
         return str(own if arm.rules.is_own else self.world.store(arm.store))
 
     def _tallies(self, arm: TaskArm, seed: int) -> dict[str, Any]:
-        """Of all splits; seed 0 is asked in other ways, too."""
-        found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        for split, measures in arm.rules.splits.items():
-            for way in ("", *(arm.rules.ways if seed == 0 else ())):
-                scored = self._scored(arm, seed, split, way)
-                found |= {f"{kept} {way}".rstrip(): scored[name] for name, kept in measures.items()}
+        """Of all splits; seed 0 is asked in other ways, too, and its questions are told apart."""
+        rules, found = arm.rules, dict[str, tuple[np.ndarray, np.ndarray]]()
+        for split, measures in rules.splits.items():
+            kinds = rules.kinds if seed == 0 and rules.main in measures.values() else {}
+            found |= self._scored(arm, seed, split, "", {**measures, **kinds})
+            for way in rules.ways if seed == 0 else ():
+                scored = self._scored(arm, seed, split, way, measures)
+                found |= {f"{kept} {way}": counts for kept, counts in scored.items()}
         return rounded_tallies(found)
 
-    def _scored(self, arm: TaskArm, seed: int, split: str, way: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """By measure of `roibeam score`: (pictures,) sums and counts, pictures in the order of their names. Each text
-        counts as a picture of its own."""
+    def _scored(
+        self, arm: TaskArm, seed: int, split: str, way: str, measures: Mapping[str, str]
+    ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """By our name of the measure: (pictures,) sums and counts, pictures in the order of their names. Each text
+        counts as a picture of its own.
+
+        Args:
+            measures: of `roibeam score` -> their names here.
+        """
         from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest
         from roibeam.pipelines.finetuning.frame.predict_run import run_prediction
         from roibeam.pipelines.finetuning.results.row_ids import STRICT
@@ -114,8 +123,8 @@ class TaskRuns:
                     blind=way == BLIND, permute_images=way == PERMUTED,
                 )
             )  # fmt: skip
-        measures = SCORED_TASKS[arm.rules.name].open(files, split, STRICT).measures(str(out))
-        kept = {measure.name: measure for measure in measures.values() if measure.name in arm.rules.splits[split]}
+        scored = SCORED_TASKS[arm.rules.name].open(files, split, STRICT).measures(str(out)).values()
+        kept = {measures[each.name]: each for each in scored if each.name in measures}
         every = self.own.images(arm.rules.name, split) if arm.rules.is_own else ()
         return {
             name: measure.by_image({image: place for place, image in enumerate(sorted({*every, *measure.images}))})

@@ -91,7 +91,7 @@ def write_bounds(manifest: Path, bounds: Path) -> None:
         kept: {"floor": levels[_FLOOR], "ceiling": levels[_CEILING]}
         for task in TASKS.values()
         for split, measures in task.splits.items()
-        for measure, kept in measures.items()
+        for measure, kept in {**measures, **(task.kinds if task.main in measures.values() else {})}.items()
         for levels in (written["levels"][task.name][split][measure],)
     }
     bounds.parent.mkdir(parents=True, exist_ok=True)
