@@ -14,6 +14,7 @@ import pytest
 from bench_module import BENCH
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest, encoder_sections
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData, HeadOptions
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
@@ -84,8 +85,15 @@ def test_every_task_arm_starts_from_weights_that_are_kept(tmp_path: Path) -> Non
     for arm in (*tasks.TASK_ARMS.values(), *own.OWN_ARMS.values()):
         assert arms[arm.shape].kept and arms[arm.shape].system == arm.system and arm.start in ("", arm.shape)
         options = task_named(arm.rules.name).options()
-        tables = {"train": TrainConfig(1), "data": FinetuneData(), "layout": LayoutOptions(), "head": HeadOptions()}
+        tables: dict[str, Any] = {
+            "train": TrainConfig(1),
+            "data": FinetuneData(),
+            "layout": LayoutOptions(),
+            "head": HeadOptions(),
+        }
         tables[arm.rules.name] = options
+        if "--end-to-end" in arm.options:
+            tables |= encoder_sections(EncoderRequest(detector="toy"), "none", "model")
         fields = [f"{name}={value}" for name, value in (arm.rules.settings | arm.settings).items()]
         apply_overrides(tables, [field for field in fields if not field.startswith("data.batch_size")])
     assert set(tasks.QUICK_TASK_ARMS) <= set(tasks.TASK_ARMS)
