@@ -162,6 +162,7 @@ class PhotoFinetuning:
     beside: BesideTask | None = None
     photos: dict[str, Any] = field(default_factory=dict)
     padding_multiple: int = 1
+    encoder_scale: float = 1.0
 
     def task(self, opened: FeatureStore) -> PhotoTask:
         conventions = replace(CONVENTIONS["vlbert-e2e"], padding_multiple=self.padding_multiple)
@@ -184,7 +185,8 @@ class PhotoFinetuning:
         made = from_photos(opened, trained, self.system, self.kind, task=task, **self.photos)
         loss = loss_named(task.form, task.loss)
         data = FinetuneData(batch_size=self.batch_size, workers=self.workers)
-        return InItsFloats(trained, made, task, ASKED[self.kind], loss, asked, (), data, seed=3)
+        given = (trained, made, task, ASKED[self.kind], loss, asked, (), data)
+        return InItsFloats(*given, seed=3, encoder_scale=self.encoder_scale)
 
     def __call__(self) -> TrainResult:
         with FeatureStore(self.store) as opened:

@@ -162,6 +162,7 @@ def test_computing_again_changes_no_bit_and_may_start_on_resume(
         ({"choices": EndToEndChoices(whole_image="box", blank_pixels="before_resize")}, "end_to_end.blank_pixels"),
         ({"config": dataclasses.replace(ENCODER, short_edge=40)}, "region_encoder.detector.short_edge: 48 -> 40"),
         ({"encoder": EncoderOptions(frozen_stages=(1,))}, "frozen_stages"),
+        ({"encoder": EncoderOptions(learning_rate_scale=0.5)}, "task.encoder_learning_rate_scale: .* -> 0.5"),
     ],
 )
 def test_another_run_is_not_resumed(

@@ -73,6 +73,7 @@ def make_task(
     folder: Path | None = None,
     joint: EndToEndModel | None = None,
     labelled: LabelledStream | None = None,
+    encoder_scale: float = 1.0,
     **model: Any,
 ) -> EndToEndTask:
     joint = joint or EndToEndModel(vlbert(**model), encoder(), choices)
@@ -86,7 +87,7 @@ def make_task(
         joint,
         Corpus(store, rows),
         sampler,
-        TaskPhotos(photos, row_sizes(store, rows), rules, labelled),
+        TaskPhotos(photos, row_sizes(store, rows), rules, labelled, encoder_scale),
         DataConfig(batch_size=batch_size),
         pad_id=TOKENIZER.pad_id,
         seed=seed,

@@ -138,6 +138,25 @@ def test_features_move_when_they_are_trained_and_frozen_stages_stay(made: PhotoS
     assert float((after - before).abs().max()) > 1e-4
 
 
+def test_the_encoder_s_rate_is_a_share_of_the_run_s(made: PhotoStore, tmp_path: Path) -> None:
+    """The first step of Adam moves weights by the rate, whatever the gradient is."""
+    moved, config = [], settings(warmup_steps=0)
+    for scale in (1.0, 0.25):
+        run = PhotoFinetuning(made.path, tmp_path / str(scale), config, 4, stop_at_step=1, encoder_scale=scale)
+        with FeatureStore(made.path) as opened:
+            start = run.task(opened).model.state_dict()
+        run()
+        (file,) = (tmp_path / str(scale) / "checkpoints").glob("*/model/model.safetensors")
+        most = {"region_encoder": 0.0, "model": 0.0}
+        for name, value in load_file(file).items():
+            part = name.split(".")[0]
+            most[part] = max(most.get(part, 0.0), float((value - start[name]).abs().max()))
+        moved.append(most)
+    whole, share = moved
+    assert share["region_encoder"] == pytest.approx(whole["region_encoder"] / 4, rel=0.05)
+    assert share["model"] == pytest.approx(whole["model"], rel=0.05) and whole["model"] > 0
+
+
 @pytest.mark.parametrize("kind", [LABEL, CHOICE, REGION])
 def test_a_frozen_encoder_is_a_store_of_its_features(store: FeatureStore, kind: str) -> None:
     """Scores of a photo alone, whose padding is none, against those of the features that the encoder makes of it."""

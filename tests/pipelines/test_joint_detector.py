@@ -167,6 +167,19 @@ def test_heads_decay_as_in_a_detector_s_training(made: PhotoStore, photos: Label
     assert task.parameter_groups()[2]["weight_decay"] == 0.0 and all(each.ndim == 1 for each in biases)
 
 
+def test_the_encoder_s_rate_is_a_share_of_the_run_s_and_the_heads_have_their_own(
+    made: PhotoStore, photos: LabelledPhotos
+) -> None:
+    stream = LabelledStream(labelled_batches(photos), 0.5)
+    task = make_task(made, batch_size=4, joint=joint_detector(), labelled=stream, encoder_scale=0.25)
+    scales: dict[str, set[float]] = {"model": set(), "region_encoder": set(), "detection": set()}
+    names = {id(each): name.split(".")[0] for name, each in task.model.named_parameters()}
+    for group in task.parameter_groups():
+        for each in group["params"]:
+            scales[names[id(each)]].add(group.get("learning_rate_scale", 1.0))
+    assert scales == {"model": {1.0}, "region_encoder": {0.25}, "detection": {1.0}}
+
+
 # --- which photos come ---
 
 

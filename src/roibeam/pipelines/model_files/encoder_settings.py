@@ -4,7 +4,7 @@ joint checkpoint says of its own. No torch."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,31 @@ class EncoderOptions:
             weighs its cells by them, as VL-BERT's release does.
         region_chunk: regions that go through res5 at once; None means all of the batch. Bounds memory, changes the
             last digits.
+        learning_rate_scale: the encoder's rate, of that of the model. The release has one rate for both; a small new
+            model wants a larger one than a trained detector can bear.
     """
 
     frozen_stages: tuple[int, ...] = (1, 2)
     recompute: bool = False
     region_chunk: int | None = None
     mask_channels: int = 0
+    learning_rate_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate_scale <= 1:
+            raise ValueError(
+                f"EncoderOptions: learning_rate_scale must be above 0 and at most 1, got {self.learning_rate_scale}; "
+                "frozen_stages keeps stages as they are"
+            )
+
+    def of_network(self) -> dict[str, Any]:
+        """What makes a `RegionEncoder`: all but how fast it is trained."""
+        return {name: value for name, value in asdict(self).items() if name != "learning_rate_scale"}
+
+    def described(self) -> dict[str, Any]:
+        """What a resumed run must have alike, beside what the model's own config says."""
+        scale = {} if self.learning_rate_scale == 1 else {"encoder_learning_rate_scale": self.learning_rate_scale}
+        return {"region_chunk": self.region_chunk, **scale}
 
 
 @dataclass(frozen=True)

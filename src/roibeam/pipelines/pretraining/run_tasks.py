@@ -83,7 +83,8 @@ def _task(
     given: dict[str, Any] = {"pad_id": made.tokenizer.pad_id, "seed": made.seed, **options}
     if made.joint is not None and photos is not None and read.end_to_end is not None:
         sizes = row_sizes(joined[0].store, joined[0].rows)
-        task_photos = TaskPhotos(photos, sizes, read.end_to_end.photos, labelled)
+        scale = read.end_to_end.encoder.learning_rate_scale
+        task_photos = TaskPhotos(photos, sizes, read.end_to_end.photos, labelled, scale)
         return EndToEndTask(made.joint, corpus, made.sampler, task_photos, data, **given)
     if not data.max_tokens:
         return PretrainTask(made.model, corpus, made.sampler, data, **given)

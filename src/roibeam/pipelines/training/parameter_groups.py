@@ -79,6 +79,20 @@ def _group(parameters: list[nn.Parameter], scale: float, decays: bool) -> Parame
     return group if decays else {**group, "weight_decay": 0.0}
 
 
+def with_slower_part(groups: Sequence[ParameterGroup], part: nn.Module, scale: float) -> list[ParameterGroup]:
+    """The groups; the parameters of a part of the model have this share of their rate, in groups of their own."""
+    if scale == 1:
+        return list(groups)
+    of_part, split = {id(each) for each in part.parameters()}, list[ParameterGroup]()
+    for group in groups:
+        inside = [each for each in group["params"] if id(each) in of_part]
+        rest: ParameterGroup = {**group, "params": [each for each in group["params"] if id(each) not in of_part]}
+        own: ParameterGroup = {**group, "params": inside}
+        own["learning_rate_scale"] = scale * group.get("learning_rate_scale", 1.0)
+        split += [each for each in (rest, own) if each["params"]]
+    return split
+
+
 # --- the rules ---
 
 # Parameters of a `TaskModel`: those of the model in it, and of a head of ours, which no release names. It is treated as

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.region_encoder import RegionEncoder, started_encoder
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
@@ -20,6 +18,6 @@ def task_encoder(
         ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
     """
     if own is not None:
-        return started_encoder(config, own.conventions, own, **asdict(options))
+        return started_encoder(config, own.conventions, own, **options.of_network())
     chosen = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions)
-    return started_encoder(config, chosen.conventions, chosen.weights, **asdict(options))
+    return started_encoder(config, chosen.conventions, chosen.weights, **options.of_network())

@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,8 @@ def _trained(
     for note in cuts:
         logger.warning("%s", note)
     notes = [*notes, *cuts]
-    trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed)
+    scale = sections["encoder"].learning_rate_scale if request.end_to_end else 1.0
+    trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed, scale)
     described = _described(request.task, task, sections, start, tokenizer, first, data)
     result = train(
         trained,
@@ -270,9 +272,12 @@ def _what_is_learned(
     data: TaskData,
     options: FinetuneData,
     seed: int,
+    encoder_scale: float,
 ) -> GroupTask | TurnsTask:
     """One problem, or several in turn, each in an order of its own."""
-    kind = GroupTask if batches.photos is None else PhotoTask
+    kind: Callable[..., GroupTask] = GroupTask
+    if batches.photos is not None:
+        kind = partial(PhotoTask, encoder_scale=encoder_scale)
     if task.turns is None:
         return kind(network, batches, task, asked, loss, data.train.groups, data.asked, options, seed=seed)
     problems: dict[str, list[TaskGroup]] = {}
@@ -333,7 +338,7 @@ def _described_photos(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Of a run from photos, beside what its model's own config says."""
     if "photos" not in sections:
         return {}
-    return {"photos": sections["photos"].described(), "region_chunk": sections["encoder"].region_chunk}
+    return {"photos": sections["photos"].described(), **sections["encoder"].described()}
 
 
 def _recorded(

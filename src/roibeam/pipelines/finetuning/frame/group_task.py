@@ -26,7 +26,8 @@ from roibeam.pipelines.finetuning.task import DownstreamTask, DrawGroup, Predict
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
-from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_slower_part
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
 from roibeam.pipelines.training.step_policies import AlternatingTask
@@ -175,7 +176,21 @@ class GroupTask:
 
 
 class PhotoTask(GroupTask):
-    """From photos: the largest batch is tried before the first step (`RehearsedTask`)."""
+    """From photos: the largest batch is tried before the first step (`RehearsedTask`).
+
+    Args:
+        given, named: as of `GroupTask`.
+        encoder_scale: the encoder's rate, of the run's.
+    """
+
+    def __init__(self, *given: Any, encoder_scale: float = 1.0, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._encoder_scale = encoder_scale
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """As of `GroupTask`; those of the encoder have a rate of their own."""
+        joint: Any = self._model
+        return with_slower_part(super().parameter_groups(), region_encoder_of(joint), self._encoder_scale)
 
     def worst_batch(self) -> WorstBatch:
         """As large as any: every photo in an input that holds them all, blank, and as many regions and rows as those of

@@ -114,7 +114,7 @@ class EndToEnd:
             ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
         """
         config = self.config if self.detector is None else self.detector.sized(self.config)
-        return started_encoder(config, self.conventions, self.start or self.weights, **asdict(self.encoder))
+        return started_encoder(config, self.conventions, self.start or self.weights, **self.encoder.of_network())
 
     def build_joint(self, model: nn.Module, *, seed: int) -> tuple[EndToEndModel, DetectorHeads | None]:
         """The model with its encoder, and the heads of the detector, where they are trained or judged.
@@ -159,7 +159,7 @@ class EndToEnd:
     def described(self) -> dict[str, Any]:
         """What a resumed run must have alike, beside what the model's own config says."""
         of_detector = {} if self.detector is None else self.detector.described()
-        return {"photos": asdict(self.photos), "region_chunk": self.encoder.region_chunk, **of_detector}
+        return {"photos": asdict(self.photos), **self.encoder.described(), **of_detector}
 
     def recorded(self, missing: Mapping[str, str]) -> dict[str, Any]:
         """Facts that may differ on resume."""

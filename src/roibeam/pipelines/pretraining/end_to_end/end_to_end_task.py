@@ -37,7 +37,7 @@ from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Asked, Evaluates, PretrainTask, evaluate
-from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_slower_part
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
 
@@ -80,12 +80,14 @@ class TaskPhotos:
         of_images: photos of the corpus's images.
         row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
         labelled: photos that the detector is trained on beside; the model is a `JointDetector` then.
+        encoder_scale: the rate of the encoder that reads them, of the run's.
     """
 
     of_images: RecordPhotos
     row_sizes: np.ndarray
     rules: PhotoRules
     labelled: LabelledStream | None = None
+    encoder_scale: float = 1.0
 
 
 class EndToEndTask:
@@ -134,7 +136,7 @@ class EndToEndTask:
         self._stored = self._unfixed = PretrainTask(joint.model, corpus, sampler, config, **of_rows)
         if config.fixed_masks:
             self._unfixed = PretrainTask(joint.model, corpus, sampler, replace(config, fixed_masks=False), **of_rows)
-        self._encoder = region_encoder_of(joint)
+        self._encoder, self._encoder_scale = region_encoder_of(joint), photos.encoder_scale
         likeness = self._row_sizes[:, 1] / self._row_sizes[:, 0] if self._rules.aspect_buckets else None
         self._order = SampleOrder(len(corpus), (_ORDER, seed), likeness)
         self._skipped: dict[str, str] = {}
@@ -189,11 +191,13 @@ class EndToEndTask:
         return cast(PreTrainingOutput, model(batch.rows, batch.images, labelled=batch.labelled.photos))
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """All alike, as VL-BERT's release; heads of the detector as in a detector's training."""
+        """All alike, as VL-BERT's release, but for the encoder's scale; heads of the detector as in a detector's
+        training."""
         joint, heads = self._joint, getattr(self._joint, "detection", None)
         of_heads = set() if heads is None else set(heads.parameters())
         trained = [each for each in joint.parameters() if each.requires_grad and each not in of_heads]
-        return [{"params": trained}, *([] if heads is None else detector_groups(heads))]
+        groups = with_slower_part([{"params": trained}], self._encoder, self._encoder_scale)
+        return [*groups, *([] if heads is None else detector_groups(heads))]
 
     def sample_ids(self, batch: EndToEndBatch) -> Sequence[str]:
         labelled = () if batch.labelled is None else batch.labelled.image_ids
