@@ -283,6 +283,8 @@ def test_the_page_tells_what_was_found(full: Any) -> None:
     first = full.text[: full.text.index("## ")]
     assert "- **VisualBERT**: of 4 claims 3 are shown and 1 goes the other way (no picture: words).\n" in first
     assert "- **VL-BERT**: none of its 2 claims was run yet.\n" in first
+    assert "**Of 5 claims that were run, 4 are shown, 0 not shown, and 1" in first
+    assert "with its own picture than with another one: shown in 1 of 1 comparisons, by +" in first
     assert full.text.count("![Claims of ") == 5
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in full.text.splitlines() if line.startswith("| ")}
     assert rows["VisualBERT, one caption"].split(" | ")[1].startswith("6") and rows["ceiling"]
@@ -378,7 +380,7 @@ def test_what_is_learned_of_the_same_pictures_stands_beside_what_was_known(claim
         table=written(claims, tmp_path / "claims.tsv"),
     )  # fmt: skip
     text = page.read_text("utf-8")
-    own = text[text.index("## Tasks about the same pictures") : text.index("## Controls")]
+    own = text[text.index("## Retrieval, phrases and texts") : text.index("## Controls")]
     lines = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in own.splitlines() if "| " in line]
     rows = {cells[0]: [cell.split(" ")[0] for cell in cells] for cells in lines}
 
@@ -405,7 +407,7 @@ def test_a_long_list_of_names_is_left_out_of_a_papers_sentence(claims: ModuleTyp
     assert sentence("VL-BERT", judged) == "**VL-BERT**: of 10 claims 10 go the other way."
     assert "(five words are in here; five" in sentence("VL-BERT", judged[:2])
     one = claims.Judged(claim, claims.Found(60, 50, 10, 9, 11, seeds=1))
-    assert sentence("VL-BERT", [one, *judged]).endswith("11 go the other way; 1 of all rests on fewer than 3 runs.")
+    assert sentence("VL-BERT", [one, *judged]).endswith("11 go the other way; 1 of the 11 run has fewer than 3 seeds.")
 
 
 def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from evidence.runs import ALL_ARMS
 def claims(evidence: Evidence) -> Iterator[str]:
     yield "## Claims\n"
     yield paragraph(
-        "Every row compares a first arm with a second one. Both stand below what the paper says, with the "
-        "question. *Difference* is first less second, in percent points, with its 95 % interval. The table is "
-        "`bench/evidence/claims.tsv`."
+        "Every row compares a first arm, or question, with a second one; one sentence of a paper may have several "
+        "rows. The column *first; second* names the arms, as STORE/ARM, and what they are asked "
+        "([questions](#floors-and-ceilings)). *Difference* is first less second, in percent points, with its 95 % "
+        "interval. Arms are described under [runs](#runs). The table is `bench/evidence/claims.tsv`."
     )
     for paper in PAPERS:
         yield f"**{paper}**\n"
@@ -54,7 +55,7 @@ def _figures(judged: Judged) -> list[str]:
 
 def not_shown(evidence: Evidence) -> Iterator[str]:
     """With the likely reason, where a person wrote one."""
-    yield "## What is not shown\n"
+    yield "## What is not shown, or goes the other way\n"
     left = [each for each in evidence.judged if each.verdict in (NOT_SHOWN, OTHER_WAY)]
     for each in left:
         between = _figures(each)[2]

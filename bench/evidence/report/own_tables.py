@@ -42,11 +42,11 @@ _ASKED_HEADS = ("visualbert", "vilbert", "imagebert")
 
 
 def own(evidence: Evidence) -> Iterator[str]:
-    yield "## Tasks about the same pictures\n"
+    yield "## Retrieval, phrases and texts\n"
     yield paragraph(
-        "Kept weights of seed 0 learn retrieval and phrases from 5,000 of the pictures that they were pre-trained on. "
-        "They are asked about the pictures of the questions above: what pre-training alone reaches stands beside. "
-        "Runs take a minute or two of one core."
+        "Pre-trained models of seed 0 learn retrieval and phrases from 5,000 of the pictures that they were "
+        "pre-trained on. They are asked about the same test pictures as before fine-tuning, so the two can be "
+        "compared. Figures of retrieval, phrases and heads are of one run; texts have three, untrained heads ten."
     )
     yield from _retrieval(evidence)
     yield from _losses(evidence)
@@ -62,9 +62,10 @@ def _given(head: tuple[str, ...], rows: list[list[str]]) -> str:
 
 def _retrieval(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
-        "**Retrieval.** Among 500 pictures or captions. *Less zero-shot* is R@1 less that of the weights that the run "
-        "started from. ImageBERT's lines are of its best published loss, each pair by itself, with hard wrong pairs. "
-        "Runs have 400 steps of 96 to 128 pairs."
+        "**Retrieval.** Among 500 pictures or captions. *Gain over zero-shot* is over R@1 of the weights that the run "
+        "started from. VisualBERT's are asked with one caption there, for which it was not trained, so its gain is "
+        "large. ImageBERT's lines are of its best published loss, each pair by itself, with hard wrong pairs. "
+        "Runs have 400 steps of 96 to 128 pairs where nothing else is said."
     )
     rows = []
     for store, (title, _) in STORES.items():
@@ -94,8 +95,8 @@ def _retrieval(evidence: Evidence) -> Iterator[str]:
                     )
                 ]
                 rows.append([name, title.lower(), *cells, _part(evidence, arm, "text_to_image_r10")])
-    head = tuple(cell for told in _DIRECTIONS.values() for cell in (f"{told}: R@1", "R@10", "R@1 less zero-shot"))
-    yield _given(("", "regions", *head, "text to image: R@10 of the ceiling"), rows)
+    head = tuple(cell for told in _DIRECTIONS.values() for cell in (f"{told}: R@1", "R@10", "R@1, gain over zero-shot"))
+    yield _given(("", "regions", *head, "text to image: R@10 as a share of the ceiling"), rows)
 
 
 def _part(evidence: Evidence, arm: str, question: str) -> str:
@@ -107,7 +108,7 @@ def _part(evidence: Evidence, arm: str, question: str) -> str:
 def _losses(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "**ImageBERT's losses, and hard wrong pairs.** A wrong pair has another caption or another picture: one of any "
-        "picture, or one of the hundred that look most alike. R@1, text to image and image to text."
+        "picture (random), or one of the hundred that look most alike (hard). R@1, text to image and image to text."
     )
     rows = []
     for store, (title, _) in STORES.items():
@@ -122,7 +123,7 @@ def _losses(evidence: Evidence) -> Iterator[str]:
                 cells += ["" if hard == best else evidence.less((hard, asked), (best, asked))]
             if any(cells):
                 rows.append([told, title.lower(), *cells])
-    parts = ("hard", "random", "hard less random", "hard less each pair by itself")
+    parts = ("hard", "random", "hard - random", "hard - each pair by itself, hard")
     head = tuple(f"{way}: {part}" for way in _DIRECTIONS.values() for part in parts)
     yield _given(("loss", "regions", *head), rows)
 
@@ -131,7 +132,7 @@ def _phrases(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "**Phrases.** Which region each marked phrase of a caption means, learned by one attention head of its own. "
         "The baseline is the region with the best detection score; perfect regions all have the same, so that it is "
-        "one by lot. *Covered* is the ceiling."
+        "one by lot. *Covered*, the ceiling, are phrases that some region covers."
     )
     rows = []
     for store, (title, _) in STORES.items():
@@ -145,16 +146,25 @@ def _phrases(evidence: Evidence) -> Iterator[str]:
                     evidence.shown(arm, f"{PHRASES} {COVERED}"),
                 ]
                 rows.append([SYSTEMS[system], title.lower(), *cells])
-    head = ("", "regions", "R@1", "R@5", "baseline", "R@1 less baseline", "R@1 less not pre-trained", "covered")
+    head = (
+        "",
+        "regions",
+        "R@1",
+        "R@5",
+        "baseline",
+        "R@1, gain over baseline",
+        "R@1, gain from pre-training",
+        "covered",
+    )
     yield _given(head, rows)
 
 
 def _heads(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
-        "**What attention heads know.** No head learned this. Right is a head whose most attended region covers the "
-        "phrase. The pictures are cut into halves, and each is judged by the head that is best on the other one. "
-        "*Any word* is one look for all words of a caption: a head that only likes some regions has no more. "
-        "*Untrained* are weights as drawn."
+        "**What attention heads know.** No head was trained for phrases. A head is right when the region that it "
+        "attends to most covers the phrase. The pictures are cut into halves, and each is judged by the head that is "
+        "best on the other one. *Any word*: the head looks once for all words of a caption; one that only likes some "
+        "regions gains nothing over it. *Untrained* are weights as drawn."
     )
     rows = []
     for store, (title, _) in STORES.items():
@@ -169,8 +179,8 @@ def _heads(evidence: Evidence) -> Iterator[str]:
                      evidence.shown(new, best), evidence.less((new, best), (new, baseline)),
                      ", ".join(f"{100 * each:.0f}" for each in by_layer(evidence, arm))]
                 )  # fmt: skip
-    head = ("", "regions", "baseline", "best head", "less baseline", "less any word", "untrained: best head",
-            "less baseline", "best head by layer")  # fmt: skip
+    head = ("", "regions", "baseline", "best head", "gain over baseline", "gain over any word",
+            "untrained: best head", "untrained: gain over baseline", "best head of each layer")  # fmt: skip
     yield _given(head, rows)
     if rows:
         yield f"![Best head by layer]({HEADS_PLOT})\n"
@@ -201,8 +211,9 @@ def heads_plot(evidence: Evidence) -> str:
 
 def _relations(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
-        "**By relation.** A word beside the head word of a phrase must look at the phrase: VisualBERT's best head, "
-        "chosen on the other half, less the baseline of the same words."
+        "**By relation.** Relations are those of a dependency parse, such as amod, an adjective, and det, an article. "
+        "A word that depends on a phrase, or a phrase on it, must look at the region of the phrase. The head is "
+        "VisualBERT's best, chosen on the other half; the baseline is of the same words."
     )
     rows = []
     for relation in _RELATIONS:
@@ -213,15 +224,16 @@ def _relations(evidence: Evidence) -> Iterator[str]:
             cells += [evidence.shown(arm, best), evidence.less((arm, best), (arm, baseline))]
         if any(cells):
             rows.append([relation, *cells])
-    head = tuple(cell for title, _ in STORES.values() for cell in (title.lower(), "less baseline"))
+    head = tuple(cell for title, _ in STORES.values() for cell in (title.lower(), "gain over baseline"))
     yield _given(("", *head), rows)
 
 
 def _texts(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
-        "**Texts.** InterBERT's claim as three arms, on two tasks of captions in GLUE's form: do two captions describe "
-        "one scene (as MRPC), and does the second follow from the first (as RTE). The ceiling of the first knows the "
-        "scenes, so it is higher than what texts tell. The single stream had half the steps of pre-training."
+        "**Texts.** InterBERT is said to stay good at texts. Three starts, on two tasks of captions in GLUE's form: "
+        "do two captions describe one scene (as MRPC), and does the second follow from the first (as RTE). The "
+        "ceiling of the first knows the scenes, so it is higher than what texts tell. The single stream had half the "
+        "steps of pre-training."
     )
     rows = []
     for task in TEXT_TASKS:
@@ -232,6 +244,6 @@ def _texts(evidence: Evidence) -> Iterator[str]:
         if any(cells):
             less = [evidence.less((interbert, task), (other, task)) for other in (single, text)]
             rows.append([NAMES[task], *(evidence.bound(task, which) for which in ("floor", "ceiling")), *cells, *less])
-    head = ("", "floor", "ceiling", "words alone before", "single stream before", "InterBERT before",
-            "InterBERT less single stream", "InterBERT less words alone")  # fmt: skip
+    head = ("", "floor", "ceiling", "from words alone", "from a single stream", "from InterBERT",
+            "InterBERT - single stream", "InterBERT - words alone")  # fmt: skip
     yield _given(head, rows)

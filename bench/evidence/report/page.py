@@ -7,18 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evidence.arms import SEEDS
+from evidence.arms import HALF, SEEDS, STEPS
 from evidence.report.claims import (
     ALIKE_POINTS,
+    FLOOR,
     NOT_RUN,
+    NOT_SHOWN,
     OTHER_WAY,
     PAPERS,
     SHOWN,
     VERDICTS,
     Bound,
+    Claim,
     Judged,
     check_names,
     judge,
+    points,
     read_claims,
     write_claims,
 )
@@ -41,12 +45,14 @@ from evidence.report.tables import (
 )
 from evidence.report.task_tables import NAMES as TASK_NAMES
 from evidence.report.task_tables import tasks
+from evidence.tasks.task_arms import PREFIX
 
 if TYPE_CHECKING:
     from evidence.worlds import Sizes
 
 CLAIMS = Path(__file__).parents[1] / "claims.tsv"
 MOST_WORDS = 40  # of a sentence
+NOT_SHOWN_ANCHOR = "what-is-not-shown-or-goes-the-other-way"
 _SECTIONS: Sequence[Callable[[Evidence], Iterator[str]]] = (
     questions, stores, tasks, own, controls, noise, training_pictures, claims, not_shown, missing, runs,
 )  # fmt: skip
@@ -101,19 +107,56 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
     )
     if quick:
         yield "**This is a quick run, to see that all of it works. Its figures say nothing.**\n"
-    yield paragraph(
-        "Each line of a plot compares two trainings that differ in one thing. A dot right of 0 is what the paper "
-        "says. It counts only if its bar, the 95 % interval, leaves 0 out. Claims without a second training, such "
-        "as that the picture helps, are counted too and stand [below](#claims)."
-    )
+    yield from _findings(evidence.judged)
     for paper in PAPERS:
         yield f"- {paper_sentence(paper, [each for each in evidence.judged if each.claim.paper == paper])}"
     yield ""
+    yield paragraph(
+        "Each line of a plot compares two trainings that differ in one thing. A dot right of 0 is what the paper "
+        "says. It counts only if its bar, the 95 % interval, leaves 0 out. Claims without a second training, such "
+        "as that the picture helps, are counted above and stand [below](#claims)."
+    )
     for system, paper in SYSTEMS.items():  # in one paragraph: side by side where there is room
         yield f"![Claims of {paper}]({_plot_name(system)})"
     yield ""
     yield "## How to read this page\n"
     yield from _reading(evidence)
+
+
+def _findings(judged: Sequence[Judged]) -> Iterator[str]:
+    """How all claims came out, on how few runs, and what the largest groups of them say."""
+    ran, found = [each for each in judged if each.found is not None], Counter(each.verdict for each in judged)
+    if not ran:
+        return
+    few = sum(each.found is not None and each.found.seeds < len(SEEDS) for each in judged)
+    yield paragraph(
+        f"**Of {len(ran)} claims that were run, {found[SHOWN]} are shown, {found[NOT_SHOWN]} not shown, and "
+        f"{found[OTHER_WAY]} go the other way than the paper says. {few} of the {len(ran)} rest on fewer than "
+        f"{len(SEEDS)} runs, most of them on one: take these as hints.** {found[NOT_RUN]} more are not run yet. A "
+        "claim is one comparison that tests a sentence of a paper, or a control of ours."
+    )
+    groups: Mapping[str, Callable[[Claim], bool]] = {
+        "A hidden word is guessed better with its own picture than with another one": lambda claim: (
+            (claim.first_question, claim.second_question, claim.expected) == ("words true", "words wrong", "more")
+        ),
+        "Whether a caption belongs to a picture is told better than by a blind reader": lambda claim: (
+            claim.second_arm == FLOOR and claim.first_question.startswith("matching")
+        ),
+        "A pre-trained model learns a task better than a new one": lambda claim: (
+            claim.first_arm.startswith(PREFIX) and claim.second_arm == f"{claim.first_arm}-new"
+        ),
+    }
+    for told, belongs in groups.items():
+        mine = [each.found for each in ran if belongs(each.claim) and each.found is not None]
+        shown = sum(belongs(each.claim) and each.verdict == SHOWN for each in ran)
+        if mine:
+            low, high = (points(pick(each.difference for each in mine)) for pick in (min, max))
+            yield f"- {told}: shown in {shown} of {len(mine)} comparisons, by {low} to {high} points in all."
+    yield ""
+    yield paragraph(
+        f"What failed is [listed](#{NOT_SHOWN_ANCHOR}), with a likely reason where one is known. By paper, before the "
+        "plots:"
+    )
 
 
 def _reading(evidence: Evidence) -> Iterator[str]:
@@ -128,13 +171,15 @@ def _reading(evidence: Evidence) -> Iterator[str]:
         "Shares are in percent. An *arm* is one way of training. Each run of it has another *seed*, a number that "
         f"chooses its random start. An interval is of {DRAWS:,} draws, each of pictures and runs with replacement. "
         "Two arms are compared on the same pictures and seeds. With three runs, what the seeds add to an interval is "
-        "a rough guess, and rather too little."
+        "a rough guess, and rather too little. Most arms that are compared with each other alone, such as those called "
+        f"*-base*, have *half the steps*: {HALF:,} in place of {STEPS:,}."
     )
     yield paragraph(
         "Verdicts: *shown*, the difference is as expected and its interval leaves 0 out; *the other way*, it is "
-        "the opposite and leaves 0 out; *not shown*, the interval holds 0. *Alike* is expected of some: shown "
+        "the opposite and leaves 0 out; *not shown*, the interval holds 0, which does not say that both are the same. "
+        "Some are expected to be *alike*: shown "
         f"when the whole interval lies within {ALIKE_POINTS:g} points of 0. *No more* is shown when it lies below "
-        f"+{ALIKE_POINTS:g}."
+        f"+{ALIKE_POINTS:g}, so also when the first is far behind."
     )
     if not evidence.answers:
         yield "**No runs yet.**\n"
@@ -151,7 +196,8 @@ def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
     if found[NOT_RUN] == total:
         return f"**{paper}**: none of its {total} claims was run yet."
     few = sum(each.found is not None and each.found.seeds < len(SEEDS) for each in judged)
-    rough = f"; {few} of all {'rests' if few == 1 else 'rest'} on fewer than {len(SEEDS)} runs" if few else ""
+    ran = total - found[NOT_RUN]
+    rough = f"; {few} of the {ran} run {'has' if few == 1 else 'have'} fewer than {len(SEEDS)} seeds" if few else ""
     against = "; ".join(each.claim.short for each in judged if each.verdict == OTHER_WAY)
     for named in (f" ({against})", ""):
         kinds = {SHOWN: "are shown", OTHER_WAY: f"go the other way{named}"}
@@ -175,22 +221,20 @@ def _plot(evidence: Evidence, system: str, paper: str) -> str:
     """The learning curve, where there is one, above the claims that compare two trainings."""
     compared = [each for each in evidence.judged if each.claim.paper == paper and each.claim.compares_trainings]
     plots = [claims_plot(f"{paper}: what its own choices change", compared)]
-    points = evidence.curve(system)
-    if len(points) > 1:
-        plots.insert(
-            0, curve_plot(f"{paper}: more training pictures", *_curve(evidence, points), key=f"{system}-curve")
-        )
+    sized = evidence.curve(system)
+    if len(sized) > 1:
+        plots.insert(0, curve_plot(f"{paper}: more training pictures", *_curve(evidence, sized), key=f"{system}-curve"))
     return file_of(plots)
 
 
-def _curve(evidence: Evidence, points: Sequence[tuple[int, str]]) -> tuple[list[int], dict[str, list[float]]]:
+def _curve(evidence: Evidence, sized: Sequence[tuple[int, str]]) -> tuple[list[int], dict[str, list[float]]]:
     shares: dict[str, list[float]] = {}
     for name, question in (
         ("hidden words", "words true"),
         ("matching", "matching"),
         ("retrieval", "text_to_image_r10"),
     ):
-        found = [evidence.counts(arm, own_question(evidence, arm, question)) for _, arm in points]
+        found = [evidence.counts(arm, own_question(evidence, arm, question)) for _, arm in sized]
         if any(counts is not None for counts in found):
             shares[name] = [float("nan") if counts is None else share_of(counts) for counts in found]
-    return [pictures for pictures, _ in points], shares
+    return [pictures for pictures, _ in sized], shares
