@@ -172,6 +172,12 @@ def test_another_run_is_not_resumed(
         run(made, whole.run_dir, end_to_end=dataclasses.replace(THROUGH_ENCODER, **changes), resume=True)
 
 
+def test_a_release_s_rates_leave_no_share_to_the_encoder(made: PhotoStore, tmp_path: Path) -> None:
+    slower = dataclasses.replace(THROUGH_ENCODER, encoder=EncoderOptions(learning_rate_scale=0.5))
+    with pytest.raises(ValueError, match=r"rule 'vl-bert' .* add --set train.parameter_groups=task"):
+        run(made, tmp_path, end_to_end=slower, train=dataclasses.replace(TRAIN, parameter_groups="vl-bert"))
+
+
 def test_half_precision_and_chunks(made: PhotoStore, whole: PretrainResult, tmp_path: Path) -> None:
     chunks = dataclasses.replace(THROUGH_ENCODER, encoder=EncoderOptions(recompute=True, region_chunk=4))
     done = run(made, tmp_path / "run", end_to_end=chunks, train=dataclasses.replace(TRAIN, precision="bf16", steps=2))

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
+from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
 from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
 from roibeam.pipelines.finetuning.task import Prediction
@@ -47,6 +49,14 @@ def write_vqa(folder: Path, answers: list[str]) -> Path:
         (folder / f"v2_OpenEnded_mscoco_{year}_questions.json").write_text(json.dumps({**shared, "questions": asked}))
         (folder / f"v2_mscoco_{year}_annotations.json").write_text(json.dumps({**shared, "annotations": told}))
     return folder
+
+
+def test_a_release_s_rates_leave_no_share_to_the_encoder() -> None:
+    slower, ruled = "encoder.learning_rate_scale=0.1", "train.parameter_groups=vl-bert"
+    given = {"steps": 4, "end_to_end": True, "encoder": EncoderRequest(detector="toy")}
+    with pytest.raises(ValueError, match=r"rule 'vl-bert' .* add --set train.parameter_groups=task"):
+        sections_of(request(**given, settings=[slower, ruled]), VqaOptions, None)
+    assert sections_of(request(**given, settings=[slower]), VqaOptions, None)["encoder"].learning_rate_scale == 0.1
 
 
 def test_answers_are_the_majority_ones_or_a_file(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.overrides import preset
+from roibeam.pipelines.training.train_config import TASK_GROUPS
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
 R2C = "r2c-r50"
@@ -50,6 +51,15 @@ class EncoderOptions:
             raise ValueError(
                 f"EncoderOptions: learning_rate_scale must be above 0 and at most 1, got {self.learning_rate_scale}; "
                 "frozen_stages keeps stages as they are"
+            )
+
+    def check_rates(self, parameter_groups: str) -> None:
+        """Raises ValueError where a release's rule, `TrainConfig.parameter_groups`, gives every parameter its rate."""
+        if self.learning_rate_scale != 1 and parameter_groups != TASK_GROUPS:
+            raise ValueError(
+                f"--set encoder.learning_rate_scale={self.learning_rate_scale}: the rule {parameter_groups!r} of "
+                "train.parameter_groups gives all parameters their rates; add --set "
+                f"train.parameter_groups={TASK_GROUPS}"
             )
 
     def of_network(self) -> dict[str, Any]:

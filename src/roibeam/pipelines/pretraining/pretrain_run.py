@@ -76,7 +76,7 @@ def pretrain(
     config = run.train_config(len(corpus_of(read.joined)))
     tokenizer = run.tokenizer(read.words())
     run.note_trained_images(read.trained_keys())
-    made = _model(run, read, tokenizer, config.seed, num_classes=num_classes)
+    made = _model(run, read, tokenizer, config, num_classes=num_classes)
     read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
     change = _detector_change(run, read, made, config)
@@ -128,7 +128,7 @@ def _with_choices_told(read: RunData, choice: ModelChoice) -> RunData:
 
 @waiting("building the model")
 def _model(
-    run: RunFrame, read: RunData, tokenizer: CaptionTokenizer, seed: int, *, num_classes: int | None
+    run: RunFrame, read: RunData, tokenizer: CaptionTokenizer, config: TrainConfig, *, num_classes: int | None
 ) -> RunModel:
     """What is trained; from here on the random state of torch follows from the seed.
 
@@ -147,7 +147,8 @@ def _model(
         logger.info("%s", classes.note)
     if end_to_end is not None:
         end_to_end.check_width(first)
-    torch.manual_seed(seed)
+        end_to_end.encoder.check_rates(config.parameter_groups)
+    torch.manual_seed(config.seed)
     fields = {
         "region_feature_size": system.feature_width(run.settings.sampling, width),
         **classes.fields,
@@ -156,9 +157,9 @@ def _model(
     }
     model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size, changes=classes.changes)
     sampler = system.sampler(run.settings.sampling, tokenizer, model.config, num_classes=classes.number)
-    joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=seed)
+    joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=config.seed)
     notes = (classes.note,) if classes.note else ()
-    return RunModel(model, tokenizer, sampler, classes.number, seed, joint, heads, notes)
+    return RunModel(model, tokenizer, sampler, classes.number, config.seed, joint, heads, notes)
 
 
 def _detector_change(run: RunFrame, read: RunData, made: RunModel, config: TrainConfig) -> DetectorChange | None:

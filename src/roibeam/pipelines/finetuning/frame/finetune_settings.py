@@ -123,7 +123,10 @@ def sections_of(
     if as_released and recipe is None:
         raise ValueError("--set 'steps.rule=release': no release is named; give --recipe, or set fields of train")
     config = _train_config(request, recipe, changed["data"].batch_size, steps, as_released=as_released)
-    return {**changed, **apply_overrides({"train": config}, train)}
+    sections = {**changed, **apply_overrides({"train": config}, train)}
+    if request.end_to_end:
+        sections["encoder"].check_rates(sections["train"].parameter_groups)
+    return sections
 
 
 def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int) -> int | None:
