@@ -104,14 +104,19 @@ _VCR_OPEN = (
 )
 
 
-def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
+def _vcr_summary(problem: str, read: str) -> str:
     other, words = ("QA->R", "rationale of an answer") if problem == "rationale" else ("Q->A", "answer of a question")
+    return f"VL-BERT, VCR {other}: the {words} by {read}, beside the classes of its boxes"
+
+
+def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
     published: dict[str, Any] = {
-        "summary": f"VL-BERT, VCR {other}: the {words} by the pooled [CLS], beside the classes of its boxes",
+        "summary": _vcr_summary(problem, "the pooled [CLS]"),
         "source": f"{_CFGS}/vcr/{name}.yaml",
         "task": "vcr",
         "system": "vlbert",
         "model": "vlbert-base-e2e",
+        "head": "release",
         "options": VcrOptions(problem=problem, joining="and", object_loss="shown", loss="sigmoid", **_VCR_TEXTS),
         "layout": LayoutOptions(max_pieces=67),
         "settings": {**_SGD, "clip_norm": 10.0},
@@ -159,8 +164,10 @@ def _vcr_paper(problem: str) -> TaskRecipe:
     return _vcr(
         problem,
         "",
+        summary=_vcr_summary(problem, "[CLS]"),
         source=f"{_PAPER} 4.2.1",
         model="vlbert-paper",
+        head="ours",
         options=VcrOptions(problem=problem, object_loss="masked", **_VCR_TEXTS),
         settings={**_SGD, "clip_norm": 0.0},
         accidents={},
