@@ -45,7 +45,7 @@ class TaskRuns:
     def command(self, arm: TaskArm) -> str:
         """As it is shown: files by their place in WORK/tasks, without run folder and seed."""
         start = f"weights/{arm.start}" if arm.start else f"untrained/{arm.shape}"
-        store = f"--store stores/{arm.store} " if arm.rules.has_regions else ""
+        store = f"--store stores/{self._store_name(arm)} " if arm.rules.has_regions else ""
         files = f"--from {start} {store}--data {'again' if arm.rules.is_own else 'tasks'}/{arm.rules.name}"
         return " ".join(["roibeam finetune", files, *arm.arguments(steps=self.steps(arm))])
 
@@ -87,7 +87,10 @@ class TaskRuns:
         if not arm.rules.has_regions:
             return None
         own = self.own.store(arm.rules.name, arm.store)
-        return str(own if arm.rules.is_own else self.world.store(arm.store))
+        return str(own if arm.rules.is_own else self.world.store(self._store_name(arm)))
+
+    def _store_name(self, arm: TaskArm) -> str:
+        return arm.store if arm.rules.is_own else self.world.store_name(arm.store, arm.rules.name)
 
     def _tallies(self, arm: TaskArm, seed: int) -> dict[str, Any]:
         """Of all splits; seed 0 is asked in other ways, too, and its questions are told apart."""

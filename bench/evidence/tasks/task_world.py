@@ -2,19 +2,19 @@
 
 WORK/tasks/world           the pictures
 WORK/tasks/tasks           their tasks in the official formats
-WORK/tasks/stores/<name>   regions: of the scene graph ("perfect"), or of the toy detector ("detector")
+WORK/tasks/stores/<name>   regions: of the scene graph ("perfect"), or of the toy detector ("detector", and
+                           "detector-nlvr2" of the pictures of this task)
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from evidence.readers.bounds import Bound
+from evidence.tasks.repeated_pictures import files_below, link_files, names_of_pictures, write_repeated
 from evidence.tasks.task_arms import PERFECT, TASKS
 from evidence.worlds import ROIBEAM
 
@@ -23,8 +23,7 @@ SEED = 11  # not that of pre-training, 7, nor that of the toy detector, 0
 # learns from after 1,500 steps, and 67 % of new ones.
 PICTURES, QUICK_PICTURES = 40_000, 120
 _CEILING, _FLOOR = "perfect", "blind"  # readers of `roibeam toyworld --tasks`
-# The photos of a store by what shows them: NLVR2 names each of its 15,500 pictures after the pairs it is in, so that
-# an extraction has 64,000 of them, six times as many as all other tasks together.
+# The photos of a store by what shows them.
 _COCO, _NLVR2 = "coco", "nlvr2"
 _READ = "From the result files of a reader that knows the scene graph and of one that sees no picture."
 
@@ -40,6 +39,11 @@ class TaskWorld:
 
     def store(self, name: str) -> Path:
         return self.work / "stores" / name
+
+    @staticmethod
+    def store_name(name: str, task: str) -> str:
+        """Of the regions that a task reads; NLVR2's have a store of their own where a detector finds them."""
+        return f"{name}-{_NLVR2}" if task == _NLVR2 and name != PERFECT else name
 
     def files(self, task: str) -> Path:
         return self.work / "tasks" / task
@@ -57,23 +61,30 @@ class TaskWorld:
             _run(*world, "--tasks", str(self.work / "tasks"), "--perfect-store", str(self.store(PERFECT)))
             write_bounds(self.work / "tasks" / "tasks.json", bounds)
         for name, tasks in needed.items():
-            if name != PERFECT:
-                for part in dict.fromkeys(_NLVR2 if task == _NLVR2 else _COCO for task in tasks):
-                    self._detect(self.store(name), part, say)
+            if name != PERFECT and set(tasks) - {_NLVR2}:
+                source = self.work / "world" / _COCO
+                self._detect(source, files_below(source), self.store(name), _COCO, say)
+            if name != PERFECT and _NLVR2 in tasks:
+                self._detect_once(self.store(self.store_name(name, _NLVR2)), say)
 
-    def _detect(self, store: Path, part: str, say: Callable[[str], None]) -> None:
-        """Regions of the pictures that NLVR2 shows, or those of all other tasks, which are COCO's."""
-        made, photos = store / f"{part}.made", self.work / "photos"
+    def _detect_once(self, store: Path, say: Callable[[str], None]) -> None:
+        """Regions of NLVR2's pictures under all their names."""
+        if not store.exists():
+            source, found = self.files(_NLVR2) / "images", store.with_name(f"{store.name}-once")
+            names = names_of_pictures(source)
+            self._detect(source, names, found, _NLVR2, say)
+            write_repeated(found, store, [[f"{_NLVR2}/{name}" for name in each] for each in names.values()])
+
+    def _detect(
+        self, source: Path, places: Collection[Path], store: Path, part: str, say: Callable[[str], None]
+    ) -> None:
+        """Regions of these files of `source`, whose names in the store begin with `part`."""
+        made, photos = store / f"{part}.made", self.work / f"photos-{store.name}"
         if made.exists():
             return
         say(f"finding regions of {part}'s pictures for {store} (only what is missing)")
         if not (photos / part).exists():
-            source = self.files(_NLVR2) / "images" if part == _NLVR2 else self.work / "world" / _COCO
-            begun = photos.with_name("photos.part")
-            shutil.rmtree(begun, ignore_errors=True)
-            shutil.copytree(source, begun, copy_function=os.link)
-            photos.mkdir(exist_ok=True)
-            begun.rename(photos / part)
+            link_files(source, places, photos / part)
         # Two processes of one thread each take half the time of one with two.
         toy = ("--detector", "toy", "--device", "cpu", "--workers", "2", "--threads", "1", "--shard-size", "1000")
         _run("extract", str(photos), str(store), *toy)
