@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from evidence.tasks.own_arms import OWN_ARMS
+from evidence.tasks.task_arms import PERFECT, PREFIX, TASK_ARMS
+
+ARMS, STORE = {**TASK_ARMS, **OWN_ARMS}, f"{PREFIX}{PERFECT}"
 COLUMNS = {
     "VL-BERT": "vlbert",
     "ViLBERT": "vilbert",
@@ -78,7 +82,7 @@ _RUNS = {"flickr30k-entities": "phrases-{}", "retrieval imagebert": "retrieval-i
 def _toy_figure(task: str, system: str, results: Path) -> str:
     """Of the runs with pre-trained weights on the perfect store: their main measure in percent."""
     shares, run = [], _RUNS.get(f"{task} {system}", _RUNS.get(task, f"{task}-{{}}")).format(system)
-    for path in sorted((results / "tasks-perfect").glob(f"{run}-[0-9].json")):
-        first = next(iter(json.loads(path.read_text("utf-8"))["tallies"].values()))
-        shares.append(100 * sum(first["right"]) / sum(first["asked"]))
+    for path in sorted((results / STORE).glob(f"{run}-[0-9].json")):
+        main = json.loads(path.read_text("utf-8"))["tallies"][ARMS[f"{STORE}/{run}"].rules.main]
+        shares.append(100 * sum(main["right"]) / sum(main["asked"]))
     return f"{sum(shares) / len(shares):.1f}" if shares else "-"

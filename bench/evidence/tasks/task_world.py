@@ -2,8 +2,8 @@
 
 WORK/tasks/world           the pictures
 WORK/tasks/tasks           their tasks in the official formats
-WORK/tasks/stores/<name>   regions: of the scene graph ("perfect"), or of the toy detector ("detector", and
-                           "detector-nlvr2" of the pictures of this task)
+WORK/tasks/stores/<name>   regions: of the scene graph ("perfect"), or of the toy detector ("detector", and of two
+                           tasks "detector-nlvr2", whose pictures are others, and "detector-vcr", which has its boxes)
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SEED = 11  # not that of pre-training, 7, nor that of the toy detector, 0
 # learns from after 1,500 steps, and 67 % of new ones.
 PICTURES, QUICK_PICTURES = 40_000, 120
 _CEILING, _FLOOR = "perfect", "blind"  # readers of `roibeam toyworld --tasks`
-# The photos of a store by what shows them.
-_COCO, _NLVR2 = "coco", "nlvr2"
+_COCO, _NLVR2, _VCR = "coco", "nlvr2", "vcr"
+_OWN = (_NLVR2, _VCR)  # tasks whose regions are in a store of their own where a detector finds them
 _READ = "From the result files of a reader that knows the scene graph and of one that sees no picture."
 
 
@@ -42,8 +42,8 @@ class TaskWorld:
 
     @staticmethod
     def store_name(name: str, task: str) -> str:
-        """Of the regions that a task reads; NLVR2's have a store of their own where a detector finds them."""
-        return f"{name}-{_NLVR2}" if task == _NLVR2 and name != PERFECT else name
+        """Of the regions that a task reads."""
+        return f"{name}-{task}" if task in _OWN and name != PERFECT else name
 
     def files(self, task: str) -> Path:
         return self.work / "tasks" / task
@@ -61,34 +61,45 @@ class TaskWorld:
             _run(*world, "--tasks", str(self.work / "tasks"), "--perfect-store", str(self.store(PERFECT)))
             write_bounds(self.work / "tasks" / "tasks.json", bounds)
         for name, tasks in needed.items():
-            if name != PERFECT and set(tasks) - {_NLVR2}:
-                source = self.work / "world" / _COCO
-                self._detect(source, files_below(source), self.store(name), _COCO, say)
-            if name != PERFECT and _NLVR2 in tasks:
-                self._detect_once(self.store(self.store_name(name, _NLVR2)), say)
+            for found in {self.store_name(name, task): task for task in tasks if name != PERFECT}.items():
+                self._make_found(*found, say)
 
-    def _detect_once(self, store: Path, say: Callable[[str], None]) -> None:
+    def _make_found(self, name: str, task: str, say: Callable[[str], None]) -> None:
+        """What the toy detector says of the pictures of a task."""
+        store, source = self.store(name), self.files(task)
+        if task == _NLVR2:
+            self._detect_once(source / "images", store, say)
+        elif task == _VCR:
+            boxes = source / "vcr1images"
+            self._detect(boxes, store, say, "--boxes", str(boxes))
+        else:
+            coco = self._linked(self.work / "world" / _COCO, None, store.name, _COCO)
+            self._detect(coco, store, say)
+
+    def _detect_once(self, source: Path, store: Path, say: Callable[[str], None]) -> None:
         """Regions of NLVR2's pictures under all their names."""
         if not store.exists():
-            source, found = self.files(_NLVR2) / "images", store.with_name(f"{store.name}-once")
-            names = names_of_pictures(source)
-            self._detect(source, names, found, _NLVR2, say)
-            write_repeated(found, store, [[f"{_NLVR2}/{name}" for name in each] for each in names.values()])
+            names, once = names_of_pictures(source), store.with_name(f"{store.name}-once")
+            self._detect(self._linked(source, names, once.name, _NLVR2), once, say)
+            write_repeated(once, store, [[f"{_NLVR2}/{name}" for name in each] for each in names.values()])
 
-    def _detect(
-        self, source: Path, places: Collection[Path], store: Path, part: str, say: Callable[[str], None]
-    ) -> None:
-        """Regions of these files of `source`, whose names in the store begin with `part`."""
-        made, photos = store / f"{part}.made", self.work / f"photos-{store.name}"
-        if made.exists():
-            return
-        say(f"finding regions of {part}'s pictures for {store} (only what is missing)")
+    def _linked(self, source: Path, places: Collection[Path] | None, name: str, part: str) -> Path:
+        """A folder with these files of `source`, or all, in `part`, as names in the store begin with it."""
+        photos = self.work / f"photos-{name}"
         if not (photos / part).exists():
-            link_files(source, places, photos / part)
-        # Two processes of one thread each take half the time of one with two.
-        toy = ("--detector", "toy", "--device", "cpu", "--workers", "2", "--threads", "1", "--shard-size", "1000")
-        _run("extract", str(photos), str(store), *toy)
-        made.touch()
+            link_files(source, files_below(source) if places is None else places, photos / part)
+        return photos
+
+    @staticmethod
+    def _detect(photos: Path, store: Path, say: Callable[[str], None], *options: str) -> None:
+        """Regions of all photos of a folder."""
+        made = store / "made"
+        if not made.exists():
+            say(f"finding regions of {photos} for {store} (only what is missing)")
+            # Two processes of one thread each take half the time of one with two.
+            toy = ("--detector", "toy", "--device", "cpu", "--workers", "2", "--threads", "1", "--shard-size", "1000")
+            _run("extract", str(photos), str(store), *toy, *options)
+            made.touch()
 
 
 def _run(*words: str) -> None:
