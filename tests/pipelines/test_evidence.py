@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench_module import BENCH
+from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest, encoder_sections
@@ -222,6 +224,35 @@ def test_an_arm_is_trained_and_answers(small_world: Any, monkeypatch: pytest.Mon
     asked = {name.split()[0].split("_")[0] for name, tally in answers["tallies"].items() if sum(tally["asked"])}
     asked |= {word for name in answers["tallies"] for word in name.split()[1:]}
     assert asked >= {measure.split()[0] for measure in arms[arm].measures if measure != "retrieval"}
+
+
+def test_a_picture_of_several_names_is_stored_under_each(small_world_of_links: Path, tmp_path: Path) -> None:
+    """Detected once: NLVR2 has four names for each of its pictures."""
+    repeated = import_module("evidence.tasks.repeated_pictures")
+    names = repeated.names_of_pictures(small_world_of_links)
+    assert sorted(names.values()) == [["dev/c"], ["train/a", "train/b"]]
+    repeated.link_files(small_world_of_links, names, tmp_path / "photos" / "nlvr2")
+    assert [str(each) for each in repeated.files_below(tmp_path / "photos")] == ["nlvr2/dev/c.png", "nlvr2/train/a.png"]
+    once, out = tmp_path / "once", tmp_path / "out"
+    records = [replace(draw_record(number, 8), image_id=named[0]) for number, named in enumerate(names.values())]
+    once.mkdir()
+    write_shard(once, 0, iter(sorted(records, key=lambda each: each.image_id)))
+    publish_store(once, [0], fingerprint=FINGERPRINT, config={}, classes=[f"class {each}" for each in range(6)])
+    repeated.write_repeated(once, out, names.values())
+    with FeatureStore(once) as found, FeatureStore(out) as stored:
+        assert list(stored.ids()) == ["dev/c", "train/a", "train/b"] and stored.fingerprint == found.fingerprint
+        for name, source in (("dev/c", "dev/c"), ("train/a", "train/a"), ("train/b", "train/a")):
+            assert replace(stored[name], image_id=source).equals(found[source])
+
+
+@pytest.fixture
+def small_world_of_links(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    for name in ("train/a.png", "dev/c.png"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_bytes(name.encode())
+    (folder / "train" / "b.png").hardlink_to(folder / "train" / "a.png")
+    return folder
 
 
 def test_a_task_run_of_another_command_is_not_taken_for_this_one(tmp_path: Path) -> None:
