@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from bench_module import BENCH
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 
@@ -178,6 +179,18 @@ def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> No
     assert [run.name for run in made.missing()] == ["perfect/text-only-0", "perfect/text-only-1", "perfect/vilbert-1"]
     text = made.all[0].arm
     assert made.seconds() == pytest.approx(2 * runs.SECONDS_A_STEP * text.steps + 100)
+
+
+@pytest.mark.parametrize(("exact", "short", "chosen"), [(0.02, 0.03, "float32"), (0.02, 0.01, "bf16")])
+def test_the_faster_precision_is_taken_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, exact: float, short: float, chosen: str
+) -> None:
+    precision = import_module("evidence.tasks.precision")
+    monkeypatch.setattr(precision, "_seconds", {torch.float32: exact, torch.bfloat16: short}.__getitem__)
+    precision.is_bf16_faster.cache_clear()
+    found = [precision.precision_here(*asked) for asked in (("bf16", "cpu"), ("bf16", "cuda"), ("float32", "cpu"))]
+    precision.is_bf16_faster.cache_clear()  # it was not measured
+    assert found == [chosen, "bf16", "float32"]
 
 
 def all_runs(work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int], quick: bool = False) -> Any:

@@ -33,7 +33,7 @@ class TaskRules:
             the answer is a region of the own one.
         is_own: whether it is about the pictures of pre-training, see own_pictures.py.
         has_regions: whether it has pictures at all.
-        precision: as `--precision`.
+        precision: as `--precision`; see precision.py.
     """
 
     name: str
@@ -144,16 +144,21 @@ class TaskArm:
         """Such as "tasks-perfect/vqa-vilbert"."""
         return f"{PREFIX}{self.store}/{self.name}"
 
-    def arguments(self, *, steps: int) -> list[str]:
-        """Of `roibeam finetune`, without run folder, files, start and seed."""
+    def arguments(self, *, steps: int, precision: str = "") -> list[str]:
+        """Of `roibeam finetune`, without run folder, files, start and seed.
+
+        Args:
+            precision: in place of the task's own.
+        """
         rules = self.rules
+        precision = precision or rules.precision
         watched = {"train.evaluate_every": max(1, steps // EVALUATIONS), "data.validation_groups": WATCHED}
         fields = {**watched, **rules.settings, **self.settings}
         batch = fields.pop("data.batch_size", rules.batch)
         return [
             *("--task", rules.name, "--steps", str(steps), "--warmup-steps", str(steps // 10)),
             *("--batch-size", str(batch), "--learning-rate", str(rules.rate)),
-            *(() if rules.precision == "float32" else ("--precision", rules.precision)),
+            *(() if precision == "float32" else ("--precision", precision)),
             *self.options,
             *(word for name, value in fields.items() for word in ("--set", f"{name}={value}")),
         ]

@@ -12,6 +12,7 @@ import numpy as np
 from evidence.pretraining_runs import evaluated, logged
 from evidence.run_answers import rounded_tallies
 from evidence.tasks.own_pictures import OwnPictures
+from evidence.tasks.precision import precision_here
 from evidence.tasks.task_arms import BLIND, PERMUTED, TaskArm
 from evidence.tasks.task_world import TaskWorld
 from evidence.weights import write_untrained
@@ -43,20 +44,23 @@ class TaskRuns:
         return (self.weights / arm.shape).exists()
 
     def command(self, arm: TaskArm) -> str:
-        """As it is shown: files by their place in WORK/tasks, without run folder and seed."""
+        """As it is shown: files by their place in WORK/tasks, without run folder and seed, in the task's precision."""
+        return self._command(arm, arm.rules.precision)
+
+    def _command(self, arm: TaskArm, precision: str) -> str:
         start = f"weights/{arm.start}" if arm.start else f"untrained/{arm.shape}"
         store = f"--store stores/{self._store_name(arm)} " if arm.rules.has_regions else ""
         files = f"--from {start} {store}--data {'again' if arm.rules.is_own else 'tasks'}/{arm.rules.name}"
-        return " ".join(["roibeam finetune", files, *arm.arguments(steps=self.steps(arm))])
+        return " ".join(["roibeam finetune", files, *arm.arguments(steps=self.steps(arm), precision=precision)])
 
     def answers(self, arm: TaskArm, seed: int) -> dict[str, Any]:
         """Trains what is not trained, and asks.
 
         Returns:
-            "curve" and "tallies".
+            "curve", "tallies", and "precision" where it is not the task's own.
         """
-        folder = self.folder(arm, seed)
-        self._forget_others(folder, self.command(arm))
+        folder, precision = self.folder(arm, seed), precision_here(arm.rules.precision, self.device)
+        self._forget_others(folder, self._command(arm, precision))
         if not (folder / "trained").exists():
             start = self.weights / arm.start
             if not arm.start:
@@ -67,9 +71,14 @@ class TaskRuns:
             files = ("--data", str(self._files(arm)), *(() if store is None else ("--store", store)))
             where = ("--seed", str(seed), "--device", self.device, "--threads", "1")
             command = [*ROIBEAM, "finetune", str(folder), "--from", str(start), *files, *where]
-            logged([*command, *arm.arguments(steps=self.steps(arm))], folder.with_suffix(".log"))
+            arguments = arm.arguments(steps=self.steps(arm), precision=precision)
+            logged([*command, *arguments], folder.with_suffix(".log"))
             (folder / "trained").touch()
-        return {"curve": evaluated(folder, tuple(_measures(arm))), "tallies": self._tallies(arm, seed)}
+        return {
+            **({} if precision == arm.rules.precision else {"precision": precision}),
+            "curve": evaluated(folder, tuple(_measures(arm))),
+            "tallies": self._tallies(arm, seed),
+        }
 
     @staticmethod
     def _forget_others(folder: Path, command: str) -> None:
