@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-ROWS, WIDTH, INNER, ROUNDS = 2560, 128, 512, 9  # tokens of a batch, and sizes of a layer, as in the models of these runs
+ROWS, WIDTH, INNER, ROUNDS = 2560, 128, 512, 9  # tokens of a batch, and a layer as in the models of these runs
 
 
 def precision_here(wanted: str, device: str) -> str:
