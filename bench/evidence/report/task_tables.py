@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from evidence.report.intervals import difference, share_of
 from evidence.report.tables import STORES, SYSTEMS, Evidence, gain, paragraph, table
@@ -138,21 +138,37 @@ def _behind(evidence: Evidence) -> Iterator[str]:
 
 
 def _kinds(evidence: Evidence) -> Iterator[str]:
-    """VQA by what is asked for: what all learn, and what none does."""
+    """VQA by what is asked for: who learns it, and what nobody does."""
     systems = [each for each in PAIRS["vqa"] if evidence.counts(f"{PREFIX}perfect/vqa-{each}", "vqa kind") is not None]
     if not systems:
         return
     yield paragraph(
         "**VQA by what is asked for**, perfect regions, seed 0. A region's feature tells its kind, colour, pattern and "
-        "size. Most systems learn colours, and whether a thing is there. None learns relations, such as left of, in so "
-        "few steps: all are below the floor. VCR's answers and many expressions of RefCOCO+ ask for just that."
+        "size. VCR's answers and many expressions of RefCOCO+ ask for relations, such as left of."
     )
+    yield "\n".join(_learned(evidence, systems)) + "\n"
     rows = []
     for question in VQA_KINDS.values():
         bounds = (evidence.bound(question, which) for which in ("floor", "ceiling"))
         shown = (evidence.shown(f"{PREFIX}perfect/vqa-{system}", question) for system in systems)
         rows.append([ASKED[question], *bounds, *shown])
     yield table(("asked for", "floor", "ceiling", *(SYSTEMS[system] for system in systems)), rows)
+
+
+def _learned(evidence: Evidence, systems: Sequence[str]) -> Iterator[str]:
+    """For each thing that is asked, who gets half the way from floor to ceiling, and who not even to the floor."""
+    for question in VQA_KINDS.values():
+        ways = {}
+        for system in systems:
+            counts = evidence.counts(f"{PREFIX}perfect/vqa-{system}", question)
+            reached = None if counts is None else reached_way(evidence, share_of(counts), question)
+            if reached is not None:
+                ways[SYSTEMS[system]] = reached
+        half = [name for name, reached in ways.items() if reached >= 0.5]
+        below = [name for name, reached in ways.items() if reached < 0]
+        parts = [f"half the way or more: {', '.join(half) or 'nobody'}"]
+        parts += [f"below the floor: {'all' if len(below) == len(ways) else ', '.join(below)}"] if below else []
+        yield f"- {ASKED[question]}: {'; '.join(parts)}."
 
 
 def _accidents(evidence: Evidence) -> Iterator[str]:
