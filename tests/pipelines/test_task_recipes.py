@@ -13,6 +13,7 @@ import torch
 from task_groups import small_network
 from tiny_commands import one_line
 
+from roibeam.extraction.network.config import CONFIGS
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for
@@ -25,6 +26,7 @@ from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
+from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_told_classes
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
@@ -231,7 +233,7 @@ visualbert-vqa | Table 3 | 70.80 71.00
 visualbert-vqa-late-fusion | Table 3 | 68.18
 visualbert-vqa-without-coco | Table 3 | 70.18
 visualbert-vcr-answer | Table 4 | 70.8 71.6 52.2 52.4
-visualbert-vcr-answer | footnote 3 | 51.4
+visualbert-vcr-answer-fixed-resnet | footnote 3 | 51.4
 visualbert-vcr-answer-late-fusion | Table 4 | 70.1 50.6
 visualbert-vcr-answer-without-coco | Table 4 | 67.9 47.9
 visualbert-vcr-rationale | Table 4 | 73.2 73.2
@@ -330,8 +332,14 @@ def trained_parameters(name: str) -> int:
     recipe = TASK_RECIPES[name]
     with torch.device("meta"):
         system = SYSTEMS[recipe.system]
-        model = system.model_class(RECIPES[recipe.model].build())
-        network = started_network(system, model, ASKED[recipe.task], recipe.head, source=name)
+        config = RECIPES[recipe.model].build()
+        if recipe.detector:  # regions as wide as its network gives them
+            config.region_feature_size = CONFIGS[recipe.detector].feature_dim
+        model = system.model_class(config)
+        told = vcr_told_classes(recipe.options) if recipe.task == "vcr" else None
+        network = started_network(
+            system, model, ASKED[recipe.task], recipe.head, source=name, num_told_classes=told.num_classes if told else 0
+        )
     return sum(each.numel() for each in network.module.parameters() if each.requires_grad)
 
 
@@ -382,7 +390,7 @@ def test_a_run_that_starts_otherwise_is_told() -> None:
     assert len(none.start_notes(**stored, pretrained=False, from_bert=True)) == 1
     photos = TASK_RECIPES["vlbert-vcr-answer"]
     (through,) = photos.start_notes(**stored, pretrained=True, from_bert=False)
-    assert through.startswith("the published run trains the detector along, this one is on stored features")
+    assert through.startswith("the published run goes through the detector's network, this one is on stored features")
     assert photos.start_notes(pretrained=True, from_bert=False, end_to_end=True, alone=True) == ()
     assert full.start_notes(pretrained=True, from_bert=False, end_to_end=False, alone=False) == ()
     assert (full.start, none.start) == (PRETRAINED, BERT)

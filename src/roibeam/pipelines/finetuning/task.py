@@ -121,6 +121,8 @@ class DownstreamTask:
         outlines: path of a photo, its record, cells each way -> (K, cells, cells) float32, what each cell of each of
             the record's regions counts, from photos; None for regions that count whole.
         whole_image: of REGION, the image as a whole is the first candidate; every group says its box.
+        whole_region: the image as a whole is shown as the first of its regions, which no word names, to a model that
+            has no element for it.
         region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
         splits: their names, in the order to be shown.
         regions: group, place of an image in it, its record -> (R,) int64, which of its regions are shown in which
@@ -166,6 +168,7 @@ class DownstreamTask:
     labels: tuple[str, ...] = ()
     num_images: int = 1
     whole_image: bool = False
+    whole_region: bool = False
     mirrored: Callable[[TaskGroup], TaskGroup] | None = None
     mirrors: bool = False
     outlines: Callable[[str, RegionRecord, int], np.ndarray] | None = None

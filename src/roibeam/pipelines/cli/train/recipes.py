@@ -113,7 +113,9 @@ def _points(sentences: Iterable[str]) -> list[str]:
 
 def _photos(recipe: TaskRecipe) -> str:
     edges = [f"edges {' x '.join(map(str, recipe.edges))}"] if recipe.edges else []
-    return ", ".join(["through the detector's network", *edges, *([_settings(recipe.photos)] if recipe.photos else [])])
+    named = [f"--detector {recipe.detector}"] if recipe.detector else []
+    settings = [_settings(each) for each in (recipe.encoder, recipe.photos) if each]
+    return ", ".join(["through the detector's network", *named, *edges, *settings])
 
 
 def _wrapped(head: str, text: str) -> list[str]:
@@ -121,13 +123,14 @@ def _wrapped(head: str, text: str) -> list[str]:
 
 
 def _settings(settings: Any) -> str:
-    return ", ".join(f"{name} {'none' if value == '' else value}" for name, value in settings.items())
+    return ", ".join(f"{name} {'none' if value in ('', ()) else value}" for name, value in settings.items())
 
 
 def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
     if isinstance(recipe, TaskRecipe):
-        bare = dataclasses.replace(recipe, settings={}, accidents={}, model_fields={}, photos={})
-        plain = {name: dict(getattr(recipe, name)) for name in ("settings", "accidents", "model_fields", "photos")}
+        mappings = ("settings", "accidents", "model_fields", "encoder", "photos")
+        bare = dataclasses.replace(recipe, **{name: {} for name in mappings})
+        plain = {name: dict(getattr(recipe, name)) for name in mappings}
         return {**dataclasses.asdict(bare), **plain, "parameters": recipe.parameters}
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):

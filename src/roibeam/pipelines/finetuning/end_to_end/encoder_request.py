@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,18 @@ def encoder_sections(asked: EncoderRequest, start: str, whole_image: str) -> dic
         sizes, choices = own.config, own.choices
         options = EncoderOptions(frozen_stages=own.frozen_stages, mask_channels=own.mask_channels)
     return dict(zip(SECTIONS, (sizes, options, TaskPhotos(), choices), strict=True))
+
+
+def asked_encoder(asked: EncoderRequest, start: str, published: str) -> EncoderRequest:
+    """What is asked for, or of the published run where neither the user nor the start says which encoder it is.
+
+    Args:
+        start: as of `encoder_sections`.
+        published: preset of its detector; "" for none of its own.
+    """
+    if asked.detector is not None or not published or joint_start(start) is not None:
+        return asked
+    return replace(asked, detector=published)
 
 
 def joint_start(start: str) -> JointSettings | None:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
 from roibeam.pipelines.finetuning.end_to_end.task_encoder import task_encoder
 from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
@@ -109,6 +110,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     recipe, named = recipe_of(request), task_named(request.task)
+    if request.end_to_end and recipe is not None:
+        request = replace(request, encoder=asked_encoder(request.encoder, request.start, recipe.detector))
     sections = sections_of(request, named.options, recipe)
     start = start_of(request, recipe)
     with waiting("reading the task"):

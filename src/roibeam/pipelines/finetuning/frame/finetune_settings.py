@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from roibeam.pipelines.finetuning.end_to_end.encoder_request import encoder_sections
+from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder, encoder_sections
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.own_task_file import task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
@@ -112,8 +112,10 @@ def sections_of(
         task_name(request.task): options() if recipe is None else recipe.options,
     }
     if request.end_to_end:
-        sections |= encoder_sections(request.encoder, request.start, whole_image)
+        asked = asked_encoder(request.encoder, request.start, "" if recipe is None else recipe.detector)
+        sections |= encoder_sections(asked, request.start, whole_image)
         if recipe is not None:
+            sections["encoder"] = replace(sections["encoder"], **recipe.encoder)
             sections["photos"] = replace(sections["photos"], **recipe.photos)
             edges = dict(zip(("short_edge", "long_edge"), recipe.edges, strict=False))
             sections["detector"] = replace(sections["detector"], **edges)

@@ -29,6 +29,7 @@ from roibeam.pipelines.finetuning.frame.shown.shown_image import (
     flags_of,
     joined_pieces,
     told_classes,
+    with_whole_region,
 )
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
@@ -70,7 +71,7 @@ class GroupBatches:
             to the options.
         blind: shows nothing of the images: no regions, and of regions that are to be chosen among only their boxes.
     Raises:
-        ValueError: when tokenizer or options do not fit the model.
+        ValueError: when tokenizer, options or regions of the task do not fit the model.
     """
 
     def __init__(
@@ -99,6 +100,11 @@ class GroupBatches:
         self._vocab_size = tokenizer.vocab_size
         if task is not None and task.pieces is not None:
             _check_cut(task, options, positions)
+        if task is not None and task.whole_region and system.has_whole_image(config):
+            raise ValueError(
+                f"{task.name}.whole_region: this {system.name} has an element for the image as a whole already; leave "
+                f"it at false"
+            )
         self._global_width = int(getattr(config, "global_feature_size", 0))
         self._photos: GroupPhotos | None = None
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
@@ -313,9 +319,12 @@ class GroupBatches:
         boxes = record.boxes[regions]
         if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
             boxes = mirrored_boxes(boxes, record.width)
-        return ShownImage(
+        shown = ShownImage(
             record, regions, named, num_boxes, boxes, whole=whole, mirrored=group.mirrored, swapped=group.swapped
         )
+        if self._task is None or not self._task.whole_region or self._blind:
+            return shown
+        return with_whole_region(shown, self._whole_image(shown))
 
     def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
         if self._task is None or self._task.joined is None or self._photos is not None:

@@ -36,7 +36,10 @@ class TaskRecipe:
         epochs: over the groups.
         warmup: steps, or below 1 the share of all steps.
         decays_at: shares of all steps after which the rate falls, for the schedule "steps".
-        end_to_end: whether the detector was trained along.
+        end_to_end: whether features were made of photos in every step, through the detector's network, and whatever of
+            it was not frozen was trained along.
+        detector: of such a run, the preset of its network; "" for the usual one.
+        encoder: of such a run, fields of `EncoderOptions`.
         photos: of such a run, fields of `TaskPhotos`.
         edges: of its photos, short and long edge, pixels; () for those of the encoder.
         in_turn_with: the recipe of the other task that the same model learned in turn with this one; "" for none.
@@ -64,6 +67,8 @@ class TaskRecipe:
     accidents: Mapping[str, Any] = field(default_factory=dict)
     decays_at: tuple[float, ...] = ()
     end_to_end: bool = False
+    detector: str = ""
+    encoder: Mapping[str, Any] = field(default_factory=dict)
     photos: Mapping[str, Any] = field(default_factory=dict)
     edges: tuple[int, ...] = ()
     in_turn_with: str = ""
@@ -100,7 +105,7 @@ class TaskRecipe:
         Args:
             pretrained: whether it starts from a model that was pre-trained.
             from_bert: whether new weights start from those of a BERT.
-            end_to_end: whether the detector is trained along.
+            end_to_end: whether features are made of photos in every step.
             alone: whether one problem is learned, where the task has several.
         """
         notes = []
@@ -109,7 +114,7 @@ class TaskRecipe:
             starts = {PRETRAINED: "a pre-trained model", BERT: "the weights of a BERT", NOTHING: "new weights"}
             notes.append(f"the published run starts from {starts[self.start]}, this one from {starts[given]}")
         if end_to_end != self.end_to_end:
-            words = {True: "trains the detector along", False: "is on stored features"}
+            words = {True: "goes through the detector's network", False: "is on stored features"}
             notes.append(f"the published run {words[self.end_to_end]}, this one {words[end_to_end]} (--end-to-end)")
         if self.in_turn_with and alone:
             notes.append(f"the published model learned this in turn with {self.in_turn_with}; this run learns it alone")

@@ -98,10 +98,10 @@ _VCR_TEXTS: Mapping[str, Any] = MappingProxyType({"names": "in-turn", "truncatio
 _VCR_OPEN = (
     "People's names go on from one question to the next, so they depend on the order of the file: by the release.",
     "That a long choice shortens the question of all four is by the release.",
-    "Photos of half of the questions are mirrored, without a change of words; stored features are not. Segment 1 "
-    "starts as segment 0, which captions have trained; here as it is.",
+    "Photos of half of the questions are mirrored, without a change of words; stored features are not.",
     _STORED_OPEN,
 )
+_VCR_SEGMENT_OPEN = "Segment 1 starts as segment 0, which captions have trained: by the release, with its head."
 
 
 def _vcr_summary(problem: str, read: str) -> str:
@@ -130,7 +130,7 @@ def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
         "photos": {"fixed_size": True},
         "edges": (600, 1200),
     }
-    open_too = (*fields.pop("left_open", ()), *_VCR_OPEN)
+    open_too = (*fields.pop("left_open", (_VCR_SEGMENT_OPEN,)), *_VCR_OPEN)
     return TaskRecipe(**{**published, **fields}, left_open=open_too)
 
 
@@ -157,6 +157,7 @@ _VCR_PAPER_OPEN = (
     "them, as in pre-training, and as much as the choice.",
     'Whether choices share a softmax is not said ("a Softmax classifier for predicting whether the given Answer is the '
     'correct choice"): they do. Clipping is not given: none.',
+    "The release starts segment 1 as segment 0, which captions have trained; here it starts as it is.",
 )
 
 

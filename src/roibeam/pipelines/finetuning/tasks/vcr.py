@@ -64,6 +64,9 @@ class VcrOptions:
         boxes: which regions are shown: those "annotated" in the file; "detected" ones before these (ViLBERT); those
             "named" in question, answers and rationales (VisualBERT). See vcr_rules/regions.py.
         max_boxes: regions of an image, the whole image counted; 0 = all. Detected ones go first.
+        whole_region: whether the image as a whole is the first region, all of it inside its outline and of class 0, of
+            a system that has no element for it (VisualBERT, as R2C). From photos the encoder makes its feature, else
+            `LayoutOptions.whole_image` says which one it has.
         object_loss: whether the classes of regions are learned beside: "none"; of the "masked" ones, as the paper of
             VL-BERT says; of all "shown", as its release does.
         object_loss_weight: of that loss beside the choice's.
@@ -90,6 +93,7 @@ class VcrOptions:
     pieces_twice: bool = False
     boxes: str = ANNOTATED
     max_boxes: int = 0
+    whole_region: bool = False
     object_loss: str = "none"
     object_loss_weight: float = 1.0
     hidden_boxes: float = 0.15

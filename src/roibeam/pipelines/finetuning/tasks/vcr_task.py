@@ -88,6 +88,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         judged=rows_of_right_answer,
         tells=options.problems,
         beside=beside,
+        whole_region=options.whole_region,
         told_classes=told,
         mirrored=lambda group: replace(group, mirrored=True),
         outlines=region_masks,

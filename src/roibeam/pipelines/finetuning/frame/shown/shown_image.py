@@ -88,6 +88,40 @@ def told_classes(shown: ShownImage, classes: np.ndarray) -> ShownImage:
     return replace(shown, told=told)
 
 
+def with_whole_region(shown: ShownImage, feature: torch.Tensor | None) -> ShownImage:
+    """The image with the whole of it as its first region, which no word names and whose class is 0.
+
+    In the record it stands last, so that numbers of regions stay what they are.
+
+    Args:
+        feature: (D,) of the whole image; None for the mean of the regions that are shown, zeros where there is none.
+    """
+    record, count = shown.record, shown.record.num_regions
+    whole = np.array([[0, 0, record.width, record.height]], np.float32)
+    if feature is None:
+        own = record.features[shown.regions].astype(np.float32)
+        mean = own.sum(axis=0) / max(len(own), 1)
+    else:
+        mean = feature.numpy()
+    more = replace(
+        record,
+        boxes=np.concatenate([record.boxes, whole]),
+        features=np.concatenate([record.features, mean[None].astype(record.features.dtype)]),
+        class_ids=np.append(record.class_ids, np.uint16(0)),
+        class_scores=np.append(record.class_scores, np.float32(0)),
+        attribute_ids=None,
+        attribute_scores=None,
+        class_distribution=None,
+    )
+    return replace(
+        shown,
+        record=more,
+        regions=np.concatenate([[count], shown.regions]),
+        named={number: place + 1 for number, place in shown.named.items()},
+        boxes=np.concatenate([whole, shown.boxes]),
+    )
+
+
 def flags_of(given: Sequence[np.ndarray | None], nothing: np.ndarray) -> np.ndarray:
     """(R,) bool of several images' regions."""
     known = [each for each in given if each is not None]
