@@ -106,6 +106,8 @@ SYSTEMS = ("vlbert", "vilbert", "single-stream", "visualbert", "interbert", "ima
 def encoder(**arguments: Any) -> RegionEncoder:
     made = RegionEncoder(ENCODER, **arguments)
     load_encoder_weights("random:1", made)
+    with torch.no_grad():  # random weights are for pixels that nothing divides
+        made.backbone.get_submodule("stem.conv1").weight.mul_(made.conventions.pixel_std[0])
     return made
 
 

@@ -67,6 +67,7 @@ def network(
     whole_image: str = "model",
     dropout: float = 0.0,
     beside: BesideTask | None = None,
+    num_told_classes: int = 0,
     **encoder: Any,
 ) -> tuple[TaskNetwork, TaskNetwork]:
     """The same weights on stored features, and with an encoder; no weight is at its start value."""
@@ -79,7 +80,10 @@ def network(
         vocab_size=tokenizer().vocab_size, region_feature_size=examples.FEATURES, max_position_embeddings=64,
         **{**sizes, **SIZES.get(system, {}), **dropouts},
     )  # fmt: skip
-    stored = started_network(named, named.model_class(config), ASKED[kind], "ours", source="a test", beside=beside)
+    stored = started_network(
+        named, named.model_class(config), ASKED[kind], "ours", source="a test", beside=beside,
+        num_told_classes=num_told_classes,
+    )  # fmt: skip
     examples.awake(stored.module)
     drop(stored.module, dropout)
     choices = replace(examples.BLANK, whole_image=whole_image)
@@ -146,6 +150,8 @@ class PhotoFinetuning:
 
     Attributes:
         padding_multiple: of the encoder's conventions; its `long_edge` makes all inputs alike.
+        encoder: arguments of `RegionEncoder`.
+        shown: fields of the task that say what is shown of regions beside their features.
     """
 
     store: Path
@@ -163,16 +169,22 @@ class PhotoFinetuning:
     photos: dict[str, Any] = field(default_factory=dict)
     padding_multiple: int = 1
     encoder_scale: float = 1.0
+    conventions: str = "vlbert-e2e"
+    encoder: dict[str, Any] = field(default_factory=dict)
+    shown: dict[str, Any] = field(default_factory=dict)
 
     def task(self, opened: FeatureStore) -> PhotoTask:
-        conventions = replace(CONVENTIONS["vlbert-e2e"], padding_multiple=self.padding_multiple)
+        told = self.shown.get("told_classes")
+        conventions = replace(CONVENTIONS[self.conventions], padding_multiple=self.padding_multiple)
         _, trained = network(
             self.system,
             self.kind,
             whole_image=self.whole_image,
             dropout=self.dropout,
             beside=self.beside,
+            num_told_classes=told.num_classes if told else 0,
             conventions=conventions,
+            **self.encoder,
         )
         trained.module.to(torch.float64 if self.double else torch.float32)
         asked: Sequence[TaskGroup] = groups(self.kind)
@@ -181,6 +193,7 @@ class PhotoFinetuning:
             train="train", validation=None, judge=judge_by_first_choice, answers=lambda groups, said: iter(()),
             write=lambda path, entries: None, labels=tuple("abc"),
             mirrored=lambda group: replace(group, mirrored=True), beside=self.beside,
+            **self.shown,
         )  # fmt: skip
         made = from_photos(opened, trained, self.system, self.kind, task=task, **self.photos)
         loss = loss_named(task.form, task.loss)

@@ -26,6 +26,7 @@ from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
+from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_told_classes
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
@@ -337,9 +338,8 @@ def trained_parameters(name: str) -> int:
             config.region_feature_size = CONFIGS[recipe.detector].feature_dim
         model = system.model_class(config)
         told = vcr_told_classes(recipe.options) if recipe.task == "vcr" else None
-        network = started_network(
-            system, model, ASKED[recipe.task], recipe.head, source=name, num_told_classes=told.num_classes if told else 0
-        )
+        asked, num_told = ASKED[recipe.task], told.num_classes if told else 0
+        network = started_network(system, model, asked, recipe.head, source=name, num_told_classes=num_told)
     return sum(each.numel() for each in network.module.parameters() if each.requires_grad)
 
 
@@ -348,6 +348,7 @@ ONE_OF_EACH = (
     "vilbert-vcr-answer",
     "vilbert-vqa-single-stream",
     "visualbert-nlvr2",
+    "visualbert-vcr-answer",
     "interbert-vcr-answer",
     "imagebert-retrieval",
     "interbert-rte",
@@ -412,6 +413,33 @@ def test_photos_of_a_recipe_are_as_published() -> None:
         photos, detector = sections["photos"], sections["detector"]
         found.append((photos.fixed_size, photos.aspect_buckets, detector.short_edge, detector.long_edge))
     assert found == [(True, False, 600, 1200), (False, True, 600, 1000)]
+
+
+@pytest.mark.parametrize("name", [name for name in TASK_RECIPES if name.startswith("visualbert-vcr")])
+def test_visualberts_regions_on_vcr_are_those_of_r2c(name: str) -> None:
+    """The encoder of the published run, trained along but for rows that the paper's footnote 3 names; what the user
+    says wins, and a run that is as published is not told that it differs."""
+    recipe = TASK_RECIPES[name]
+    asked = request("vcr", recipe=name, end_to_end=True, encoder=EncoderRequest(weights="random:1"))
+    sections = sections_of(asked, VcrOptions, recipe)
+    config, encoder, photos = sections["detector"], sections["encoder"], sections["photos"]
+    assert (config.depth, config.pooled_cells, config.short_edge, config.long_edge) == (50, 7, 384, 768)
+    fixed = name.endswith(("-without-coco", "-fixed-resnet"))
+    assert (encoder.frozen_stages, encoder.mask_channels) == ((1, 2, 3, 4) if fixed else (), 32)
+    assert (photos.fixed_size, photos.flip, photos.outlines) == (True, False, True)
+    assert sections["vcr"].told_classes and sections["vcr"].whole_region
+    assert recipe.start_notes(pretrained=True, from_bert=False, end_to_end=True, alone=True) == ()
+    own = replace(asked, settings=["encoder.frozen_stages=[1]"], encoder=replace(asked.encoder, detector="toy"))
+    sections = sections_of(own, VcrOptions, recipe)
+    assert sections["encoder"].frozen_stages == (1,) and sections["detector"].depth == CONFIGS["toy"].depth
+
+
+def test_where_answers_of_vlbert_start() -> None:
+    """Its release's head starts segment 1 as segment 0, ours does not."""
+    told = "Segment 1 starts as segment 0, which captions have trained: by the release, with its head."
+    for name, recipe in TASK_RECIPES.items():
+        if name.startswith("vlbert-vcr"):
+            assert (told in recipe.left_open) == (recipe.head == "release"), name
 
 
 def test_settings_that_a_task_cannot_train_with_are_told_with_the_recipe(
