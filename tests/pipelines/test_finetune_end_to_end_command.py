@@ -107,6 +107,30 @@ def test_vcr_is_learned_from_photos_beside_its_objects_and_words(
     assert figures(roibeam, out, data) == last_evaluation(run)
 
 
+def test_visualberts_recipe_of_vcr_makes_its_own_regions(roibeam: Roibeam, made: PhotoStore, tmp_path: Path) -> None:
+    """Weights are all that is named of R2C's encoder, here of a smaller one; nothing differs from the published run
+    but its start, and predictions are made of the same regions."""
+    data, run, out = write_vcr(tmp_path / "vcr", made.path), tmp_path / "run", tmp_path / "said.csv"
+    sizes = ("detector.depth=26", "detector.base_channels=8", "detector.short_edge=48", "detector.long_edge=96")
+    given = ("--store", made.path, "--data", data, "--device", "cpu", "--batch-size", 4)
+    done = roibeam(
+        "finetune", run, "--task", "vcr", "--recipe", "visualbert-vcr-answer", "--from", "none", "--model", "small",
+        "--end-to-end", "--weights", "random:1", "--steps", 1, "--threads", 1, *given,
+        *(word for each in sizes for word in ("--set", each)),
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    config = json.loads((checkpoint / "model" / "config.json").read_text())
+    encoder, choices = config["region_encoder"], config["end_to_end"]
+    assert (encoder["mask_channels"], encoder["frozen_stages"]) == (32, [])
+    assert encoder["conventions"]["region_pool"] == "roi-align-0" and choices["whole_image"] == "model"
+    assert '"num_region_classes": 81' in json.dumps(config)
+    notes = [line for line in done.err.splitlines() if "published run" in line]
+    assert len(notes) == 1 and "starts from a pre-trained model, this one from new weights" in notes[0]
+    assert roibeam("predict", run, "--out", out, *given).code == 0
+    assert figures(roibeam, out, data) == last_evaluation(run)
+
+
 def test_an_encoder_beside_a_model_of_stored_features(
     roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path
 ) -> None:
