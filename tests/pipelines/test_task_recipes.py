@@ -19,6 +19,7 @@ from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for
 from roibeam.pipelines.finetuning.frame.network import started_network
 from roibeam.pipelines.finetuning.frame.task_start import start_of
+from roibeam.pipelines.finetuning.recipes.gpu_hours import CARD, RATES, gpu_hours
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, STARTS
@@ -164,13 +165,44 @@ def test_a_recipe_is_whole(name: str) -> None:
     assert recipe.source and recipe.summary and not recipe.summary.endswith(".")
     assert recipe.left_open and len(set(recipe.left_open)) == len(recipe.left_open)
     assert all(each.endswith(".") for each in recipe.left_open)
-    assert all(0 < each.value < 100 for each in recipe.figures) and recipe.gpu_hours is None
+    assert all(0 < each.value < 100 for each in recipe.figures)
     known = "not known here" in " ".join(recipe.left_open)
     assert bool(recipe.figures) or known  # what cannot be printed is told
     if recipe.in_turn_with:
         other = TASK_RECIPES[recipe.in_turn_with]
         assert other.in_turn_with == name and {recipe.options.problem, other.options.problem} == {"answer", "rationale"}
         assert (recipe.model, recipe.start, recipe.batch_size) == (other.model, other.start, other.batch_size)
+
+
+BENCHMARKS = Path(__file__).parents[2] / "BENCHMARKS.md"
+
+
+def test_rates_of_steps_are_those_that_were_measured() -> None:
+    section = BENCHMARKS.read_text("utf-8").partition("## Fine-tuning steps on a GPU\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| V")]
+    names = {"VL-BERT": "vlbert", "ViLBERT": "vilbert"}
+    measured = {
+        (task.lower(), names[model], features == "end to end"): float(rate.replace(",", ""))
+        for (task, model), features, rate in ((row[0].split(", "), row[1], row[3]) for row in rows)
+    }
+    assert {rate[:2] + rate[3:4]: rate.questions_per_second for rate in RATES} == measured
+    assert f"one {CARD} (" in section
+
+
+def test_hours_are_told_where_a_rate_fits() -> None:
+    """Questions times epochs by the rate; not of other sizes, systems, features, and not of rationales."""
+    found = {name: gpu_hours(recipe) for name, recipe in TASK_RECIPES.items()}
+    told = {name: each for name, each in found.items() if each is not None}
+    stored, photos = 658_111 * 20 / 679 / 3600, 212_923 * 20 / 45.5 / 3600
+    assert told["vilbert-vqa"] == (stored, "NVIDIA H200", 658_111, 679) and 5 < stored < 6
+    assert told["vlbert-vcr-answer"] == (photos, "NVIDIA H200", 212_923, 45.5) and 25 < photos < 27
+    assert told["vlbert-vqa-paper"].questions == 443_757 and told["vlbert-vqa"].hours < 1
+    models = {(TASK_RECIPES[name].system, TASK_RECIPES[name].task, TASK_RECIPES[name].end_to_end) for name in told}
+    assert models == {("vilbert", "vqa", False), ("vlbert", "vqa", False), ("vlbert", "vcr", True)}
+    for name in ("vlbert-vqa-large", "vilbert-vqa-2-layer", "vilbert-vqa-single-stream", "vlbert-vcr-rationale"):
+        assert found[name] is None
+    recipe = TASK_RECIPES["vilbert-vqa"]
+    assert gpu_hours(replace(recipe, options=replace(recipe.options, visual_genome="all"))) is None
 
 
 # recipe | where | the row, in the order in which it stands in the paper
@@ -462,6 +494,8 @@ def test_one_recipe_in_full(roibeam: Cli) -> None:
         "accidents  starts_at_zero True, loss_mean micro_batch, parameter_groups vilbert-release-tasks",
     ):
         assert words in told, told
+    told = roibeam("recipes", "vilbert-vqa").out
+    assert "GPU hours  5.4 on one NVIDIA H200, of steps alone: 658,111 questions, 20 epochs, 679 questions/s" in told
     assert "nothing that is known here" in roibeam("recipes", "vlbert-vqa-ablation-a").out
     with pytest.raises(ValueError, match="did you mean vilbert-vqa"):
         task_recipe_named("vilbert-vqaa")

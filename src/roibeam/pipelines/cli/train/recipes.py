@@ -81,7 +81,6 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
 def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
     warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
     falls = f", falls after {' and '.join(f'{share:.0%}' for share in recipe.decays_at)}" if recipe.decays_at else ""
-    hours = "not measured" if recipe.gpu_hours is None else f"{recipe.gpu_hours:g}, one H100"
     starts = {PRETRAINED: "pre-trained", BERT: "new, from BERT", NOTHING: "new"}
     return [
         f"{name}: {recipe.summary}",
@@ -92,7 +91,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         *(_wrapped("  end to end", _photos(recipe)) if recipe.end_to_end else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} questions, rate {recipe.learning_rate:g}, "
         f"warm-up {warmup}{falls}",
-        f"  GPU hours  {hours}",
+        *_wrapped("  GPU hours", _hours(recipe)),
         *_wrapped("  optimiser", _settings(recipe.settings)),
         *(_wrapped("  accidents", _settings(recipe.accidents)) if recipe.accidents else []),
         *_wrapped("  task", _settings(dataclasses.asdict(recipe.options))),
@@ -103,6 +102,16 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         "  left open",
         *_points(recipe.left_open),
     ]
+
+
+def _hours(recipe: TaskRecipe) -> str:
+    from roibeam.pipelines.finetuning.recipes.gpu_hours import gpu_hours
+
+    found = gpu_hours(recipe)
+    if found is None:
+        return "not measured"
+    asked = f"{found.questions:,} questions, {recipe.epochs:g} epochs, {found.questions_per_second:,g} questions/s"
+    return f"{found.hours:.2g} on one {found.card}, of steps alone: {asked}"
 
 
 def _points(sentences: Iterable[str]) -> list[str]:
@@ -127,11 +136,15 @@ def _settings(settings: Any) -> str:
 
 
 def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
+    from roibeam.pipelines.finetuning.recipes.gpu_hours import gpu_hours
+
     if isinstance(recipe, TaskRecipe):
         mappings = ("settings", "accidents", "model_fields", "encoder", "photos")
         bare = dataclasses.replace(recipe, **{name: {} for name in mappings})
         plain = {name: dict(getattr(recipe, name)) for name in mappings}
-        return {**dataclasses.asdict(bare), **plain, "parameters": recipe.parameters}
+        hours = gpu_hours(recipe)
+        told = {"parameters": recipe.parameters, "gpu_hours": None if hours is None else hours._asdict()}
+        return {**dataclasses.asdict(bare), **plain, **told}
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):
         del fields[name]

@@ -45,7 +45,6 @@ class TaskRecipe:
         in_turn_with: the recipe of the other task that the same model learned in turn with this one; "" for none.
         figures: what was printed for it.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
-        gpu_hours: of one H100, where a rate was measured; None where none was.
     """
 
     summary: str
@@ -74,7 +73,6 @@ class TaskRecipe:
     in_turn_with: str = ""
     figures: tuple[Figure, ...] = ()
     left_open: tuple[str, ...] = ()
-    gpu_hours: float | None = None
 
     @property
     def parameters(self) -> int:
