@@ -35,6 +35,7 @@ from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
 from roibeam.pipelines.model_files.encoder_settings import EncoderOptions
+from roibeam.pipelines.training.parameter_groups import group_parameters
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -117,6 +118,21 @@ def test_the_resnet_is_trained_along_or_stays(
     if len(frozen) == len(STAGES):  # without what tells outlines, they stay
         stays = {name: start[name] if "mask_conv" in name else each for name, each in trained.items()}
         assert torch.equal(features_of(stays, task, batch), before)
+
+
+def test_the_releases_rule_for_parameters_knows_them(made: PhotoStore, store: FeatureStore, tmp_path: Path) -> None:
+    """Its "detector" is trained as the rest, biases without decay; the pooler is not, by accident."""
+    model = run_of(made, tmp_path).task(store).model
+    names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
+    decays = {
+        names[id(each)]: "weight_decay" not in group
+        for group in group_parameters(model, "visualbert-ucla", learning_rate=2e-5)
+        for each in group["params"]
+    }
+    assert {name for name in names.values() if "pooler" in name} == names.values() - decays.keys()
+    told = {name: decays[name] for name in decays if "mask_conv" in name or ".classed." in name}
+    assert len(told) == 5 and all(way == name.endswith("weight") for name, way in told.items())
+    assert decays["region_encoder.backbone.stem.conv1.weight"]
 
 
 def test_the_whole_image_is_the_first_region(made: PhotoStore, store: FeatureStore, tmp_path: Path) -> None:

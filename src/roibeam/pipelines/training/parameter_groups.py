@@ -65,13 +65,20 @@ def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> li
         if not parameter.requires_grad:
             continue
         try:
-            treatment = PARAMETER_RULES[rule](name.removeprefix(_MODEL))
+            treatment = PARAMETER_RULES[rule](_inside(name))
         except ValueError as error:
             raise ValueError(f"parameter rule {rule!r} is not for a {type(model).__name__}: {error}") from None
         if treatment is not None:
             scale = treatment.scale if treatment.rate is None else treatment.rate / learning_rate
             groups.setdefault((scale, treatment.decays), []).append(parameter)
     return [_group(parameters, scale, decays) for (scale, decays), parameters in groups.items()]
+
+
+def _inside(name: str) -> str:
+    """The name that a parameter has in the model, of a `TaskModel` and of one beside a region encoder too."""
+    while name.startswith(_MODEL):
+        name = name.removeprefix(_MODEL)
+    return name
 
 
 def _group(parameters: list[nn.Parameter], scale: float, decays: bool) -> ParameterGroup:
@@ -98,6 +105,8 @@ def with_slower_part(groups: Sequence[ParameterGroup], part: nn.Module, scale: f
 # Parameters of a `TaskModel`: those of the model in it, and of a head of ours, which no release names. It is treated as
 # the release treats its own new heads.
 _MODEL, _HEAD = "model.", "head."
+# What R2C's "detector" is in UCLA's release: the encoder of regions, and what brings classes to their features.
+_OF_R2C = ("region_encoder.", "visualbert.embeddings.classed.")
 
 
 def _vl_bert(name: str) -> Treatment:
@@ -156,6 +165,8 @@ def _vilbert_release_mt_vision_scratch(name: str) -> Treatment:
 
 def _visualbert_ucla(name: str) -> Treatment | None:
     """uclanlp/visualbert models/model_wrapper.py: nothing named "pooler" is trained, though a loss may read it."""
+    if name.startswith(_OF_R2C):
+        return Treatment(decays=not _named_without_decay(name))
     from roibeam.model.visualbert.checkpoint import TABLE
 
     official = name if name.startswith(_HEAD) else TABLE.official(name)
