@@ -1,5 +1,5 @@
-"""Official files of each task with a doubled row, a row that nobody tells the answer of, a pickle that would run: one
-line each, before anything is written. Other faults of one file are with the tests of its reader."""
+"""Official files of each task with a doubled row, a row that nobody tells the answer of, a pickle that would run, and
+images that the store has no record of: one line each, before anything is written. Other faults of one file are with the tests of its reader."""
 
 from __future__ import annotations
 
@@ -96,6 +96,9 @@ WRITERS = {"vqa": write_vqa, "vcr": write_vcr, "nlvr2": write_nlvr2, "refcoco+":
         ("nlvr2", "untold", "(first: train-0-0-0), and this split is trained on"),
         ("refcoco+", "doubled", "refcoco+, train: 1 id with several rows (first: 0)"),
         ("refcoco+", "runs", "wants to run"),
+        ("vqa", "no record", "has 0 of 1 image; missing are COCO_train2014_000000000001; extract them too"),
+        ("vcr", "no record", "has 0 of 1 image; missing are m/train; extract them too"),
+        ("nlvr2", "no record", "has 0 of 2 images; missing are train-0-0-img0, train-0-0-img1; extract them too"),
     ],
 )
 def test_wrong_files_of_a_task_are_one_line(
