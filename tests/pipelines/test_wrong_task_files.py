@@ -1,5 +1,6 @@
 """Official files of each task with a doubled row, a row that nobody tells the answer of, a pickle that would run, and
-images that the store has no record of: one line each, before anything is written. Other faults of one file are with the tests of its reader."""
+images that the store has no record of: one line each, before anything is written. Other faults of one file are with the
+tests of its reader."""
 
 from __future__ import annotations
 
