@@ -4,6 +4,7 @@ from fault import Fault
 
 _FINETUNING = "src/roibeam/pipelines/finetuning"
 _TEST = "tests/pipelines/test_finetune_end_to_end.py"
+_R2C = "tests/pipelines/test_r2c_regions.py"
 
 FAULTS = (
     Fault(
@@ -47,5 +48,33 @@ FAULTS = (
         "task.mirrors if photos is None else photos.flip",
         "task.mirrors",
         f"{_TEST}::test_batches_of_threads_and_processes_are_alike",
+    ),
+    Fault(
+        "words name the region before theirs where the whole image is the first one",
+        f"{_FINETUNING}/frame/shown/shown_image.py",
+        "named={number: place + 1 for",
+        "named={number: place for",
+        f"{_R2C}::test_the_whole_image_is_the_first_region",
+    ),
+    Fault(
+        "what R2C's classes are told by is left as it is drawn",
+        "src/roibeam/pipelines/training/parameter_groups.py",
+        "return Treatment(decays=not _named_without_decay(name))",
+        "return None",
+        f"{_R2C}::test_the_releases_rule_for_parameters_knows_them",
+    ),
+    Fault(
+        "a recipe's encoder freezes what encoders usually freeze",
+        f"{_FINETUNING}/frame/finetune_settings.py",
+        'replace(sections["encoder"], **recipe.encoder)',
+        'sections["encoder"]',
+        "tests/pipelines/test_task_recipes.py::test_visualberts_regions_on_vcr_are_those_of_r2c",
+    ),
+    Fault(
+        "GPU hours are told of models of another size",
+        f"{_FINETUNING}/recipes/gpu_hours.py",
+        "- 1) < _SAME_SIZE",
+        "- 1) < 9",
+        "tests/pipelines/test_task_recipes.py::test_hours_are_told_where_a_rate_fits",
     ),
 )
