@@ -21,6 +21,7 @@ from test_vcr_training import batches_of, made_store, network_for, questions, wo
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.region_batch import prepare_photo
 from roibeam.extraction.region_encoder import STAGES
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
@@ -201,6 +202,18 @@ def test_a_system_with_an_element_for_the_whole_image_needs_no_such_region(tmp_p
     task, tokenizer = open_vcr(questions(tmp_path), VcrOptions(whole_region=True), None), words()
     with pytest.raises(ValueError, match=r"vcr\.whole_region: this vilbert has an element for the image as a whole"):
         batches_of("vilbert", task, made_store(), tokenizer, network_for("vilbert", tokenizer, 48))
+
+
+@pytest.mark.parametrize("wide_high", [(1920, 1080), (1920, 800), (1920, 1038), (1280, 534), (1480, 640), (720, 720)])
+def test_a_wide_photo_is_resized_as_r2c_does(wide_high: tuple[int, int]) -> None:
+    """Into 768 x 384, each edge rounded (dataloaders/box_utils.py); the box of all of it ends behind its last pixel."""
+    width, height = wide_high
+    scale = min(768 / width, 384 / height)
+    wanted = (round(height * scale), round(width * scale))
+    conventions, pixels = CONVENTIONS["r2c"], np.zeros((height, width, 3), np.uint8)
+    found = prepare_photo(pixels, np.array([[0, 0, width, height]]), CONFIGS["r2c-r50"], conventions)
+    assert found.input_hw == wanted
+    np.testing.assert_allclose(found.boxes, [[0, 0, wanted[1], wanted[0]]], atol=1e-4)
 
 
 def test_torchvisions_file_is_r2cs_resnet(tmp_path: Path) -> None:

@@ -228,8 +228,8 @@ CONVENTIONS = MappingProxyType(
             box_clip="last-pixel",
             region_pool="roi-align-1",
         ),
-        # rowanz/r2c utils/detector.py, which VisualBERT takes for VCR: torchvision's ResNet-50 of ImageNet, whose last
-        # stage has no stride. There the norms take the statistics of the batch.
+        # rowanz/r2c utils/detector.py and dataloaders/box_utils.py, which VisualBERT takes for VCR: torchvision's
+        # ResNet-50 of ImageNet, whose last stage has no stride. There the norms take the statistics of the batch.
         "r2c": replace(
             _HF,
             channel_order="rgb",
@@ -237,10 +237,10 @@ CONVENTIONS = MappingProxyType(
             pixel_std=(58.395, 57.12, 57.375),
             exif_orientation="ignored",
             resize="pil-bilinear",
-            resized_edge_rounding="truncate",
-            long_edge_rule="short-truncated",
+            resized_edge_rounding="half-to-even",
+            long_edge_rule="rescale-both",
             stem_pool="pad-1-floor",
-            box_clip="last-pixel",
+            box_clip="edge",
             region_pool="roi-align-0",
             res5_dilation=1,
         ),
