@@ -140,11 +140,11 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
 
     if isinstance(recipe, TaskRecipe):
         mappings = ("settings", "accidents", "model_fields", "encoder", "photos")
-        bare = dataclasses.replace(recipe, **{name: {} for name in mappings})
-        plain = {name: dict(getattr(recipe, name)) for name in mappings}
+        plain: dict[str, Any] = {name: dict(getattr(recipe, name)) for name in mappings}
+        bare = dataclasses.replace(recipe, **plain)
         hours = gpu_hours(recipe)
         told = {"parameters": recipe.parameters, "gpu_hours": None if hours is None else hours._asdict()}
-        return {**dataclasses.asdict(bare), **plain, **told}
+        return {**dataclasses.asdict(bare), **told}
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):
         del fields[name]
