@@ -187,6 +187,8 @@ def test_verdicts(claims: ModuleType, expected: str, low: float, high: float, ve
     claim = claims.Claim(**{**ROW, "expected": expected})
     found = claims.Found(50, 50, (low + high) / 2, low, high, seeds=3)
     assert claims.Judged(claim, found).verdict == verdict
+    withheld = replace(claim, remark="Withheld: the first was not done.")
+    assert claims.Judged(withheld, found).verdict == {"shown": "not shown"}.get(verdict, verdict)
 
 
 # --- the page ---
@@ -283,8 +285,8 @@ def test_the_page_tells_what_was_found(full: Any) -> None:
     first = full.text[: full.text.index("## ")]
     assert "- **VisualBERT**: of 4 claims 3 are shown and 1 goes the other way (no picture: words).\n" in first
     assert "- **VL-BERT**: none of its 2 claims was run yet.\n" in first
-    assert "**Of 5 claims that were run, 4 are shown, 0 not shown, and 1" in first
-    assert "with its own picture than with another one: shown in 1 of 1 comparisons, by +" in first
+    assert "**Of 5 comparisons that were run, 4 are shown, 0 not shown, and 1" in first
+    assert "with its own picture than with another one: shown in 1 of 1 comparisons; all differences are +" in first
     assert full.text.count("![Claims of ") == 5
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in full.text.splitlines() if line.startswith("| ")}
     assert rows["VisualBERT, one caption"].split(" | ")[1].startswith("6") and rows["ceiling"]
