@@ -115,7 +115,7 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
         "Most lines of a plot compare two trainings that differ in one thing. A dot right of 0 is what the paper "
         "says; its bar, the 95 % interval, must leave 0 out. A grey band is drawn where the paper expects no "
         "difference, or no gain: there the bar must lie in the band. Claims without a second training, such as that "
-        "the picture helps, are counted above and stand [below](#claims)."
+        "the picture helps, and controls of ours are counted above and stand [below](#claims)."
     )
     for system, paper in SYSTEMS.items():  # in one paragraph: side by side where there is room
         yield f"![Claims of {paper}]({_plot_name(system)})"
@@ -231,9 +231,10 @@ def _plot_name(system: str) -> str:
 
 
 def _plot(evidence: Evidence, system: str, paper: str) -> str:
-    """The learning curve, where there is one, above the claims that compare two trainings."""
+    """The learning curve, where there is one, above the paper's claims that compare two trainings."""
     compared = [each for each in evidence.judged if each.claim.paper == paper and each.claim.compares_trainings]
-    plots = [claims_plot(f"{paper}: what its own choices change", compared)]
+    plotted = [each for each in compared if each.found is not None and not each.claim.is_control]
+    plots = [claims_plot(f"{paper}: what its own choices change", plotted)]
     sized = evidence.curve(system)
     if len(sized) > 1:
         plots.insert(0, curve_plot(f"{paper}: more training pictures", *_curve(evidence, sized), key=f"{system}-curve"))
