@@ -246,6 +246,8 @@ def _compared() -> Iterator[Arm]:
     yield _half("interbert-plain", "InterBERT, words and regions masked one by one", "interbert", _ALL, single)
     no_mismatch = {"sampling.mismatched_probability": 0}
     yield _half("interbert-true-pairs", "InterBERT, true pairs alone", "interbert", two, no_mismatch)
+    both = {**single, **no_mismatch}
+    yield _half("interbert-true-single", "InterBERT, true pairs, masked one by one", "interbert", two, both)
     yield _half("interbert-from-text", "InterBERT, which starts from words alone", "interbert", _ALL, bert="text-only")
 
 
