@@ -7,7 +7,7 @@ a small world. All hide 40 % of the words, more than published: small models wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evidence.worlds import DETECTOR, WHOLE
 from roibeam.pipelines.toyworld.perfect_perception import FEATURE_DIM
@@ -251,6 +251,18 @@ def _compared() -> Iterator[Arm]:
     yield _half("interbert-from-text", "InterBERT, which starts from words alone", "interbert", _ALL, bert="text-only")
 
 
+def _second_attempts() -> Iterator[Arm]:
+    """All steps, of what did not come out as its paper says after half of them."""
+    begun = {arm.id: arm for arm in (*_compared(), *_curves())}
+    for arm in (
+        "perfect/vlbert-base", "perfect/vlbert-no-regions", "perfect/vilbert-5k", "perfect/visualbert-late",
+        f"{WHOLE}/imagebert-whole", "perfect/interbert-plain",
+    ):  # fmt: skip
+        half = begun[arm]
+        what = f"{half.what}, all steps"
+        yield replace(half, name=f"{half.name}-all", what=what, steps=STEPS, kept=False, seeds=SEEDS[:1])
+
+
 def _half(
     name: str,
     what: str,
@@ -323,6 +335,7 @@ def _in_order() -> Iterator[Arm]:
     yield from _noises()
     yield from _for_tasks()
     yield from _through_the_detector()
+    yield from _second_attempts()
 
 
 ARMS: Mapping[str, Arm] = {arm.id: arm for arm in _in_order()}  # in the order in which they are run
