@@ -18,7 +18,8 @@ from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest, encoder_sections
-from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData, HeadOptions
+from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
+from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.overrides import apply_overrides

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from task_groups import small_network
+from task_groups import WHOLE, small_network
 from tiny_commands import one_line
 
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
@@ -20,7 +20,7 @@ from roibeam.pipelines.finetuning.frame.network import started_network
 from roibeam.pipelines.finetuning.frame.task_start import start_of
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, task_recipe_named
-from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, STARTS
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, STARTS, TaskRecipe
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
@@ -76,7 +76,7 @@ def test_steps_are_right_and_the_releases_accidents_are_asked_for(name: str) -> 
     options = TASKS[recipe.task].options
     right = sections_of(request(recipe.task), options, recipe)["train"]
     assert (right.loss_mean, right.step_gradients, right.starts_at_zero) == ("step", "all", False)
-    assert right.parameter_groups in ("task", "vl-bert", "vilbert-tasks")
+    assert right.parameter_groups in ("task", "vl-bert", "vilbert-tasks", "vilbert-single-stream-tasks")
     released = sections_of(request(recipe.task, settings=["steps.rule=release"]), options, recipe)["train"]
     assert recipe.accidents.keys() <= set(ACCIDENTS) and right == replace(
         released, **{field: getattr(right, field) for field in recipe.accidents}
@@ -89,10 +89,19 @@ KINDS = {"vqa": LABEL, "vcr": CHOICE, "refcoco+": REGION, "nlvr2": "pair", "retr
 KINDS |= {"flickr30k-entities": PHRASE}
 
 
+def kind_of(recipe: TaskRecipe) -> str:
+    """Of `task_groups`."""
+    return WHOLE if has_whole_image(recipe) else KINDS[recipe.task]
+
+
+def has_whole_image(recipe: TaskRecipe) -> bool:
+    return getattr(recipe.options, "whole_image", "none") != "none"
+
+
 def test_every_rule_for_parameters_fits_its_network() -> None:
     """Of models with a head of ours too, which no release names; all that is trained is in one group."""
     rules = {
-        (recipe.system, KINDS[recipe.task], recipe.head, rule)
+        (recipe.system, kind_of(recipe), recipe.head, rule)
         for recipe in TASK_RECIPES.values()
         for rule in (recipe.settings.get("parameter_groups"), recipe.accidents.get("parameter_groups"))
         if rule not in (None, "task")
@@ -328,10 +337,11 @@ def test_a_pretrained_models_figures_are_those_of_its_fine_tuning() -> None:
 
 def trained_parameters(name: str) -> int:
     recipe = TASK_RECIPES[name]
+    asked = replace(ASKED[recipe.task], whole_image=has_whole_image(recipe))
     with torch.device("meta"):
         system = SYSTEMS[recipe.system]
         model = system.model_class(RECIPES[recipe.model].build())
-        network = started_network(system, model, ASKED[recipe.task], recipe.head, source=name)
+        network = started_network(system, model, asked, recipe.head, source=name)
     return sum(each.numel() for each in network.module.parameters() if each.requires_grad)
 
 
@@ -339,6 +349,7 @@ ONE_OF_EACH = (
     "vlbert-vqa",
     "vilbert-vcr-answer",
     "vilbert-vqa-single-stream",
+    "vlbert-refcoco+-detected",
     "visualbert-nlvr2",
     "interbert-vcr-answer",
     "imagebert-retrieval",
