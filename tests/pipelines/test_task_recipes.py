@@ -25,6 +25,7 @@ from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
+from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
@@ -400,9 +401,20 @@ def test_a_run_that_starts_otherwise_is_told() -> None:
 
 
 def test_every_recipe_can_be_trained_with() -> None:
-    checks = [(TASKS[recipe.task].check, recipe.options) for recipe in TASK_RECIPES.values()]
-    checked = [check(options) for check, options in checks if check is not None]
-    assert len(checked) > 50
+    checked = []
+    for recipe in TASK_RECIPES.values():
+        task, photos = TASKS[recipe.task], recipe.options_for(end_to_end=True)
+        given = [(task.check, recipe.options), (task.check, photos), (task.check_stored, recipe.options)]
+        checked += [check(options) for check, options in given if check is not None]
+    assert len(checked) > 150
+
+
+def test_vl_bert_s_release_measures_in_the_input_of_the_network_where_there_is_one() -> None:
+    for name, where in (("vlbert-refcoco+-detected", "input"), ("vlbert-refcoco+-detected-paper", "photo")):
+        recipe = TASK_RECIPES[name]
+        photos = request("refcoco+", recipe=name, end_to_end=True, encoder=EncoderRequest(weights="random:1"))
+        made = [sections_of(each, ReferringOptions, recipe)["refcoco+"] for each in (photos, request("refcoco+"))]
+        assert [options.overlap_in for options in made] == [where, "photo"]
 
 
 def test_photos_of_a_recipe_are_as_published() -> None:

@@ -85,7 +85,7 @@ def sections_of(
         "layout": LayoutOptions() if recipe is None else recipe.layout,
         "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
         "steps": StepOptions(),
-        task_name(request.task): options() if recipe is None else recipe.options,
+        task_name(request.task): options() if recipe is None else recipe.options_for(request.end_to_end),
     }
     if request.end_to_end:
         sections |= encoder_sections(request.encoder, request.start, whole_image)

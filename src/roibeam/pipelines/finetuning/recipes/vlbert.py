@@ -199,8 +199,11 @@ _TRACKS = (
     _Track("annotated", "among annotated boxes", "gt_boxes"),
     _Track("detected", "among MAttNet's boxes", "detected_regions"),
 )
+_OVERLAP_OPEN = (
+    "With --end-to-end overlaps are measured in the resized and clamped photo, as released; on stored features in the "
+    "photo as it is."
+)
 _REFERRING_OPEN = (
-    "Overlaps are measured in the resized and clamped photo by the release; here in the photo as it is.",
     "Half of the photos are mirrored, with left and right changed in the text; stored features are not.",
     _STORED_OPEN,
 )
@@ -227,8 +230,9 @@ def _referring(track: _Track, network: str, **fields: Any) -> TaskRecipe:
         "warmup": 3750,
         "end_to_end": True,
         "photos": {"aspect_buckets": True},
+        "photo_options": {"overlap_in": "input"},
     }  # fmt: skip
-    open_too = (*fields.pop("left_open", ()), *_REFERRING_OPEN)
+    open_too = (*fields.pop("left_open", (_OVERLAP_OPEN,)), *_REFERRING_OPEN)
     return TaskRecipe(**{**published, **fields}, left_open=open_too)
 
 
@@ -246,6 +250,7 @@ def _referring_paper(track: _Track) -> TaskRecipe:
         learning_rate=2e-4,
         batch_size=256,
         warmup=500,
+        photo_options={},
         figures=track.figures("version 1, Table 4", *values),
         left_open=(
             _ADAM_OPEN,
