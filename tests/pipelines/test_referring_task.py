@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -314,6 +314,30 @@ def test_a_written_file_scores_as_the_groups_do(judged: Any, files: ReferringFil
     measures = referring_measures(sentences, read_referring_results(str(path)), "boxes", BOX_RULES["refer"])
     assert list(measures["accuracy"].values) == [1, 0]
     assert json.loads(path.read_text("utf-8"))[1]["box"] is None
+
+
+def test_anybody_s_boxes_stand_beside_what_mattnet_s_can_reach(
+    folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+) -> None:
+    """One of the two objects of the training split is detected; both sentences of it count. Without the file of
+    detections there is no bound, and a check needs none."""
+    said = tmp_path / "boxes.json"
+    said.write_text(json.dumps([{"sent_id": number, "box": [0, 0, 1, 1]} for number in (0, 1)]), "utf-8")
+    words = ("score", "refcoco+", said, "--split", "train", "--json", "--data")
+    done = roibeam(*words, folder)
+    found = json.loads(done.out)
+    figures = {each["name"]: (each["value"], each["rows"]) for each in found["figures"]}
+    assert figures == {"accuracy": (0, 2), "upper bound of MAttNet's boxes": (1, 2)}
+    assert "any of MAttNet's boxes" in found["card"]["metric"]
+    assert any(name.endswith("_dets.json") for name in found["card"]["labels"])
+    said.write_text(json.dumps([{"sent_id": number, "box": [50, 20, 30, 30]} for number in (2, 3)]), "utf-8")
+    val = json.loads(roibeam("score", "refcoco+", said, "--json", "--data", folder).out)
+    assert [each["value"] for each in val["figures"]] == [0.5, 0]
+    other = tmp_path / "refcoco+"
+    shutil.copytree(folder, other, ignore=shutil.ignore_patterns("proposal"))
+    alone = json.loads(roibeam("score", "refcoco+", said, "--json", "--data", other).out)
+    assert [each["name"] for each in alone["figures"]] == ["accuracy"]
+    assert roibeam("score", "refcoco+", said, "--check", "--data", folder).code == 0
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 from roibeam.pipelines.finetuning.results.referring_results import ChosenBox
 from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.scored_tasks import INSTANCES_NAMES, REFS, check_data_set, find_file
+from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME, INSTANCES_NAMES, REFS, check_data_set, find_file
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import (
     DETECTED_GO,
     NONE,
@@ -53,7 +53,6 @@ PHOTO, INPUT = "photo", "input"
 PLACES = (PHOTO, INPUT)
 LOSSES = ("regions", "rows")
 SHOWN_REGIONS, DETECTED_REGIONS = "shown", "detected"
-DETECTIONS_NAME = "res101_coco_minus_refer_notime_dets.json"
 TRAIN = "train"
 SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
