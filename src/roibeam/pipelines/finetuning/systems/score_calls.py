@@ -1,13 +1,11 @@
 """Models that hold the heads of their release for several tasks, each called with a batch for the scores of one task.
 
-Each class stands before a model's own class among the bases of a network.
+Each class stands before a model's own among the bases of a network; `forward` gives something else there, hence Any.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-from torch import Tensor
 
 from roibeam.model.inputs import VLBatch
 
@@ -23,7 +21,7 @@ class CalledForAnswers(CalledModel):
 
     answers: Any
 
-    def forward(self, batch: VLBatch) -> Tensor:
+    def forward(self, batch: VLBatch) -> Any:
         return self.answers(self.encode(batch))
 
 
@@ -32,7 +30,7 @@ class CalledForChoices(CalledModel):
 
     score_pairs: Any
 
-    def forward(self, batch: VLBatch) -> Tensor:
+    def forward(self, batch: VLBatch) -> Any:
         return self.score_pairs(self.encode(batch))[:, None]
 
 
@@ -41,7 +39,7 @@ class CalledForRegions(CalledModel):
 
     score_regions: Any
 
-    def forward(self, batch: VLBatch) -> Tensor:
+    def forward(self, batch: VLBatch) -> Any:
         return self.score_regions(batch, self.encode(batch))
 
 
@@ -50,5 +48,5 @@ class CalledForImagePairs(CalledModel):
 
     image_pairs: Any
 
-    def forward(self, batch: VLBatch) -> Tensor:
+    def forward(self, batch: VLBatch) -> Any:
         return self.image_pairs(self.encode(batch))

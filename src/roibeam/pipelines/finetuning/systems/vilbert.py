@@ -39,25 +39,25 @@ from roibeam.pipelines.finetuning.systems.task_system import (
 )
 
 
-class ViLbertAnswers(CalledForAnswers, ViLbertForTasks): ...
+class ViLbertAnswers(CalledForAnswers, ViLbertForTasks): ...  # type: ignore[misc]
 
 
-class ViLbertChoices(CalledForChoices, ViLbertForTasks): ...
+class ViLbertChoices(CalledForChoices, ViLbertForTasks): ...  # type: ignore[misc]
 
 
-class ViLbertRegions(CalledForRegions, ViLbertForTasks): ...
+class ViLbertRegions(CalledForRegions, ViLbertForTasks): ...  # type: ignore[misc]
 
 
-class MultiTaskAnswers(CalledForAnswers, ViLbertForMultiTask): ...
+class MultiTaskAnswers(CalledForAnswers, ViLbertForMultiTask): ...  # type: ignore[misc]
 
 
-class MultiTaskChoices(CalledForChoices, ViLbertForMultiTask): ...
+class MultiTaskChoices(CalledForChoices, ViLbertForMultiTask): ...  # type: ignore[misc]
 
 
-class MultiTaskRegions(CalledForRegions, ViLbertForMultiTask): ...
+class MultiTaskRegions(CalledForRegions, ViLbertForMultiTask): ...  # type: ignore[misc]
 
 
-class MultiTaskImagePairs(CalledForImagePairs, ViLbertForMultiTask): ...
+class MultiTaskImagePairs(CalledForImagePairs, ViLbertForMultiTask): ...  # type: ignore[misc]
 
 
 class SingleStreamAnswers(CalledForAnswers, SingleStreamForTasks): ...
