@@ -46,6 +46,7 @@ from roibeam.pipelines.finetuning.tasks.referring_rules.targets import (
     image_feature,
     prepare_candidates,
 )
+from roibeam.pipelines.finetuning.tasks.referring_task import open_referring
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
 
 # Photo 5: 100 x 60, two objects and a crowd, two detections. Photo 6: one object, nothing detected.
@@ -242,6 +243,12 @@ def test_a_sentence_without_a_candidate_is_no_question_to_a_model(files: Referri
     assert [group.is_open for group in referring_groups(files, "val", ReferringOptions())] == [True, False]
     for fields in ({"boxes": "annotated"}, {"boxes": "stored"}, {"whole_image": "size"}):
         assert all(group.is_open for group in referring_groups(files, "val", ReferringOptions(**fields)))
+
+
+def test_what_is_measured_in_the_input_is_said_to_the_frame(folder: Path) -> None:
+    for where, said in (("photo", False), ("input", True)):
+        task = open_referring("refcoco+")(folder, ReferringOptions(overlap_in=where), None)
+        assert task.measured_in_input == said
 
 
 def test_regions_of_a_store_are_left_to_the_layout_but_for_a_limit(files: ReferringFiles) -> None:
