@@ -20,7 +20,8 @@ from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.interbert.group_masking import mask_segments
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest, encoder_sections
-from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData, HeadOptions
+from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
+from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.overrides import apply_overrides

@@ -113,7 +113,8 @@ def _points(sentences: Iterable[str]) -> list[str]:
 
 def _photos(recipe: TaskRecipe) -> str:
     edges = [f"edges {' x '.join(map(str, recipe.edges))}"] if recipe.edges else []
-    return ", ".join(["through the detector's network", *edges, *([_settings(recipe.photos)] if recipe.photos else [])])
+    settings = [_settings(each) for each in (recipe.photos, recipe.photo_options) if each]
+    return ", ".join(["through the detector's network", *edges, *settings])
 
 
 def _wrapped(head: str, text: str) -> list[str]:
