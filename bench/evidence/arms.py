@@ -7,7 +7,7 @@ a small world. All hide 40 % of the words, more than published: small models wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evidence.worlds import DETECTOR, WHOLE
 from roibeam.pipelines.toyworld.perfect_perception import FEATURE_DIM
@@ -23,7 +23,6 @@ HIDDEN_WORDS = 0.4
 # InterBERT's groups hide 40.0 % of the words and 15.8 % of the regions with these anchors (2,000 captions).
 GROUP_ANCHORS, GROUP_REGIONS, HIDDEN_REGIONS = 0.25, 0.15, 0.16
 END_TO_END_STEPS, END_TO_END_BATCH = 200, 16
-PROBE_STEPS = 200
 QUICK_STEPS = 150
 
 _WIDTH = {
@@ -247,7 +246,21 @@ def _compared() -> Iterator[Arm]:
     yield _half("interbert-plain", "InterBERT, words and regions masked one by one", "interbert", _ALL, single)
     no_mismatch = {"sampling.mismatched_probability": 0}
     yield _half("interbert-true-pairs", "InterBERT, true pairs alone", "interbert", two, no_mismatch)
+    both = {**single, **no_mismatch}
+    yield _half("interbert-true-single", "InterBERT, true pairs, masked one by one", "interbert", two, both)
     yield _half("interbert-from-text", "InterBERT, which starts from words alone", "interbert", _ALL, bert="text-only")
+
+
+def _second_attempts() -> Iterator[Arm]:
+    """All steps, of what did not come out as its paper says after half of them."""
+    begun = {arm.id: arm for arm in (*_compared(), *_curves())}
+    for arm in (
+        "perfect/vlbert-base", "perfect/vlbert-no-regions", "perfect/vilbert-5k", "perfect/visualbert-late",
+        f"{WHOLE}/imagebert-whole", "perfect/interbert-plain",
+    ):  # fmt: skip
+        half = begun[arm]
+        what = f"{half.what}, all steps"
+        yield replace(half, name=f"{half.name}-all", what=what, steps=STEPS, kept=False, seeds=SEEDS[:1])
 
 
 def _half(
@@ -322,6 +335,7 @@ def _in_order() -> Iterator[Arm]:
     yield from _noises()
     yield from _for_tasks()
     yield from _through_the_detector()
+    yield from _second_attempts()
 
 
 ARMS: Mapping[str, Arm] = {arm.id: arm for arm in _in_order()}  # in the order in which they are run

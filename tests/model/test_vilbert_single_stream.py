@@ -4,16 +4,19 @@ import dataclasses
 
 import pytest
 import torch
+from torch.nn import functional as F
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised
 
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
 
 
-def make_model():
+def make_model(model_class=SingleStreamForPreTraining, *, awake=True, **fields):
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
     sizes |= {"vocab_size": VOCAB_SIZE, "max_position_embeddings": POSITIONS}
     sizes |= {"region_feature_size": FEATURES, "region_target_size": LABELS}
-    return randomised(SingleStreamForPreTraining(SingleStreamConfig(**sizes)))
+    model = model_class(SingleStreamConfig(**sizes, **fields))
+    return randomised(model) if awake else model
 
 
 def test_text_and_image_see_each_other_from_the_first_layer():
@@ -22,6 +25,33 @@ def test_text_and_image_see_each_other_from_the_first_layer():
     assert [weights.shape for weights in output.attention.joint] == [(3, 4, 16, 16)] * 2  # 9 pieces, IMG, 6 regions
     torch.testing.assert_close(output.pooled, model.encode(batch).pooled, rtol=1e-4, atol=1e-5)
     assert output.attention.joint[0][0, :, 0, 10:15].min() > 0
+
+
+def test_heads_of_tasks_read_the_baseline_s_own_states():
+    """The pooled [CLS] by two weight-normed layers, or by one; regions with IMG first, padding far below."""
+    model, batch = make_model(SingleStreamForTasks, num_answers=5).eval(), make_batch()
+    with torch.no_grad():
+        output = model.encode(batch)
+        answers, pairs = model.answers(output), model.score_pairs(output)
+        regions = model.score_regions(batch, output)
+        inner = model.answer_head.expand(output.pooled).relu()
+        torch.testing.assert_close(answers, model.answer_head.decoder(inner))
+        torch.testing.assert_close(pairs, F.linear(output.pooled, model.pair_score.weight, model.pair_score.bias)[:, 0])
+        first = F.linear(output.whole_image_state, model.region_score.weight, model.region_score.bias)[:, 0]
+        torch.testing.assert_close(regions[:, 0], first)
+    assert answers.shape == (3, 5) and regions.shape == (3, batch.region_mask.shape[1] + 1)
+    assert bool((regions[:, 1:][~batch.region_mask] < -9000).all())
+    assert (model.pair_score.dropout, model.region_score.dropout) == (0.0, model.config.hidden_dropout)
+
+
+def test_new_heads_of_tasks_start_as_those_of_the_first_release():
+    """The weight that a weight-normed layer starts with is that of PyTorch's linear layer."""
+    torch.manual_seed(0)
+    head = make_model(SingleStreamForTasks, num_answers=5, awake=False).answer_head
+    for layer in (head.expand, head.decoder):
+        bound = layer.direction.shape[1] ** -0.5
+        assert 0.5 * bound < float(layer.direction.detach().abs().max()) <= bound
+        assert float(layer.scale.detach()) == pytest.approx(float(layer.direction.detach().norm()), rel=1e-5)
 
 
 def test_what_it_refuses():

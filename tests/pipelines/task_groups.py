@@ -20,14 +20,16 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 
 NUM_LABELS = 3
+WHOLE = "whole"  # regions, and the whole image before them
 ASKED = {
     LABEL: AskedForm(LABEL, NUM_LABELS),
     CHOICE: AskedForm(CHOICE),
     REGION: AskedForm(REGION),
+    WHOLE: AskedForm(REGION, whole_image=True),
     "pair": AskedForm(LABEL, 2, num_images=2),
     PHRASE: AskedForm(PHRASE),
 }
-LOSS = {LABEL: "bce", CHOICE: "softmax", REGION: "rows", "pair": "class", PHRASE: "captions"}
+LOSS = {LABEL: "bce", CHOICE: "softmax", REGION: "rows", WHOLE: "rows", "pair": "class", PHRASE: "captions"}
 # InterBERT shares its layers out to three parts, ViLBERT names the layers that meet.
 SIZES: dict[str, dict[str, Any]] = {
     "vilbert": {
@@ -57,17 +59,18 @@ def groups(kind: str) -> list[TaskGroup]:
     for number in range(4):
         question = TaskText((CAPTIONS[number], "?"), (0, -1))
         images, target, rows = (f"image-{number}",), cast(Any, number % 2), [TaskRow((question,))]
+        whole = (0.0, 0.0, 300.0, 300.0) if kind == WHOLE else None
         if kind == LABEL:
             target = {number % NUM_LABELS: 1.0, (number + 1) % NUM_LABELS: 0.3}
         elif kind == CHOICE:
             choices = [TaskText(tuple(CAPTIONS[4 + each].split()[: each + 2])) for each in range(2 + number % 3)]
             rows = [TaskRow((question, choice)) for choice in choices]
-        elif kind == REGION:
+        elif kind in (REGION, WHOLE):
             target = tuple(make_store()[images[0]].boxes[2].tolist())
         else:
             images = (f"image-{number}", f"image-{number + 4}")
             rows = [TaskRow((question,), (0, 1))]
-        found.append(TaskGroup(f"group-{number}", images, tuple(rows), target))
+        found.append(TaskGroup(f"group-{number}", images, tuple(rows), target, whole_image=whole))
     return found
 
 

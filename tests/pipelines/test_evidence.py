@@ -17,11 +17,15 @@ from bench_module import BENCH
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 
 from roibeam.features.store import FeatureStore
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.interbert.group_masking import mask_segments
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest, encoder_sections
-from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData, HeadOptions
+from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
+from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.systems import system_named
 from roibeam.pipelines.sources.captions.captioned_pictures import read_captioned
 from roibeam.pipelines.sources.datasets.entities import EntityCounts, read_entities, split_names
@@ -158,6 +162,19 @@ def test_retrieval_asks_the_captions_that_zero_shot_is_asked(own_pictures: Any) 
     assert [list(each.captions) for each in pictures] == [[each["caption"]] for each in asked["annotations"]]
     assert [each.image for each in pictures] == own_pictures.images("retrieval", "test")
     assert [len(read_captioned(own_pictures.files("retrieval"), split)[0]) for split in ("train", "val")] == [8, 4]
+
+
+def test_groups_hide_as_many_words_as_single_masks_do(own_pictures: Any) -> None:
+    """Else InterBERT's two ways to mask could not be compared. Regions: too few overlap here to count."""
+    arms, world = import_module("evidence.arms"), own_pictures.world
+    tokenizer, random = load_tokenizer(str(world.tokenizer)), np.random.default_rng(0)
+    texts = [each["caption"] for each in json.loads(world.captions("train").read_text())["annotations"]]
+    hidden = words = 0
+    for caption in (tokenizer.encode(text) for text in texts * 40):
+        rule = {"mask_id": tokenizer.mask_id, "vocab_size": tokenizer.vocab_size, "probability": arms.GROUP_ANCHORS}
+        _, labels = mask_segments(caption.ids, caption.word_ids, random, **rule)
+        hidden, words = hidden + int((labels != IGNORE_INDEX).sum()), words + int((caption.word_ids >= 0).sum())
+    assert hidden / words == pytest.approx(arms.HIDDEN_WORDS, abs=0.015)
 
 
 def test_texts_have_a_floor_and_a_ceiling(own_pictures: Any) -> None:

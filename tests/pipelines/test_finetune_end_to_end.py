@@ -46,6 +46,8 @@ from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, TaskSplit
+from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
+from roibeam.pipelines.finetuning.tasks.referring_rules.targets import candidate_targets, prepare_candidates
 from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import prepare_vcr_photo
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
@@ -233,14 +235,47 @@ def test_a_mirrored_group_is_the_group_beside_a_mirrored_photo(store: FeatureSto
     assert torch.equal(plain.images.pixels[..., :input_width], mirrored.images.pixels[..., :input_width].flip(-1))
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_overlaps_may_be_measured_in_the_input_of_the_network(store: FeatureStore, mirrored: bool) -> None:
+    """VL-BERT's label: photo, boxes and the right one are resized and clipped alike, as its reference arrays have it.
+    The pixel that sides count too much is less of an enlarged box, so that 0.502 of the photo is 0.498 there."""
+    _, trained = network("vlbert", REGION)
+    height, width = HEIGHTS_WIDTHS[2]
+    given = np.array([[10, 10, 20, 15], [10, 10, 20, 22], [40, 8, width + 40, 28]], np.float32)
+    first, second = (10.0, 10.0, 20.0, 20.95), (45.0, 8.0, width + 3.0, 28.0)
+    facts = {"region_targets": {"inclusive_sides": True}}
+    asked = [
+        replace(groups(REGION)[2], boxes=(given,), target=target, mirrored=mirrored, facts=facts)
+        for target in (first, second)
+    ]
+    found = []
+    for in_input in (False, True):
+        task = referring_task(measured_in_input=in_input)
+        targets = from_photos(store, trained, "vlbert", REGION, task=task).batch(asked).targets
+        assert targets is not None
+        found.append(targets.tolist())
+    encoder, options = encoder_of(trained), ReferringOptions(one_pixel_more=True, overlap_in="input")
+    expected = []
+    for target in (first, second):
+        pixels, right = np.zeros((height, width, 3), np.uint8), np.array(target, np.float32)
+        cut = prepare_candidates(pixels, given, right, encoder.config, encoder.conventions, flip=mirrored)
+        expected.append(candidate_targets(cut.photo.boxes, cut.right, options, split="train").tolist())
+    assert found[0] == [[1, 1, 0], [0, 0, 1]]
+    assert found[1] == expected == [[0, 1, 0], [0, 0, 1]]
+
+
+def referring_task(**fields: Any) -> DownstreamTask:
+    return DownstreamTask(
+        name="small", form=REGION, loss=LOSS[REGION], read=lambda split: TaskSplit(()), train="train", validation=None,
+        judge=judge_by_first_choice, answers=lambda groups, said: iter(()), write=lambda path, entries: None,
+        gives_boxes=True, **fields,
+    )  # fmt: skip
+
+
 def test_boxes_that_a_task_gives_need_no_store_of_them(store: FeatureStore) -> None:
     """They are cut to the photo, and predictions have them as they are; on stored features some are of a second one."""
     _, trained = network("vlbert", REGION)
-    task = DownstreamTask(
-        name="small", form=REGION, loss=LOSS[REGION], read=lambda split: TaskSplit(()), train="train", validation=None,
-        judge=judge_by_first_choice, answers=lambda groups, said: iter(()), write=lambda path, entries: None,
-        joined=cast(Any, "of two stores"), gives_boxes=True,
-    )  # fmt: skip
+    task = referring_task(joined=cast(Any, "of two stores"))
     check_annotated(task, None, from_photos=True)
     height, width = HEIGHTS_WIDTHS[0]
     given = np.array([[1, 2, 30, 20], [5, 5, width + 9, height + 9]], np.float32)

@@ -10,12 +10,14 @@ import torch
 from safetensors.torch import load_file
 from small_finetuning import SmallFinetuning, make_task
 from small_pretraining import settings
-from task_groups import ASKED, groups, small_network
+from task_groups import ASKED, WHOLE, batches, groups, small_network
 
 from roibeam.model.task_losses import answer_bce
+from roibeam.model.vlbert.tasks import VLBertForReferring
 from roibeam.pipelines.finetuning.frame.network import read_network
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.training.run_folder.files import write_json
 
 
@@ -90,42 +92,107 @@ def test_a_run_that_goes_on_is_the_run_that_was_not_ended(system: str, kind: str
 
 
 @pytest.mark.parametrize(
-    ("system", "head"), [*((system, "ours") for system in SYSTEMS), ("vlbert", "release"), ("vilbert", "release")]
+    ("system", "kind", "head"),
+    [
+        *((system, LABEL, "ours") for system in SYSTEMS),
+        ("vlbert", LABEL, "release"),
+        ("vilbert", LABEL, "release"),
+        ("vilbert", LABEL, "release-mt"),
+        ("vilbert", "pair", "release-mt"),
+        ("vilbert-single-stream", LABEL, "release"),
+        ("vlbert", WHOLE, "release"),
+        ("vilbert", WHOLE, "release"),
+        ("vilbert", WHOLE, "release-mt"),
+    ],
 )
-def test_a_network_is_read_as_it_was_written(system: str, head: str, tmp_path: Path) -> None:
-    network = small_network(system, LABEL, head=head)
+def test_a_network_is_read_as_it_was_written(system: str, kind: str, head: str, tmp_path: Path) -> None:
+    network = small_network(system, kind, head=head)
     from safetensors.torch import save_model
 
     save_model(network.module, str(tmp_path / "model.safetensors"), metadata={"format": "pt"})
     write_json(tmp_path / "config.json", network.described)
-    found = read_network(tmp_path, SYSTEMS[system], ASKED[LABEL])
+    found = read_network(tmp_path, SYSTEMS[system], ASKED[kind])
     state = network.module.state_dict()
-    assert found.described == network.described
+    assert found.described == network.described and type(found.module) is type(network.module)
     assert all(torch.equal(tensor, state[name]) for name, tensor in found.module.state_dict().items())
 
 
-@pytest.mark.parametrize("system", ["vlbert", "vilbert", "visualbert", "interbert"])
+@pytest.mark.parametrize("system", ["vlbert", "vilbert", "vilbert-single-stream", "visualbert", "interbert"])
 def test_the_head_of_a_release_starts_from_the_pre_trained_model(system: str) -> None:
     ours, release = small_network(system, LABEL), small_network(system, LABEL, head="release")
     encoder = {name.removeprefix("model."): tensor for name, tensor in ours.module.state_dict().items()}
     state = release.module.state_dict()
     shared = [name for name in state if name in encoder]
     assert len(shared) > 10 and all(torch.equal(state[name], encoder[name]) for name in shared)
-    assert release.described["architectures"] == [SYSTEMS[system].release_heads[LABEL].official]
+    assert release.described["architectures"] == [SYSTEMS[system].release_heads["release"][LABEL].official]
 
 
 def test_a_system_without_a_release_head_says_so() -> None:
     with pytest.raises(ValueError, match="imagebert has no head of its release for the form label"):
         small_network("imagebert", LABEL, head="release")
+    with pytest.raises(ValueError, match=r"for the form label of 2 images here \(head.kind 'release'\)"):
+        small_network("vilbert", "pair", head="release")
+    with pytest.raises(ValueError, match=r"visualbert has no head of its release .* \(head.kind 'release-mt'\)"):
+        small_network("visualbert", LABEL, head="release-mt")
 
 
-@pytest.mark.parametrize("head", ["ours", "release"])
-@pytest.mark.parametrize("form", [LABEL, CHOICE])
+def test_the_head_for_two_images_has_the_labels_of_nlvr2() -> None:
+    with pytest.raises(ValueError, match="head for two images has 2 labels, as NLVR2, and this task has 5"):
+        small_network("vilbert", "pair", head="release-mt", asked=AskedForm(LABEL, 5, num_images=2))
+
+
+@pytest.mark.parametrize("system", ["vlbert", "vilbert", "vilbert-single-stream", "interbert"])
+def test_a_release_scores_the_whole_image_among_the_regions(system: str) -> None:
+    """So it must be a candidate."""
+    with pytest.raises(ValueError, match="release scores the whole image too, and it is no candidate; set whole_image"):
+        small_network(system, REGION, head="release")
+    network = small_network(system, WHOLE, head="release")
+    batch = batches(network, system, WHOLE).batch(groups(WHOLE))
+    assert batch.targets is not None
+    scores = network.module(batch.inputs)
+    assert scores.shape == batch.targets.shape == (4, batch.inputs.region_mask.shape[1] + 1)
+
+
+def test_regions_of_vl_bert_go_through_the_transform_that_masked_ones_had() -> None:
+    """The release's model of RefCOCO+ with what it starts from; its score starts anew."""
+    network = small_network("vlbert", WHOLE, head="release")
+    torch.manual_seed(0)
+    pretrained = small_network("vlbert", WHOLE).module.model.state_dict()  # type: ignore[union-attr, operator]
+    state = network.module.state_dict()
+    official = VLBertForReferring(network.module.config)  # type: ignore[arg-type]
+    official.load_state_dict(state)
+    official.eval()
+    for part in ("weight", "bias"):
+        assert state[f"region_head.dense.{part}"].equal(pretrained[f"masked_region_head.dense.{part}"])
+    inputs = batches(network, "vlbert", WHOLE).batch(groups(WHOLE)).inputs
+    with torch.no_grad():
+        assert network.module(inputs).equal(official.score_regions(inputs, official(inputs)))
+    assert network.module.config.answer_dropout == 0  # type: ignore[union-attr]
+
+
+def test_labels_of_the_multi_task_release_go_through_its_classifiers() -> None:
+    """Linear, GELU, LayerNorm, linear on the pair; for two images on both pairs of a statement."""
+    for kind, head, rows in ((LABEL, "answer_head", 1), ("pair", "image_pair_head", 2)):
+        network = small_network("vilbert", kind, head="release-mt")
+        module: Any = network.module
+        inputs = batches(network, "vilbert", kind).batch(groups(kind)).inputs
+        with torch.no_grad():
+            pooled = module.encode(inputs).pooled
+            expected = getattr(module, head)(pooled.reshape(4, rows * pooled.shape[1]))
+            torch.testing.assert_close(module(inputs), expected)
+        assert module.gqa_answer_head is None and (kind == LABEL) == (module.answer_head is not None)
+
+
+@pytest.mark.parametrize("head", ["ours", "release", "release-mt"])
+@pytest.mark.parametrize("form", [LABEL, CHOICE, WHOLE, "pair"])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_what_is_trained_is_what_the_task_reads(system: str, form: str, head: str) -> None:
     """Pre-training heads and those of other tasks are not; all of the encoder is, the baseline's too."""
-    if head == "release" and form not in SYSTEMS[system].release_heads:
+    named = SYSTEMS[system]
+    if head != "ours" and ASKED[form].of_head not in named.release_heads.get(head, {}):
         pytest.skip("no head of a release")
+    if form == WHOLE and system in ("visualbert", "imagebert"):
+        pytest.skip("no element for the whole image")
     task = make_task(system, form, batch_size=4, head=head)
     torch.manual_seed(0)
     for term in task.losses(task.model, next(task.batches(0, rank=0, num_ranks=1))).losses.values():
@@ -135,6 +202,8 @@ def test_what_is_trained_is_what_the_task_reads(system: str, form: str, head: st
     trained = {name for name, each in parameters.items() if each.requires_grad}
     # Of what the encoder has, these are read by other rows or tasks alone.
     unread = ("pooler", "masked_", "segment", "text_only", "region_positions", "global_feature")
+    if form == WHOLE:  # after the streams met for the last time
+        unread += (".text_layers.", ".text_", "interbert.text.")
     assert {name for name in trained - read if not any(part in name for part in unread)} == set()
     assert len(trained) > 20
     given = {id(each) for group in task.parameter_groups() for each in group["params"]}

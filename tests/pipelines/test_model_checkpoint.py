@@ -20,6 +20,7 @@ from roibeam.model.interbert.tasks import InterBertForTasks
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
 from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
@@ -82,6 +83,9 @@ PUBLISHED = {
 OURS_ALONE = {
     "ImageBERT": lambda: ImageBertForPreTraining(ImageBertConfig(**BERT, **FEATURES, num_region_labels=7)),
     "single stream": lambda: SingleStreamForPreTraining(SingleStreamConfig(**BERT, **FEATURES, region_target_size=7)),
+    "single stream for tasks": lambda: SingleStreamForTasks(
+        SingleStreamConfig(**BERT, **FEATURES, region_target_size=7, num_answers=9)
+    ),
 }
 
 

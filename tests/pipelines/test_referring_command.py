@@ -1,4 +1,5 @@
-"""A referring task by its commands: annotated boxes of a second store stand behind the others in training alone."""
+"""A referring task by its commands: annotated boxes of a second store stand behind the others in training alone, and
+VL-BERT's published run, from photos and on stored features."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
-from tiny_commands import one_line
+from tiny_commands import TINY_ENCODER, one_line
 
 NUMBERS = {"train": (1, 2), "val": (3,)}
 
@@ -89,3 +91,56 @@ def test_a_second_store_is_needed_in_training_alone(
     assert (tmp_path / "one").read_bytes() == (tmp_path / "both").read_bytes()
     refused = one_line(roibeam(*asked, "--out", tmp_path / "train", "--split", "train"))
     assert "--annotated-store is missing" in refused
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Noise, as large as the records say."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in (1, 2, 3):
+        record = draw_record(number, 1)
+        pixels = np.random.default_rng(number).integers(0, 256, (record.height, record.width, 3), dtype=np.uint8)
+        cv2.imwrite(str(folder / f"COCO_train2014_{number:012}.png"), pixels)
+    return folder
+
+
+@pytest.mark.parametrize("through_the_detector", [False, True])
+def test_vl_bert_s_published_run_is_trained_predicted_and_scored(
+    roibeam: Callable[..., Any], made: tuple[Path, Path, Path], photos: Path, tmp_path: Path,
+    through_the_detector: bool,
+) -> None:  # fmt: skip
+    """Small: with the head of its release, and from photos by its own rule of what is right."""
+    _, boxes, data = made
+    run, out = tmp_path / "run", tmp_path / "said.json"
+    place = ("--store", boxes, "--data", data, "--device", "cpu", "--threads", 1)
+    seen = ("--photos", photos) if through_the_detector else ()
+    encoder = TINY_ENCODER if through_the_detector else ()
+    words = ("--task", "refcoco+", "--recipe", "vlbert-refcoco+-annotated", "--from", "none", "--model", "small")
+    done = roibeam("finetune", run, *words, *place, *seen, *encoder, "--steps", 1, "--batch-size", 2)
+    assert done.code == 0, done.err
+    checkpoint = json.loads(next(run.glob("checkpoints/*/model/config.json")).read_text())
+    assert checkpoint.get("model", checkpoint)["architectures"] == ["VLBertForReferring"]
+    recorded = json.loads((run / "config.json").read_text())
+    assert recorded["task"]["task_options"]["overlap_in"] == ("input" if through_the_detector else "photo")
+    assert roibeam("predict", run, *place, *seen, "--out", out).code == 0
+    (said,) = json.loads(out.read_text())
+    scored = roibeam("score", "refcoco+", out, "--data", data, "--rules", "vl-bert", "--json")
+    last = [json.loads(line) for line in (run / "evaluation.jsonl").open()][-1]
+    assert said["sent_id"] == 3 and json.loads(scored.out)["figures"][0]["value"] == last["accuracy"]
+
+
+def test_what_is_measured_in_the_input_of_a_network_needs_photos(
+    roibeam: Callable[..., Any], made: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    store, _, data = made
+    words = ("finetune", tmp_path / "run", "--task", "refcoco+", "--from", "none", "--system", "vlbert")
+    for field, said in (
+        (
+            "overlap_in=input",
+            "leave it at photo, or train from photos with --end-to-end",
+        ),
+        ("image_feature=detected", "on stored features --set layout.whole_image=all"),
+    ):
+        done = roibeam(*words, "--store", store, "--data", data, "--set", f"refcoco+.{field}")
+        assert said in one_line(done) and not (tmp_path / "run").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from roibeam.pipelines.finetuning.tasks.referring_rules.targets import (
     image_feature,
     prepare_candidates,
 )
+from roibeam.pipelines.finetuning.tasks.referring_task import open_referring
 from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
 
 # Photo 5: 100 x 60, two objects and a crowd, two detections. Photo 6: one object, nothing detected.
@@ -244,6 +245,12 @@ def test_a_sentence_without_a_candidate_is_no_question_to_a_model(files: Referri
         assert all(group.is_open for group in referring_groups(files, "val", ReferringOptions(**fields)))
 
 
+def test_what_is_measured_in_the_input_is_said_to_the_frame(folder: Path) -> None:
+    for where, said in (("photo", False), ("input", True)):
+        task = open_referring("refcoco+")(folder, ReferringOptions(overlap_in=where), None)
+        assert task.measured_in_input == said
+
+
 def test_regions_of_a_store_are_left_to_the_layout_but_for_a_limit(files: ReferringFiles) -> None:
     options = ReferringOptions(boxes="stored", whole_image="size", max_boxes=3)
     (group, *_) = referring_groups(files, "val", options)
@@ -314,6 +321,30 @@ def test_a_written_file_scores_as_the_groups_do(judged: Any, files: ReferringFil
     measures = referring_measures(sentences, read_referring_results(str(path)), "boxes", BOX_RULES["refer"])
     assert list(measures["accuracy"].values) == [1, 0]
     assert json.loads(path.read_text("utf-8"))[1]["box"] is None
+
+
+def test_anybody_s_boxes_stand_beside_what_mattnet_s_can_reach(
+    folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+) -> None:
+    """One of the two objects of the training split is detected; both sentences of it count. Without the file of
+    detections there is no bound, and a check needs none."""
+    said = tmp_path / "boxes.json"
+    said.write_text(json.dumps([{"sent_id": number, "box": [0, 0, 1, 1]} for number in (0, 1)]), "utf-8")
+    words = ("score", "refcoco+", said, "--split", "train", "--json", "--data")
+    done = roibeam(*words, folder)
+    found = json.loads(done.out)
+    figures = {each["name"]: (each["value"], each["rows"]) for each in found["figures"]}
+    assert figures == {"accuracy": (0, 2), "upper bound of MAttNet's boxes": (1, 2)}
+    assert "any of MAttNet's boxes" in found["card"]["metric"]
+    assert any(name.endswith("_dets.json") for name in found["card"]["labels"])
+    said.write_text(json.dumps([{"sent_id": number, "box": [50, 20, 30, 30]} for number in (2, 3)]), "utf-8")
+    val = json.loads(roibeam("score", "refcoco+", said, "--json", "--data", folder).out)
+    assert [each["value"] for each in val["figures"]] == [0.5, 0]
+    other = tmp_path / "refcoco+"
+    shutil.copytree(folder, other, ignore=shutil.ignore_patterns("proposal"))
+    alone = json.loads(roibeam("score", "refcoco+", said, "--json", "--data", other).out)
+    assert [each["name"] for each in alone["figures"]] == ["accuracy"]
+    assert roibeam("score", "refcoco+", said, "--check", "--data", folder).code == 0
 
 
 @pytest.mark.parametrize(

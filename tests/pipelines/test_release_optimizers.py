@@ -12,6 +12,8 @@ from roibeam.model.interbert.config import InterBertConfig
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamConfig
+from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
 from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertConfig, VLBertForPreTraining
@@ -191,6 +193,17 @@ def test_vilbert_s_first_release_fine_tunes_the_classifier_at_a_rate_of_its_own(
     assert found["pair_score.weight"] == (1.0, 0.0) and found["match_head.bias"] == (1.0, None)
 
 
+def test_vilbert_s_baseline_is_fine_tuned_by_the_same_rule():
+    sizes = {name: SIZES[name] for name in SIZES if name in SingleStreamConfig.own_fields()}
+    model = SingleStreamForTasks(SingleStreamConfig(**sizes, region_target_size=5))
+    meant = treatments(model, "vilbert-single-stream-tasks", learning_rate=4e-5)
+    done = treatments(model, "vilbert-single-stream-release-tasks", learning_rate=4e-5)
+    assert meant.keys() == done.keys() == dict(model.named_parameters()).keys()
+    for name, (scale, decay) in meant.items():
+        assert scale == pytest.approx(2.5 if name.startswith("answer_head.") else 1.0), name
+        assert (decay == 0.0) == is_bias_or_norm(name) == (done[name][1] is None), name
+
+
 def test_the_multi_task_release_decays_as_one_would_and_knows_one_rate():
     for name, (scale, decay) in treatments(small_vilbert(), "vilbert-release-mt").items():
         assert (decay == 0.0) == is_bias_or_norm(name), name
@@ -271,7 +284,9 @@ def test_release_settings_are_valid_and_complete():
         # The tasks of these two are trained in the groups of their pre-training.
         rule = name.removesuffix("-tasks") if name in ("vl-bert-tasks", "visualbert-ucla-tasks") else name
         assert config.parameter_groups == rule and config.optimizer in OPTIMIZERS
-    assert used | {"vilbert-release-mt-vision-scratch", "vilbert-tasks"} == set(PARAMETER_RULES)
+    others = {"vilbert-release-mt-vision-scratch", "vilbert-tasks"}
+    others |= {"vilbert-single-stream-tasks", "vilbert-single-stream-release-tasks"}
+    assert used | others == set(PARAMETER_RULES)
     with pytest.raises(ValueError, match="no release settings 'bert'; there are vl-bert"):
         release_settings("bert")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from task_groups import small_network
+from task_groups import WHOLE, small_network
 from tiny_commands import one_line
 
 from roibeam.extraction.network.config import CONFIGS
@@ -22,11 +22,12 @@ from roibeam.pipelines.finetuning.frame.task_start import start_of
 from roibeam.pipelines.finetuning.recipes.gpu_hours import CARD, RATES, gpu_hours
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, task_recipe_named
-from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, STARTS
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, STARTS, TaskRecipe
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
+from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_told_classes
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
@@ -80,7 +81,7 @@ def test_steps_are_right_and_the_releases_accidents_are_asked_for(name: str) -> 
     options = TASKS[recipe.task].options
     right = sections_of(request(recipe.task), options, recipe)["train"]
     assert (right.loss_mean, right.step_gradients, right.starts_at_zero) == ("step", "all", False)
-    assert right.parameter_groups in ("task", "vl-bert", "vilbert-tasks")
+    assert right.parameter_groups in ("task", "vl-bert", "vilbert-tasks", "vilbert-single-stream-tasks")
     released = sections_of(request(recipe.task, settings=["steps.rule=release"]), options, recipe)["train"]
     assert recipe.accidents.keys() <= set(ACCIDENTS) and right == replace(
         released, **{field: getattr(right, field) for field in recipe.accidents}
@@ -93,15 +94,26 @@ KINDS = {"vqa": LABEL, "vcr": CHOICE, "refcoco+": REGION, "nlvr2": "pair", "retr
 KINDS |= {"flickr30k-entities": PHRASE}
 
 
+def kind_of(recipe: TaskRecipe) -> str:
+    """Of `task_groups`."""
+    return WHOLE if has_whole_image(recipe) else KINDS[recipe.task]
+
+
+def has_whole_image(recipe: TaskRecipe) -> bool:
+    return getattr(recipe.options, "whole_image", "none") != "none"
+
+
 def test_every_rule_for_parameters_fits_its_network() -> None:
     """Of models with a head of ours too, which no release names; all that is trained is in one group."""
     rules = {
-        (recipe.system, KINDS[recipe.task], recipe.head, rule)
+        (recipe.system, kind_of(recipe), recipe.head, rule)
         for recipe in TASK_RECIPES.values()
         for rule in (recipe.settings.get("parameter_groups"), recipe.accidents.get("parameter_groups"))
         if rule not in (None, "task")
     }
     assert len(rules) > 8
+    multi_task = ("release-mt", "vilbert-release-mt-tasks")  # which no recipe has yet
+    rules |= {("vilbert", kind, *multi_task) for kind in (LABEL, CHOICE, WHOLE, "pair")}
     for system, kind, head, rule in sorted(rules):
         module = small_network(system, kind, head=head).module
         trained = [each for each in module.parameters() if each.requires_grad]
@@ -363,6 +375,7 @@ def test_a_pretrained_models_figures_are_those_of_its_fine_tuning() -> None:
 
 def trained_parameters(name: str) -> int:
     recipe = TASK_RECIPES[name]
+    asked = replace(ASKED[recipe.task], whole_image=has_whole_image(recipe))
     with torch.device("meta"):
         system = SYSTEMS[recipe.system]
         config = RECIPES[recipe.model].build()
@@ -370,7 +383,7 @@ def trained_parameters(name: str) -> int:
             config.region_feature_size = CONFIGS[recipe.detector].feature_dim
         model = system.model_class(config)
         told = vcr_told_classes(recipe.options) if recipe.task == "vcr" else None
-        asked, num_told = ASKED[recipe.task], told.num_classes if told else 0
+        num_told = told.num_classes if told else 0
         network = started_network(system, model, asked, recipe.head, source=name, num_told_classes=num_told)
     return sum(each.numel() for each in network.module.parameters() if each.requires_grad)
 
@@ -379,6 +392,7 @@ ONE_OF_EACH = (
     "vlbert-vqa",
     "vilbert-vcr-answer",
     "vilbert-vqa-single-stream",
+    "vlbert-refcoco+-detected",
     "visualbert-nlvr2",
     "visualbert-vcr-answer",
     "interbert-vcr-answer",
@@ -430,9 +444,20 @@ def test_a_run_that_starts_otherwise_is_told() -> None:
 
 
 def test_every_recipe_can_be_trained_with() -> None:
-    checks = [(TASKS[recipe.task].check, recipe.options) for recipe in TASK_RECIPES.values()]
-    checked = [check(options) for check, options in checks if check is not None]
-    assert len(checked) > 50
+    checked = []
+    for recipe in TASK_RECIPES.values():
+        task, photos = TASKS[recipe.task], recipe.options_for(end_to_end=True)
+        given = [(task.check, recipe.options), (task.check, photos), (task.check_stored, recipe.options)]
+        checked += [check(options) for check, options in given if check is not None]
+    assert len(checked) > 150
+
+
+def test_vl_bert_s_release_measures_in_the_input_of_the_network_where_there_is_one() -> None:
+    for name, where in (("vlbert-refcoco+-detected", "input"), ("vlbert-refcoco+-detected-paper", "photo")):
+        recipe = TASK_RECIPES[name]
+        photos = request("refcoco+", recipe=name, end_to_end=True, encoder=EncoderRequest(weights="random:1"))
+        made = [sections_of(each, ReferringOptions, recipe)["refcoco+"] for each in (photos, request("refcoco+"))]
+        assert [options.overlap_in for options in made] == [where, "photo"]
 
 
 def test_photos_of_a_recipe_are_as_published() -> None:

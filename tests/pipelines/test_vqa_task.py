@@ -15,9 +15,9 @@ from small_finetuning import make_task
 from task_groups import batches, small_network, tokenizer
 from toy_questions import write_questions
 
-from roibeam.pipelines.finetuning.frame.finetune_settings import HeadOptions
 from roibeam.pipelines.finetuning.frame.network import start_from_words
 from roibeam.pipelines.finetuning.rows import LABEL, TaskText
+from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, lay_out

@@ -73,4 +73,47 @@ FAULTS = (
         "sides(boxes[best_choice((-each.scores).tolist())])",
         "tests/pipelines/test_referring_task.py::test_scores_count_sentences_and_stand_beside_their_upper_bound",
     ),
+    Fault(
+        "VL-BERT's regions start from the transform of masked words",
+        "src/roibeam/pipelines/finetuning/systems/vlbert.py",
+        'return task_start("refcoco", state, names)',
+        'return task_start("vqa", state, names)',
+        "tests/pipelines/test_finetuning_task.py::"
+        "test_regions_of_vl_bert_go_through_the_transform_that_masked_ones_had",
+    ),
+    Fault(
+        "statements are read beside the images of others",
+        "src/roibeam/model/vilbert/tasks.py",
+        "join_row_pairs(self.pair_dropout(output.pooled))",
+        "join_row_pairs(self.pair_dropout(output.pooled.flip(0)))",
+        "tests/pipelines/test_finetuning_task.py::test_labels_of_the_multi_task_release_go_through_its_classifiers",
+    ),
+    Fault(
+        "the right box of a mirrored photo is placed as in the photo as it is",
+        "src/roibeam/pipelines/finetuning/end_to_end/group_photos.py",
+        "flip=group.mirrored,",
+        "flip=False,",
+        "tests/pipelines/test_finetune_end_to_end.py::test_overlaps_may_be_measured_in_the_input_of_the_network[True]",
+    ),
+    Fault(
+        "overlaps are measured in the photo whatever is asked",
+        "src/roibeam/pipelines/finetuning/tasks/referring_task.py",
+        "measured_in_input=options.overlap_in == INPUT,",
+        "measured_in_input=False,",
+        "tests/pipelines/test_referring_task.py::test_what_is_measured_in_the_input_is_said_to_the_frame",
+    ),
+    Fault(
+        "whatever MAttNet detected reaches every object",
+        "src/roibeam/pipelines/finetuning/results/referring_results.py",
+        "hits[each.image_id, each.box] = float(found)",
+        "hits[each.image_id, each.box] = 1.0",
+        "tests/pipelines/test_referring_task.py::test_anybody_s_boxes_stand_beside_what_mattnet_s_can_reach",
+    ),
+    Fault(
+        "new weight-normed layers hold what lay in memory",
+        "src/roibeam/model/common/bert.py",
+        "init.copy_(module.scale, module.direction.norm())",
+        "init.zeros_(module.scale)",
+        "tests/model/test_vilbert_single_stream.py::test_new_heads_of_tasks_start_as_those_of_the_first_release",
+    ),
 )

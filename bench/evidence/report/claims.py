@@ -23,6 +23,8 @@ SHOWN, NOT_SHOWN, OTHER_WAY, NOT_RUN = "shown", "not shown", "the other way", "n
 VERDICTS = (SHOWN, OTHER_WAY, NOT_SHOWN, NOT_RUN)
 ALIKE_POINTS = 2.0  # two shares are alike when the whole interval of their difference lies so near to 0
 MOST_SHORT, MOST_WORDS = 46, 40
+WITHHELD = "Withheld"  # first word of a remark on what a person does not trust: it does not count as shown
+CONTROL = "no claim of the paper"  # so begins the place of a control of ours
 
 
 class Bound(Protocol):
@@ -69,6 +71,11 @@ class Claim:
         """Whether two arms are asked the same question."""
         return self.second_arm != FLOOR and self.first_question == self.second_question
 
+    @property
+    def is_control(self) -> bool:
+        """Whether it is ours, and tests no sentence of a paper."""
+        return self.place.startswith(CONTROL)
+
 
 @dataclass(frozen=True)
 class Found:
@@ -91,7 +98,10 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        return NOT_RUN if self.found is None else _verdict(self.claim.expected, self.found)
+        if self.found is None:
+            return NOT_RUN
+        verdict = _verdict(self.claim.expected, self.found)
+        return NOT_SHOWN if verdict == SHOWN and self.claim.remark.startswith(WITHHELD) else verdict
 
 
 WRITTEN = tuple(field.name for field in fields(Claim) if field.name != "remark")

@@ -1,4 +1,4 @@
-"""What docs/evidence.md lists one by one: claims and their verdicts, what is missing, and the runs."""
+"""What docs/evidence.md lists one by one: questions, claims and their verdicts, what is missing, and the runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,35 @@ import numpy as np
 
 from evidence.report.claims import FLOOR, NOT_RUN, NOT_SHOWN, OTHER_WAY, PAPERS, Judged, points
 from evidence.report.intervals import arm_id
-from evidence.report.tables import Evidence, paragraph, table
+from evidence.report.own_tables import NAMES as OWN_NAMES
+from evidence.report.tables import QUESTIONS, STORES, SYSTEMS, Evidence, paragraph, table
+from evidence.report.task_tables import ASKED
+from evidence.report.task_tables import NAMES as TASK_NAMES
 from evidence.runs import ALL_ARMS
+
+
+def questions(evidence: Evidence) -> Iterator[str]:
+    answered = {question for asked in evidence.answers.values() for question in asked}
+    names = [name for name in evidence.bounds if name in QUESTIONS or name in answered]
+    if not names:
+        return
+    told = {**QUESTIONS, **OWN_NAMES, **TASK_NAMES, **ASKED}
+    yield "## Floors and ceilings\n"
+    yield paragraph(
+        "The floor is that of a blind reader, which sees no picture and answers as well as it can, or that of the "
+        "commonest answer; the last column says which. The ceiling is that of a perfect reader, which sees the whole "
+        "scene. For tasks, which come last in the table, both stand in result files of `roibeam toyworld "
+        "--tasks`; the others are computed from the test captions by `bench/evidence/readers`. *Beside* in a name: a "
+        "second, true caption of the picture is given, too, as VisualBERT was trained. Shares are in percent."
+    )
+    yield table(
+        ("question", "what is asked", "floor", "ceiling", "how it was computed"),
+        (
+            [name, told.get(name, ""), evidence.bound(name, "floor"), evidence.bound(name, "ceiling"),
+             evidence.bounds[name].how]
+            for name in names
+        ),
+    )  # fmt: skip
 
 
 def claims(evidence: Evidence) -> Iterator[str]:
@@ -90,8 +117,8 @@ def runs(evidence: Evidence) -> Iterator[str]:
         "`make evidence` trains what is missing, and `make evidence ARGS=--list` names it. Each run trains by the "
         "command shown. *Last quarter* is what hidden words and matching still gained there, in points, on "
         "pictures for validation: much of it says that the model was not done. Seconds are of one core that did "
-        "other work too; runs on a GPU, which is named, have none. Where a seed says float32, the CPU was slower in "
-        "bf16, and the command was run without `--precision bf16`."
+        "other work too. A seed names the GPU of its run, which has no seconds. Where it says float32, the CPU was "
+        "slower in bf16, and the command was run without `--precision bf16`."
     )
     rows = []
     for arm in evidence.commands:
@@ -111,16 +138,32 @@ def runs(evidence: Evidence) -> Iterator[str]:
                     f"`{evidence.commands[arm]}`",
                 ]
             )
+    yield from _still_learning(evidence)
     head = ("arm", "", "seeds", "steps", "seconds", "last quarter: words", "matching", "command")
     yield table(head, rows) if rows else "No runs yet.\n"
 
 
 def _seed(run: Mapping[str, Any]) -> str:
-    return f"{run['seed']} ({run['precision']})" if "precision" in run else str(run["seed"])
+    told = [str(run[name]) for name in ("device", "precision") if name in run]
+    return f"{run['seed']} ({', '.join(told)})" if told else str(run["seed"])
+
+
+def _still_learning(evidence: Evidence) -> Iterator[str]:
+    """The systems of the main tables that were not done."""
+    told = []
+    for arm in (f"{store}/{system}" for store in STORES for system in SYSTEMS):
+        mine = [run for run in evidence.runs if arm_id(run) == arm]
+        measures = {"words": "masked_word_accuracy", "matching": "matching_accuracy"}
+        gains = {name: _last_quarter(mine, measure) for name, measure in measures.items()}
+        if left := [f"{name} {gained}" for name, gained in gains.items() if gained and float(gained) >= 1]:
+            told.append(f"- {arm}: {', '.join(left)}")
+    if told:
+        yield "In the main tables these gained a point or more there, so more steps might help:\n"
+        yield "\n".join(told) + "\n"
 
 
 def _last_quarter(runs: Sequence[Mapping[str, Any]], measure: str) -> str:
-    """Mean gain of the runs from three quarters of their steps to the end."""
+    """Mean gain of the runs from three quarters of their steps to the end, in points; "" where it is not known."""
     gains = []
     for run in runs:
         curve = run.get("curve") or {}

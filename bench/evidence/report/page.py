@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evidence.arms import HALF, SEEDS, STEPS
+from evidence.arms import END_TO_END_BATCH, END_TO_END_STEPS, HALF, HIDDEN_WORDS, SEEDS, STEPS
 from evidence.report.claims import (
     ALIKE_POINTS,
     FLOOR,
@@ -17,6 +17,7 @@ from evidence.report.claims import (
     PAPERS,
     SHOWN,
     VERDICTS,
+    WITHHELD,
     Bound,
     Claim,
     Judged,
@@ -27,7 +28,7 @@ from evidence.report.claims import (
     write_claims,
 )
 from evidence.report.intervals import DRAWS, arm_id, read_answers, share_of
-from evidence.report.listings import claims, missing, not_shown, runs
+from evidence.report.listings import claims, missing, not_shown, questions, runs
 from evidence.report.own_tables import HEADS_PLOT, heads_plot, own
 from evidence.report.own_tables import NAMES as OWN_NAMES
 from evidence.report.plots import claims_plot, curve_plot, file_of
@@ -39,7 +40,6 @@ from evidence.report.tables import (
     noise,
     own_question,
     paragraph,
-    questions,
     stores,
     training_pictures,
 )
@@ -112,9 +112,10 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
         yield f"- {paper_sentence(paper, [each for each in evidence.judged if each.claim.paper == paper])}"
     yield ""
     yield paragraph(
-        "Each line of a plot compares two trainings that differ in one thing. A dot right of 0 is what the paper "
-        "says. It counts only if its bar, the 95 % interval, leaves 0 out. Claims without a second training, such "
-        "as that the picture helps, are counted above and stand [below](#claims)."
+        "Most lines of a plot compare two trainings that differ in one thing. A dot right of 0 is what the paper "
+        "says; its bar, the 95 % interval, must leave 0 out. A grey band is drawn where the paper expects no "
+        "difference, or no gain: there the bar must lie in the band. Claims without a second training, such as that "
+        "the picture helps, and controls of ours are counted above and stand [below](#claims)."
     )
     for system, paper in SYSTEMS.items():  # in one paragraph: side by side where there is room
         yield f"![Claims of {paper}]({_plot_name(system)})"
@@ -129,11 +130,12 @@ def _findings(judged: Sequence[Judged]) -> Iterator[str]:
     if not ran:
         return
     few = sum(each.found is not None and each.found.seeds < len(SEEDS) for each in judged)
+    ours = sum(each.claim.is_control for each in ran)
     yield paragraph(
-        f"**Of {len(ran)} claims that were run, {found[SHOWN]} are shown, {found[NOT_SHOWN]} not shown, and "
-        f"{found[OTHER_WAY]} go the other way than the paper says. {few} of the {len(ran)} rest on fewer than "
-        f"{len(SEEDS)} runs, most of them on one: take these as hints.** {found[NOT_RUN]} more are not run yet. A "
-        "claim is one comparison that tests a sentence of a paper, or a control of ours."
+        f"**Of {len(ran)} comparisons that were run, {found[SHOWN]} are shown, {found[NOT_SHOWN]} not shown, and "
+        f"{found[OTHER_WAY]} go the other way. {few} of the {len(ran)} rest on fewer than {len(SEEDS)} runs, most of "
+        f"them on one: take these as hints.** {found[NOT_RUN]} more are not run yet. {len(ran) - ours} test a sentence "
+        f"of a paper, {ours} are controls of ours. With so many, a few are shown, or go the other way, by chance."
     )
     groups: Mapping[str, Callable[[Claim], bool]] = {
         "A hidden word is guessed better with its own picture than with another one": lambda claim: (
@@ -151,7 +153,7 @@ def _findings(judged: Sequence[Judged]) -> Iterator[str]:
         shown = sum(belongs(each.claim) and each.verdict == SHOWN for each in ran)
         if mine:
             low, high = (points(pick(each.difference for each in mine)) for pick in (min, max))
-            yield f"- {told}: shown in {shown} of {len(mine)} comparisons, by {low} to {high} points in all."
+            yield f"- {told}: shown in {shown} of {len(mine)} comparisons; all differences are {low} to {high} points."
     yield ""
     yield paragraph(
         f"What failed is [listed](#{NOT_SHOWN_ANCHOR}), with a likely reason where one is known. By paper, before the "
@@ -168,18 +170,29 @@ def _reading(evidence: Evidence) -> Iterator[str]:
         "pictures, which none of them saw in training. What holds here holds for small models in a small world."
     )
     yield paragraph(
+        f"Each picture has five captions of about 100 different words in all. {100 * HIDDEN_WORDS:.0f} % of the words "
+        "are hidden in training, 15 % in the papers, and there is no dropout: small models learn sooner so. ViLBERT "
+        "and InterBERT learn at half the rate of the others; at the full one ViLBERT learns no more in all steps than "
+        "so in a quarter of them. Two streams have more than twice the weights of one."
+    )
+    yield paragraph(
         "Shares are in percent. An *arm* is one way of training. Each run of it has another *seed*, a number that "
-        f"chooses its random start. An interval is of {DRAWS:,} draws, each of pictures and runs with replacement. "
-        "Two arms are compared on the same pictures and seeds. With three runs, what the seeds add to an interval is "
-        "a rough guess, and rather too little. Most arms that are compared with each other alone, such as those called "
-        f"*-base*, have *half the steps*: {HALF:,} in place of {STEPS:,}."
+        f"chooses its random start. An interval is a bootstrap of {DRAWS:,} draws. Each draws pictures and runs, with "
+        "replacement. Three runs are few, so intervals are rather too narrow. Two arms are compared on the same "
+        "pictures and the seeds that both have; so a difference may not be that of two cells of a table."
+    )
+    yield paragraph(
+        "Most arms that are compared with each other alone, such as those called *-base*, have *half the steps*: "
+        f"{HALF:,} in place of {STEPS:,}. Runs through the detector go on from such a run for {END_TO_END_STEPS:,} "
+        f"steps of {END_TO_END_BATCH} pictures."
     )
     yield paragraph(
         "Verdicts: *shown*, the difference is as expected and its interval leaves 0 out; *the other way*, it is "
         "the opposite and leaves 0 out; *not shown*, the interval holds 0, which does not say that both are the same. "
         "Some are expected to be *alike*: shown "
         f"when the whole interval lies within {ALIKE_POINTS:g} points of 0. *No more* is shown when it lies below "
-        f"+{ALIKE_POINTS:g}, so also when the first is far behind."
+        f"+{ALIKE_POINTS:g}, so also when the first is far behind. A remark that begins with *{WITHHELD}* says why a "
+        "comparison that would count as shown is not trusted: it is *not shown*."
     )
     if not evidence.answers:
         yield "**No runs yet.**\n"
@@ -218,9 +231,10 @@ def _plot_name(system: str) -> str:
 
 
 def _plot(evidence: Evidence, system: str, paper: str) -> str:
-    """The learning curve, where there is one, above the claims that compare two trainings."""
+    """The learning curve, where there is one, above the paper's claims that compare two trainings."""
     compared = [each for each in evidence.judged if each.claim.paper == paper and each.claim.compares_trainings]
-    plots = [claims_plot(f"{paper}: what its own choices change", compared)]
+    plotted = [each for each in compared if each.found is not None and not each.claim.is_control]
+    plots = [claims_plot(f"{paper}: what its own choices change", plotted)]
     sized = evidence.curve(system)
     if len(sized) > 1:
         plots.insert(0, curve_plot(f"{paper}: more training pictures", *_curve(evidence, sized), key=f"{system}-curve"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from evidence.report.claims import ALIKE_POINTS, NOT_RUN, NOT_SHOWN, OTHER_WAY, SHOWN, Found, Judged, points
+from evidence.report.claims import ALIKE_POINTS, NOT_SHOWN, OTHER_WAY, SHOWN, Found, Judged, points
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.pages.plot import WIDTH_PX, Plot, Series, plot_svg, svg_file
 
@@ -22,12 +22,12 @@ _LEAST_POINTS, _SPREAD = 3.0, 4.0  # reach of the axis; of a few large differenc
 
 
 def claims_plot(title: str, judged: Sequence[Judged]) -> str:
-    """One row for each claim: its name, the difference in points, and a bar for the interval around 0.
+    """One row for each claim that was run: its name, the difference in points, and a bar for the interval around 0.
 
     Differences are counted in the direction that the paper says. The mark tells the verdict, not the colour alone.
     """
     height = _ABOVE + _ROW * len(judged) + _BELOW
-    reach = _reach([_towards_the_paper(each) for each in judged if each.found is not None])
+    reach = _reach([_towards_the_paper(each) for each in judged])
     parts = [
         _text(6, 16, title, weight="bold"),
         *_legend(),
@@ -60,10 +60,6 @@ def file_of(plots: Sequence[str]) -> str:
 def _row(judged: Judged, top: float, reach: float) -> Iterator[str]:
     y = top + 26
     yield _text(6, top + 14, judged.claim.short)
-    found = judged.found
-    if found is None:
-        yield _text(WIDTH_PX - 6, top + 14, NOT_RUN, anchor="end", colour="var(--quiet)")
-        return
     value, low, high = _towards_the_paper(judged)
     yield _text(WIDTH_PX - 6, top + 14, points(value), anchor="end")
     if judged.claim.expected in ("alike", "no more"):

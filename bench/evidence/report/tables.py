@@ -117,28 +117,6 @@ def own_question(evidence: Evidence, arm: str, question: str) -> str:
     return question + BESIDE if evidence.counts(arm, question + BESIDE) is not None else question
 
 
-def questions(evidence: Evidence) -> Iterator[str]:
-    answered = {question for asked in evidence.answers.values() for question in asked}
-    names = [name for name in evidence.bounds if name in QUESTIONS or name in answered]
-    if not names:
-        return
-    yield "## Floors and ceilings\n"
-    yield paragraph(
-        "A blind reader sees no picture and answers as well as it can: the floor. A perfect reader sees the whole "
-        "scene: the ceiling. For tasks, which come last in the table, both stand in result files of `roibeam toyworld "
-        "--tasks`; the others are computed from the test captions by `bench/evidence/readers`. *Beside* in a name: a "
-        "second, true caption of the picture is given, too, as VisualBERT was trained. Shares are in percent."
-    )
-    yield table(
-        ("question", "what is asked", "floor", "ceiling", "how it was computed"),
-        (
-            [name, QUESTIONS.get(name, ""), evidence.bound(name, "floor"), evidence.bound(name, "ceiling"),
-             evidence.bounds[name].how]
-            for name in names
-        ),
-    )  # fmt: skip
-
-
 def stores(evidence: Evidence) -> Iterator[str]:
     for store, (title, what) in STORES.items():
         parts = [part for section in (_words, _regions, _matching, _retrieval) for part in section(evidence, store)]

@@ -36,14 +36,14 @@ BEHIND: Mapping[str, str] = {
         "see the next table."
     ),
     "vqa-vlbert": (
-        "It learns few colours, too. Of its states of a region, 18 % of the variance tells the colour; of ViLBERT's "
-        "it is 32 % (BENCHMARKS.md, The toy world)."
+        "It learns few kinds and few colours. Of its states of a region, 18 % of the variance tells the colour; of "
+        "ViLBERT's it is 32 % (BENCHMARKS.md, The toy world)."
     ),
     "vqa-visualbert": "It is told no boxes, and learns neither whether a thing is there nor how many there are.",
     "vcr": (
-        "Each question asks for a relation, in its answer or in its rationale, and no system learns relations: one of "
-        "four is found 25 to 35 % of the time, where colours are found 75 %. Nor does it when it learns nothing else "
-        "(BENCHMARKS.md, The toy world)."
+        "Each question asks for a relation, in its answer or in its rationale. InterBERT, and VL-BERT on the "
+        "detector's regions, find 25 to 35 % of relations among four, and 75 % of colours. VL-BERT and ViLBERT learn "
+        "relations no better when they learn nothing else (BENCHMARKS.md, The toy world)."
     ),
     "vcr-visualbert": (
         "It learns no relations, as the others, and colours slowly: 54 % of the rationales that differ in colours are "
@@ -64,9 +64,10 @@ def tasks(evidence: Evidence) -> Iterator[str]:
     )
     yield paragraph(
         "*Part of the way* is how far a model gets from the floor, 0 %, to the ceiling, 100 %. *Gain from "
-        "pre-training* is what the same model without pre-training has less. In the last two columns the model that "
-        "learned with pictures is asked with another picture, or with none. It may then be below the floor, whose "
-        "reader is made to do without."
+        "pre-training* is by how many points it is above the same model that starts from new weights. In the last two "
+        "columns the model of seed 0 is asked with another picture, or with none. It may then be below the floor, "
+        "whose reader was made for questions without pictures. RefCOCO+'s testA tells things by where "
+        "they meet, such as inside; its testB compares sizes."
     )
     for store, (title, _) in STORES.items():
         pairs = [(task, system) for task, systems in PAIRS.items() for system in systems]
@@ -186,4 +187,4 @@ def _accidents(evidence: Evidence) -> Iterator[str]:
         f"**What the releases do oddly.** One thing at a time, on {NAMES[question]} with {SYSTEMS[system]}, "
         "against the correct rule."
     )
-    yield table(("", "share", "less the correct rule"), rows) if rows else "No runs yet.\n"
+    yield table(("", "share", "points above the correct rule"), rows) if rows else "No runs yet.\n"

@@ -104,7 +104,7 @@ ACCIDENTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "last-gradients": ("Gradients of the last of four micro-batches", {**_MICRO, "train.step_gradients": "last"}),
     "clip-each": ("Each tensor's gradients are clipped by themselves", {"train.clip_scope": "each"}),
     "starts-at-zero": ("The schedule lags one step", {"train.starts_at_zero": "true"}),
-    "warm-up-overwritten": ("The full rate behind each 100 steps", {"train.warmup_overwritten_every": 100}),
+    "warm-up-overwritten": ("The full rate again after every 100 steps", {"train.warmup_overwritten_every": 100}),
     "uncorrected": ("Adam without bias correction", {"train.optimizer": "adamw-transformers-uncorrected"}),
     "bert-adam": ("BertAdam, each tensor clipped", {"train.optimizer": "bert-adam", "train.clip_scope": "each"}),
     "average": ("An average of the weights from the start", {"train.average_rate": 0.9997}),

@@ -108,16 +108,30 @@ def prepare_photo(
     scale_xy = torch.stack([_ratio(width, photo_width), _ratio(height, photo_height)])
     if conventions.box_scale == "one-factor":
         scale_xy = torch.full((2,), network_input.factor)
-    last_pixel = conventions.box_clip == "last-pixel"
-    placed = in_photo * scale_xy.repeat(2)
     pixels = network_input.pixels[0]
     if flip:
         pixels[:, :height, :width] = pixels[:, :height, :width].flip(-1)
-        placed[:, [0, 2]] = (width - 1 if last_pixel else width) - placed[:, [2, 0]]
-    placed = clip_boxes(placed, (height, width), last_pixel=last_pixel)
+    placed = place_boxes(in_photo, (height, width), scale_xy, conventions, flip=flip)
     if hidden is not None:
         pixels = blank_regions(pixels, placed[hidden])
     return PreparedPhoto(pixels, placed, (height, width), network_input.image_hw, scale_xy)
+
+
+def place_boxes(
+    boxes: Tensor, input_hw: tuple[int, int], scale_xy: Tensor, conventions: Conventions, *, flip: bool = False
+) -> Tensor:
+    """(R, 4) boxes x1 y1 x2 y2 of a photo in pixels of the network's input, mirrored if told, and clipped to it.
+
+    Args:
+        boxes: (R, 4) float32, in photo pixels.
+        input_hw, scale_xy: as of `PreparedPhoto`.
+    """
+    height, width = input_hw
+    last_pixel = conventions.box_clip == "last-pixel"
+    placed = boxes * scale_xy.repeat(2)
+    if flip:
+        placed[:, [0, 2]] = (width - 1 if last_pixel else width) - placed[:, [2, 0]]
+    return clip_boxes(placed, (height, width), last_pixel=last_pixel)
 
 
 def collate_photos(photos: Sequence[PreparedPhoto]) -> RegionBatch:

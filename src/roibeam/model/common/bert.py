@@ -9,6 +9,7 @@ from transformers import initialization as init
 
 from roibeam.model.common.config import StrictConfig
 from roibeam.model.common.fields import BertFields
+from roibeam.model.common.heads import WeightNormedLinear
 from roibeam.model.common.transformer import TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import OutputWidths
 
@@ -41,7 +42,10 @@ def bert_encoder(sizes: BertSizes) -> TransformerEncoder:
 
 @torch.no_grad()
 def draw_as_bert(module: nn.Module, initializer_range: float) -> None:
-    """New weights of one module: normal matrices and tables, LayerNorms at 1, everything else at 0.
+    """New weights of one module: normal matrices and tables, LayerNorms at 1, biases at 0.
+
+    Weight-normed layers start as PyTorch's linear ones: ViLBERT's initialisation writes into a weight that weight_norm
+    makes anew.
 
     By functions that leave loaded weights alone; a model calls it from `_init_weights`.
     """
@@ -49,6 +53,9 @@ def draw_as_bert(module: nn.Module, initializer_range: float) -> None:
         init.normal_(module.weight, mean=0.0, std=initializer_range)
     elif isinstance(module, nn.LayerNorm):
         init.ones_(module.weight)
+    elif isinstance(module, WeightNormedLinear):
+        init.kaiming_uniform_(module.direction, a=5**0.5)
+        init.copy_(module.scale, module.direction.norm())
     bias = getattr(module, "bias", None)
     if isinstance(bias, Tensor):
         init.zeros_(bias)

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from roibeam.model.common.bert import VLPreTrainedModel
 from roibeam.model.common.heads import (
@@ -27,7 +26,6 @@ from roibeam.model.common.heads import (
     MaskedWordHead,
     NormedRegionHead,
     TwoStreamPooler,
-    WeightNormedLinear,
 )
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
@@ -130,14 +128,6 @@ class ViLbertPreTrainedModel(VLPreTrainedModel):
             if isinstance(module, ViLbertModel):
                 module.freeze_fixed_layers()
         return loaded
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, WeightNormedLinear):
-            # The release's initialisation writes into a weight that weight_norm makes anew: what remains is PyTorch's.
-            init.kaiming_uniform_(module.direction, a=5**0.5)
-            init.copy_(module.scale, module.direction.norm())
 
 
 class ViLbertModel(ViLbertPreTrainedModel):

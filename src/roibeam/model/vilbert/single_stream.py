@@ -1,7 +1,7 @@
 """The single-stream baseline of ViLBERT (arXiv:1908.02265, section 4, "Baselines"; vilbert_beta vilbert/basebert.py).
 
 "A single BERT architecture that processes both modality inputs through the same set of transformer blocks":
-text pieces, then IMG and regions. Heads and tasks are those of ViLBERT; BERT's pooler on [CLS] sums up a pair.
+text pieces, then IMG and regions. Heads of pre-training are those of ViLBERT; BERT's pooler on [CLS] sums up a pair.
 
 Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), D feature width, H hidden width.
 """

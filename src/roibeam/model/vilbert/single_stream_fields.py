@@ -21,6 +21,7 @@ class SingleStreamFields(BertFields):
             head.
         region_target_size: classes with background.
         masked_appearance: as in `ViLbertFields`.
+        num_answers: labels of the answer classifier of the task model.
     """
 
     choices = MappingProxyType(
@@ -34,6 +35,7 @@ class SingleStreamFields(BertFields):
     region_loss: str = "kl"
     region_target_size: int = 1601
     masked_appearance: str = "zero"
+    num_answers: int = 3129
 
     def check(self) -> None:
         super().check()

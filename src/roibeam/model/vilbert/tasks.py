@@ -16,6 +16,8 @@ from roibeam.model.task_heads import join_row_pairs
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 
+IMAGE_PAIR_LABELS = 2  # of NLVR2: false, true
+
 
 class ViLbertWithScores(ScoreHeads, ViLbertForPreTraining):
     """The pre-training heads, and one score for the pair, each region and each piece (section 3.2): both releases."""
@@ -53,7 +55,7 @@ class ViLbertForMultiTask(ViLbertWithScores):
         self.gqa_answer_head = (
             NormedClassifier(pooled, 2 * pooled, config.num_gqa_answers) if config.num_gqa_answers else None
         )
-        self.image_pair_head = NormedClassifier(2 * pooled, 2 * pooled, 2)
+        self.image_pair_head = NormedClassifier(2 * pooled, 2 * pooled, IMAGE_PAIR_LABELS)
         self.entailment_head = DroppedLinear(pooled, 3, dropout=config.pair_dropout)
         self.post_init()
 

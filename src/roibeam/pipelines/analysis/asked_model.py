@@ -13,6 +13,7 @@ from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
+from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
 from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
@@ -38,6 +39,7 @@ NOT_ASKED: Mapping[type[PreTrainedModel], str] = MappingProxyType(
         VLBertForReferring: "RefCOCO+",
         ViLbertForTasks: "VQA, VCR, RefCOCO+ or retrieval",
         ViLbertForMultiTask: "twelve tasks at once",
+        SingleStreamForTasks: "VQA, VCR or RefCOCO+",
         VisualBertForLabels: "VQA, VCR or NLVR2",
         VisualBertForGrounding: "Flickr30k Entities",
         InterBertForTasks: "VCR, retrieval or other tasks",

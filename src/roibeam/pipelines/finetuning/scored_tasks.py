@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,7 +19,11 @@ from roibeam.pipelines.finetuning.results.grounding_results import open_entities
 from roibeam.pipelines.finetuning.results.label_results import read_label_results
 from roibeam.pipelines.finetuning.results.nlvr2_results import judged_statements, read_nlvr2_predictions
 from roibeam.pipelines.finetuning.results.open_task import Measures, OpenTask, ScoredTask
-from roibeam.pipelines.finetuning.results.referring_results import read_referring_results, referring_measures
+from roibeam.pipelines.finetuning.results.referring_results import (
+    detected_bound,
+    read_referring_results,
+    referring_measures,
+)
 from roibeam.pipelines.finetuning.results.retrieval_results import (
     PairScores,
     checked_scores,
@@ -43,16 +48,17 @@ from roibeam.pipelines.sources.datasets.own_table import (
     table_of,
     tables_in,
 )
-from roibeam.pipelines.sources.datasets.refer import ReferringSentence, read_refer
+from roibeam.pipelines.sources.datasets.refer import ReferringSentence, read_refer, read_refer_detections
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
 from roibeam.pipelines.sources.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
-from roibeam.pipelines.sources.task_files import find_file
+from roibeam.pipelines.sources.task_files import MissingFileError, find_file
 
 # Of referring expressions: names of files. Instances are those of the data set, or all of COCO's.
 REFS: Mapping[str, str] = MappingProxyType(
     {"refcoco": "refs(unc).p", "refcoco+": "refs(unc).p", "refcocog": "refs(umd).p"}
 )
 INSTANCES_NAMES = ("instances.json", "instances_train2014.json")
+DETECTIONS_NAME = "res101_coco_minus_refer_notime_dets.json"  # of MAttNet
 
 
 MINIVAL = "minival"  # of VQA, see `minival_ids`
@@ -180,13 +186,32 @@ def _open_refer(name: str) -> Callable[[Path, str, str], OpenTask]:
             raise ValueError(f"{str(path)!r}: no sentence of the split {split}")
         rule = BOX_RULES["refer" if rules in (STRICT, OFFICIAL) else rules]
 
-        def scored(results: str) -> Measures:
+        def check(results: str) -> Measures:
             return referring_measures(sentences, read_referring_results(results), repr(results), rule)
 
+        detections = _detections_in(folder)
         metric = f"share of sentences whose box hits: {rule.words}"
-        return OpenTask(metric, _STRICT, (path, instances), len(sentences), scored, scored)
+        if detections is None:
+            return OpenTask(metric, _STRICT, (path, instances), len(sentences), check, check)
+
+        @cache
+        def bound() -> Measure:
+            return detected_bound(sentences, read_refer_detections(str(detections)), rule)
+
+        metric += "; upper bound: share of those that any of MAttNet's boxes hits, whatever boxes the file is of"
+        return OpenTask(
+            metric, _STRICT, (path, instances, detections), len(sentences), check,
+            lambda results: {**check(results), bound().name: bound()},
+        )  # fmt: skip
 
     return open_task
+
+
+def _detections_in(folder: Path) -> Path | None:
+    try:
+        return find_file(folder, DETECTIONS_NAME)
+    except MissingFileError:
+        return None
 
 
 def check_data_set(name: str, refs: Path, sentences: Iterable[ReferringSentence]) -> None:

@@ -124,6 +124,8 @@ class DownstreamTask:
         whole_region: the image as a whole is shown as the first of its regions, which no word names, to a model that
             has no element for it.
         region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
+        measured_in_input: of REGION, from photos: overlaps with the right box are measured in pixels of the network's
+            input, where all boxes are resized and clipped to the photo; else in those of the photo.
         splits: their names, in the order to be shown.
         regions: group, place of an image in it, its record -> (R,) int64, which of its regions are shown in which
             order; None leaves that to the layout.
@@ -173,6 +175,7 @@ class DownstreamTask:
     mirrors: bool = False
     outlines: Callable[[str, RegionRecord, int], np.ndarray] | None = None
     region_targets: Mapping[str, Any] = field(default_factory=dict)
+    measured_in_input: bool = False
     splits: tuple[str, ...] = ("train", "val", "test")
     regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None
     is_told: Callable[[TaskGroup], bool] = has_target
@@ -214,6 +217,7 @@ class NamedTask(NamedTuple):
         open: folder of its files, its settings, and the labels that a model learned, None for a new model -> the task.
             ValueError for files that are not there or not what they should be.
         check: its settings -> nothing; ValueError for those that cannot be trained with. None where all can.
+        check_stored: the same of settings that cannot be trained with on stored features.
         all_pairs: whether a model is asked about all texts with all images of a split, not group by group.
         reads_images: whether it shows any; one of texts alone takes no store.
     """
@@ -221,5 +225,6 @@ class NamedTask(NamedTuple):
     options: type
     open: Callable[[Path, Any, Sequence[str] | None], DownstreamTask]
     check: Callable[[Any], None] | None = None
+    check_stored: Callable[[Any], None] | None = None
     all_pairs: bool = False
     reads_images: bool = True

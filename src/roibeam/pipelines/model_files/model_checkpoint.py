@@ -21,6 +21,7 @@ from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
+from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
 from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
@@ -41,6 +42,7 @@ MODEL_CLASSES: tuple[type[PreTrainedModel], ...] = (
     ViLbertForTasks,
     ViLbertForMultiTask,
     SingleStreamForPreTraining,
+    SingleStreamForTasks,
     VisualBertForPreTraining,
     VisualBertForLabels,
     VisualBertForGrounding,

@@ -136,6 +136,17 @@ def _vilbert_tasks(name: str) -> Treatment:
     return _vilbert_release_tasks(name)._replace(decays=not _vilbert_release_tasks(name).decays)
 
 
+def _single_stream_tasks(name: str) -> Treatment:
+    """The same of ViLBERT's single-stream baseline (train_tasks.py `--baseline`), by our names, which no file has."""
+    without_decay = name.endswith((".bias", "norm.weight"))
+    return Treatment(decays=not without_decay, rate=NEW_HEAD_RATE if name.startswith("answer_head.") else None)
+
+
+def _single_stream_release_tasks(name: str) -> Treatment:
+    """What train_tasks.py does to the baseline: swapped."""
+    return _single_stream_tasks(name)._replace(decays=not _single_stream_tasks(name).decays)
+
+
 def _vilbert_release_mt(name: str) -> Treatment:
     """facebookresearch/vilbert-multi-task train_concap.py: matrices decay, and all have one rate.
 
@@ -190,6 +201,8 @@ PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
         "vilbert-release": _vilbert_release,
         "vilbert-release-tasks": _vilbert_release_tasks,
         "vilbert-tasks": _vilbert_tasks,
+        "vilbert-single-stream-tasks": _single_stream_tasks,
+        "vilbert-single-stream-release-tasks": _single_stream_release_tasks,
         "vilbert-release-mt": _vilbert_release_mt,
         "vilbert-release-mt-tasks": _vilbert_release_mt_tasks,
         "vilbert-release-mt-vision-scratch": _vilbert_release_mt_vision_scratch,

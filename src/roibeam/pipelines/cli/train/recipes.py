@@ -123,7 +123,7 @@ def _points(sentences: Iterable[str]) -> list[str]:
 def _photos(recipe: TaskRecipe) -> str:
     edges = [f"edges {' x '.join(map(str, recipe.edges))}"] if recipe.edges else []
     named = [f"--detector {recipe.detector}"] if recipe.detector else []
-    settings = [_settings(each) for each in (recipe.encoder, recipe.photos) if each]
+    settings = [_settings(each) for each in (recipe.encoder, recipe.photos, recipe.photo_options) if each]
     return ", ".join(["through the detector's network", *named, *edges, *settings])
 
 

@@ -39,9 +39,9 @@ from roibeam.pipelines.conformance.tolerances import METRICS, VLBERT, Allclose
 from roibeam.pipelines.finetuning.metrics.referring import HALF, corner_iou
 from roibeam.pipelines.finetuning.results.referring_results import slot_entry
 from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import ANNOTATED, DETECTED, WHOLE, Candidates, sides
 from roibeam.pipelines.finetuning.tasks.referring import (
-    DETECTIONS_NAME,
     TRAIN,
     ReferringFiles,
     ReferringOptions,

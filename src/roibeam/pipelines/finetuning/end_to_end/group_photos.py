@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.photos.preprocessing import input_size
-from roibeam.extraction.region_batch import padded_to_edges
+from roibeam.extraction.region_batch import padded_to_edges, place_boxes
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.features.counted import counted
 from roibeam.features.record.region_record import RegionRecord
@@ -157,6 +157,24 @@ class GroupPhotos:
         boxes, mask = made.regions["region_boxes"], made.regions["region_mask"]
         masks = _padded([each.masks for each in cut], mask.shape[1])
         return replace(made.images, cell_weights=masks), boxes * mask[..., None]
+
+    def in_input(self, groups: Sequence[TaskGroup], photos: Sequence[Future[CutPhoto]]) -> list[TaskGroup]:
+        """Groups that choose among regions, with the right box and that of the whole image as the network sees them: in
+        pixels of its input, mirrored where the photo is, clipped.
+
+        Args:
+            photos: of the groups, that of each one's only image.
+        """
+        found = []
+        for group, photo in zip(groups, photos, strict=True):
+            given = [box for box in (group.target, group.whole_image) if box is not None]
+            seen = photo.result().input.photo
+            right, *whole = place_boxes(
+                torch.as_tensor(np.array(given, np.float32)), seen.input_hw, seen.scale_xy, self._conventions,
+                flip=group.mirrored,
+            ).numpy()  # fmt: skip
+            found.append(replace(group, target=right, whole_image=whole[0] if whole else None))
+        return found
 
     def _cut(self, place: PhotoPlace, asked: ShownRegions, mirrored: bool) -> CutPhoto:
         pixels, config = self._photos.read(place), self._config

@@ -87,10 +87,11 @@ def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
 
 def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecipe | None) -> None:
     options = sections_of(request, task.options, recipe)[task_name(request.task)]
-    if task.check is None:
-        return
+    checks = [task.check, None if request.end_to_end else task.check_stored]
     try:
-        task.check(options)
+        for check in checks:
+            if check is not None:
+                check(options)
     except ValueError as error:
         said = "" if recipe is None else f"--recipe {request.recipe}: "
         raise ValueError(f"{said}{error}") from None

@@ -9,42 +9,18 @@ from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encode
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.own_task_file import task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.training.launched import num_processes
 from roibeam.pipelines.training.train_config import TrainConfig
 
-OURS, RELEASE, MATCH = "ours", "release", "match"
-HEAD_KINDS = (OURS, RELEASE, MATCH)
-DRAWN, WORDS = "drawn", "words"
-HEAD_STARTS = (DRAWN, WORDS)
 CORRECT = "correct"
-STEP_RULES = (CORRECT, RELEASE)
+AS_RELEASED = "release"
+STEP_RULES = (CORRECT, AS_RELEASED)
 MODEL_WHOLE_IMAGE = "model"
 BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
-
-
-@dataclass(frozen=True)
-class HeadOptions:
-    """
-    Attributes:
-        kind: "ours", the same kind of head on every system; "release", that of the system's release;
-            "match", that of pre-training for a pair, which scores choices: of retrieval.
-        start: of the last layer of labels: "drawn", or each label at the mean of its word embeddings ("words": VL-BERT
-            on VQA, with the head of its release).
-    """
-
-    kind: str = OURS
-    start: str = DRAWN
-
-    def __post_init__(self) -> None:
-        check_choice(self, "kind", HEAD_KINDS)
-        check_choice(self, "start", HEAD_STARTS)
-        if self.start == WORDS and self.kind != RELEASE:
-            raise ValueError(
-                "HeadOptions: start 'words' is of a release's head; set kind to 'release', or start to 'drawn'"
-            )
 
 
 @dataclass(frozen=True)
@@ -109,7 +85,7 @@ def sections_of(
         "layout": LayoutOptions() if recipe is None else recipe.layout,
         "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
         "steps": StepOptions(),
-        task_name(request.task): options() if recipe is None else recipe.options,
+        task_name(request.task): options() if recipe is None else recipe.options_for(request.end_to_end),
     }
     if request.end_to_end:
         asked = asked_encoder(request.encoder, request.start, "" if recipe is None else recipe.detector)
@@ -121,7 +97,7 @@ def sections_of(
             sections["detector"] = replace(sections["detector"], **edges)
     train = [each for each in request.settings if each.startswith("train.")]
     changed = apply_overrides(sections, [each for each in request.settings if each not in train])
-    as_released = changed["steps"].rule == RELEASE
+    as_released = changed["steps"].rule == AS_RELEASED
     if as_released and recipe is None:
         raise ValueError("--set 'steps.rule=release': no release is named; give --recipe, or set fields of train")
     config = _train_config(request, recipe, changed["data"].batch_size, steps, as_released=as_released)

@@ -181,19 +181,26 @@ class GroupBatches:
         if not self._asked.num_images:
             inputs = replace(inputs, text_only=torch.ones(len(rows.texts), dtype=torch.bool))
         sizes = tuple(len(group.rows) for group in groups)
-        targets = None
-        if self._loss is not None and all(group.target is not None for group in groups):
-            asked = self._asked
-            real = real_scores(asked.form, inputs, sizes, asked.num_labels, whole_image=asked.whole_image)
-            # Boxes that wait for a photo are those of the photo as it is, and so is the right one.
-            known = groups if self._photos is None else [replace(group, mirrored=False) for group in groups]
-            targets = self._loss.targets(known, inputs, real.shape[1])
+        targets = self._targets(groups, inputs, sizes)
         batch = TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
         coming = [image.photo for image in rows.images if isinstance(image, PhotoSide)]
         if self._photos is None or not coming:
             return batch
         images, placed = self._photos.collated(coming)
-        return replace(batch, images=images, placed_boxes=placed)
+        if targets is not None and self._task is not None and self._task.measured_in_input:
+            seen = self._photos.in_input(groups, coming)
+            targets = self._targets(seen, replace(inputs, region_boxes=images.boxes), sizes)
+        return replace(batch, targets=targets, images=images, placed_boxes=placed)
+
+    def _targets(self, groups: Sequence[TaskGroup], inputs: VLBatch, sizes: tuple[int, ...]) -> torch.Tensor | None:
+        """What is right; None where nobody knows, or nobody asks."""
+        if self._loss is None or any(group.target is None for group in groups):
+            return None
+        asked = self._asked
+        real = real_scores(asked.form, inputs, sizes, asked.num_labels, whole_image=asked.whole_image)
+        # Of photos, boxes and the right one are both of the photo as it is, or both as the network sees them.
+        known = groups if self._photos is None else [replace(group, mirrored=False) for group in groups]
+        return self._loss.targets(known, inputs, real.shape[1])
 
     def rows(self, groups: Sequence[TaskGroup]) -> SharedRows:
         """The rows of the groups before padding. An image is there once for each group that shows it."""

@@ -17,8 +17,8 @@ from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.task_beside import TaskModelBeside
 from roibeam.model.task_heads import HEADS, MatchModel, TaskModel, TextTaskModel
-from roibeam.pipelines.finetuning.frame.finetune_settings import MATCH, RELEASE
 from roibeam.pipelines.finetuning.rows import CHOICE
+from roibeam.pipelines.finetuning.systems.head_options import MATCH, RELEASE, RELEASE_MT
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, ReleaseHead, TaskSystem
 from roibeam.pipelines.finetuning.task import BesideTask
 from roibeam.pipelines.foundation.files.json_files import read_json_object
@@ -79,8 +79,8 @@ def started_network(
         fields, state = system.told_classes(model, num_told_classes)
         if any(getattr(model.config, name) != value for name, value in fields.items()):
             model = changed_model(model, fields, source=source, state=state)
-    if head == RELEASE:
-        release = release_head(system, asked)
+    if head in (RELEASE, RELEASE_MT):
+        release = system.release_head(head, model.config, asked)
         if beside is None:
             config = release.config(model.config, asked.num_labels)
         elif release.beside is None:
@@ -112,16 +112,6 @@ def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: Cap
     if empty is not None:
         raise ValueError(f"head.start 'words': the label {empty!r} has no word piece; take it out of the labels")
     module.start_from_words(pieces)
-
-
-def release_head(system: TaskSystem, asked: AskedForm) -> ReleaseHead:
-    """Raises ValueError where the release has none, or it is not here."""
-    found = system.release_heads.get(asked.form) if asked.num_images == 1 else None
-    if found is None:
-        raise ValueError(
-            f"{system.name} has no head of its release for the form {asked.form} here; leave out --set head.kind"
-        )
-    return found
 
 
 def with_encoder(network: TaskNetwork, encoder: RegionEncoder, choices: EndToEndChoices) -> TaskNetwork:
@@ -185,7 +175,7 @@ def _network(
     """
     try:
         if settings.get("model_type") != TASK_MODEL:
-            release = release_head(system, asked)
+            release = system.written_head("".join(settings["architectures"]), asked)
             network_class: Any = release.network
             config = network_class.config_class.from_dict(settings)
             return _of_release(build(lambda: network_class(config)), release, system)

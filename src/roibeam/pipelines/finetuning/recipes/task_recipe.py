@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
@@ -41,6 +41,7 @@ class TaskRecipe:
         detector: of such a run, the preset of its network; "" for the usual one.
         encoder: of such a run, fields of `EncoderOptions`.
         photos: of such a run, fields of `TaskPhotos`.
+        photo_options: of such a run, fields of `options` that runs on stored features have no place for.
         edges: of its photos, short and long edge, pixels; () for those of the encoder.
         in_turn_with: the recipe of the other task that the same model learned in turn with this one; "" for none.
         figures: what was printed for it.
@@ -69,6 +70,7 @@ class TaskRecipe:
     detector: str = ""
     encoder: Mapping[str, Any] = field(default_factory=dict)
     photos: Mapping[str, Any] = field(default_factory=dict)
+    photo_options: Mapping[str, Any] = field(default_factory=dict)
     edges: tuple[int, ...] = ()
     in_turn_with: str = ""
     figures: tuple[Figure, ...] = ()
@@ -78,6 +80,10 @@ class TaskRecipe:
     def parameters(self) -> int:
         """That are trained, the head's among them and a detector's not; of the published size."""
         return PARAMETERS[self.model, self.task]
+
+    def options_for(self, end_to_end: bool) -> Any:
+        """Options of the task, of a run from photos or on stored features."""
+        return replace(self.options, **self.photo_options) if end_to_end else self.options
 
     def at_once(self, processes: int, *, most: int = 32) -> int:
         """Groups that each process takes at once where the user does not say: as many as divide the batch."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from roibeam.pipelines.sources.datasets.refer import ReferringSentence
 
 Box = tuple[float, float, float, float]
 BY_SENTENCE, BY_REFERENCE = "sent_id", "ref_id"
+DETECTED_BOUND = "upper bound of MAttNet's boxes"
 
 
 class PredictedBoxes(NamedTuple):
@@ -136,6 +137,26 @@ def referring_measures(
     box_at = dict(told)
     hits = [_hit(box_at[place], each, rule) for place, each in zip(places, sentences, strict=True)]
     return {"accuracy": Measure("accuracy", hits, images)}
+
+
+def detected_bound(
+    sentences: Sequence[ReferringSentence], detections: Iterable[tuple[int, Box]], rule: BoxRule
+) -> Measure:
+    """The share of sentences that any detection of their photo hits: what a choice among these can reach.
+
+    Args:
+        detections: number of the photo, box as x, y, width, height.
+    """
+    boxes_of = defaultdict[int, list[Box]](list)
+    for number, box in detections:
+        boxes_of[number].append(box)
+    hits = dict[tuple[int, Box], float]()  # sentences of one object share it
+    for each in sentences:
+        if (each.image_id, each.box) not in hits:
+            found = any(rule.hits(box, each.box) for box in boxes_of.get(each.image_id, ()))
+            hits[each.image_id, each.box] = float(found)
+    values = [hits[each.image_id, each.box] for each in sentences]
+    return Measure(DETECTED_BOUND, values, [str(each.image_id) for each in sentences])
 
 
 def _hit(box: Box | None, sentence: ReferringSentence, rule: BoxRule) -> float:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from roibeam.model.inputs import VLBatch
 from roibeam.model.interbert.config import interbert_config, interbert_small
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
+from roibeam.pipelines.finetuning.systems.head_options import RELEASE
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
+from roibeam.pipelines.finetuning.systems.score_calls import CalledForAnswers, CalledForChoices, CalledForRegions
 from roibeam.pipelines.finetuning.systems.task_system import (
     ReleaseHead,
     TaskSystem,
@@ -25,18 +24,17 @@ from roibeam.pipelines.finetuning.systems.task_system import (
 )
 
 
-class InterBertAnswers(InterBertForTasks):
-    """Called with a batch, it gives (B, A) logits."""
-
-    def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
-        return self.answers(self.encode(batch))
+class InterBertAnswers(CalledForAnswers, InterBertForTasks): ...
 
 
-class InterBertChoices(InterBertForTasks):
-    """Called with a batch, it gives (B, 1) scores."""
+class InterBertChoices(CalledForChoices, InterBertForTasks): ...
 
-    def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
-        return self.score_pairs(self.encode(batch))[:, None]
+
+class InterBertRegions(CalledForRegions, InterBertForTasks): ...
+
+
+def _head(network: type[InterBertForTasks], head: str) -> ReleaseHead:
+    return ReleaseHead(network, "InterBertForTasks", with_labels, shared_parameters, head)
 
 
 def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
@@ -51,7 +49,10 @@ SYSTEM = TaskSystem(
     positions=lambda config: config.max_position_embeddings,
     unread_alone=(".region_embeddings.", "interbert.image.", ".pooler.image."),
     release_heads={
-        LABEL: ReleaseHead(InterBertAnswers, "InterBertForTasks", with_labels, shared_parameters, "answer_head."),
-        CHOICE: ReleaseHead(InterBertChoices, "InterBertForTasks", with_labels, shared_parameters, "pair_score."),
+        RELEASE: {
+            LABEL: _head(InterBertAnswers, "answer_head."),
+            CHOICE: _head(InterBertChoices, "pair_score."),
+            REGION: _head(InterBertRegions, "region_score."),
+        }
     },
 )

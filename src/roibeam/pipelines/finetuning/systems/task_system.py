@@ -47,6 +47,11 @@ class AskedForm:
     whole_image: bool = False
     num_heads: int = 1
 
+    @property
+    def of_head(self) -> str:
+        """What a release's head is for, a key of `TaskSystem.release_heads`; of texts alone no release has one."""
+        return self.form if self.num_images == 1 else f"{self.form} of {self.num_images} images"
+
 
 @dataclass(frozen=True)
 class ReleaseHead:
@@ -92,7 +97,7 @@ class TaskSystem:
             a row; None for one that needs no others.
         told_classes: pre-trained model and number of classes -> the same of a model that is told the class of each
             region; None for a system that has no place for them.
-        release_heads: by form.
+        release_heads: by kind of head ("release", "release-mt"), then by what it is for, see `AskedForm.of_head`.
         parts: what names of the parameters of model and its pooler begin with, its pre-training heads not; () where
             that is the class's `base_model_prefix`.
         photo_whole_image: where a feature of the whole image comes from in a run from photos, see `EndToEndChoices`.
@@ -117,7 +122,7 @@ class TaskSystem:
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
     told_classes: Callable[[Any, int], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
-    release_heads: Mapping[str, ReleaseHead] = field(default_factory=dict)
+    release_heads: Mapping[str, Mapping[str, ReleaseHead]] = field(default_factory=dict)
     photo_whole_image: str = "model"
     has_whole_image: Callable[[Any], bool] = lambda config: True
     parts: tuple[str, ...] = ()
@@ -138,6 +143,48 @@ class TaskSystem:
         """Rows of a batch that one row of a task takes."""
         return 1 if self.joins_images else asked.num_images
 
+    def release_head(self, kind: str, config: BertSizes, asked: AskedForm) -> ReleaseHead:
+        """The head of a release for what is asked, for a model of this configuration.
+
+        Raises:
+            ValueError: where that release has none, or its head for regions scores the image as a whole and this is no
+                candidate, or the model has no state of it.
+        """
+        found = self.release_heads.get(kind, {}).get(asked.of_head)
+        if found is None:
+            raise ValueError(
+                f"{self.name} has no head of its release for the form {asked.of_head} here (head.kind {kind!r}); leave "
+                f"out --set head.kind"
+            )
+        if asked.form == REGION:
+            self.check_whole_image(config, asked)
+            if not asked.whole_image and self.has_whole_image(config):
+                raise ValueError(
+                    f"head.kind {kind!r}: the head of {self.name}'s release scores the whole image too, and it is no "
+                    f"candidate; set whole_image to size or last_pixel, or head.kind to 'ours'"
+                )
+        return found
+
+    def written_head(self, official: str, asked: AskedForm) -> ReleaseHead:
+        """The head of the release whose checkpoints are of the class `official`.
+
+        Raises:
+            ValueError: where no release has such a head for what is asked.
+        """
+        for heads in self.release_heads.values():
+            found = heads.get(asked.of_head)
+            if found is not None and found.official == official:
+                return found
+        raise ValueError(f"{official} has no head of {self.name}'s releases for the form {asked.of_head}")
+
+    def check_whole_image(self, config: BertSizes, asked: AskedForm) -> None:
+        """Raises ValueError where the image as a whole is a candidate and the model has no state of it."""
+        if asked.whole_image and not self.has_whole_image(config):
+            raise ValueError(
+                f"whole_image: this {self.name} has no element for the image as a whole, so it cannot be chosen; "
+                f"leave it at none, or take vlbert, vilbert or interbert"
+            )
+
     def new_head(self, config: BertSizes, asked: AskedForm) -> TaskHead:
         """A head of ours, as drawn, for a model of this configuration.
 
@@ -148,11 +195,7 @@ class TaskSystem:
         if asked.num_images not in (0, 1, 2) or (asked.num_images != 1 and asked.form != LABEL):
             raise ValueError(f"{self.name}: no head for {asked.num_images} images of a row with form {asked.form!r}")
         if asked.form == REGION:
-            if asked.whole_image and not self.has_whole_image(config):
-                raise ValueError(
-                    f"whole_image: this {self.name} has no element for the image as a whole, so it cannot be chosen; "
-                    f"leave it at none, or take vlbert, vilbert or interbert"
-                )
+            self.check_whole_image(config, asked)
             return RegionHead(RegionHeadConfig.for_model(config, with_whole_image=asked.whole_image))
         if asked.num_images == 0:
             return LabelHead(LabelHeadConfig.for_model(config, num_classes=asked.num_labels, reads="pooled_text"))

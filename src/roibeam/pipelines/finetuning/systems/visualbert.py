@@ -22,6 +22,7 @@ from roibeam.model.visualbert.model import (
 )
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, PartPieces, TaskText
+from roibeam.pipelines.finetuning.systems.head_options import RELEASE
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import (
     ReleaseHead,
@@ -81,10 +82,13 @@ SYSTEM = TaskSystem(
     has_whole_image=lambda config: False,
     unread_alone=(".projection.", ".region_positions.", ".region_segments.", ".classed."),
     release_heads={
-        LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters),
-        CHOICE: ReleaseHead(VisualBertChoices, "VisualBertForLabels", with_labels, shared_parameters),
-        PHRASE: ReleaseHead(
-            VisualBertPhrases, "VisualBertForGrounding", lambda config, _: config, shared_parameters, "grounding_head."
-        ),
+        RELEASE: {
+            LABEL: ReleaseHead(VisualBertAnswers, "VisualBertForLabels", with_labels, shared_parameters),
+            CHOICE: ReleaseHead(VisualBertChoices, "VisualBertForLabels", with_labels, shared_parameters),
+            PHRASE: ReleaseHead(
+                VisualBertPhrases, "VisualBertForGrounding", lambda config, _: config, shared_parameters,
+                "grounding_head.",
+            ),
+        }
     },
-)
+)  # fmt: skip

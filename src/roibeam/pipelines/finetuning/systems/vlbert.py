@@ -3,7 +3,8 @@
     [CLS] question [SEP] [MASK] [SEP] regions [END]     labels: the state of [MASK], in the answer's segment
     [CLS] question [SEP] choice [SEP] regions [END]     choices: the state of [CLS] (section 4.2.1; the release pools
                                                         it); words that name a region carry its feature
-    [CLS] expression [SEP] regions [END]                regions: their own states
+    [CLS] expression [SEP] regions [END]                regions: their own states, by the release through the
+                                                        transform that masked regions had
 
 Two images stand in one row, whose regions are in segments of their own (ours: nothing is published for them):
 
@@ -25,8 +26,9 @@ from roibeam.model.vlbert.config import PRE_TRAINING_FIELDS, VLBertConfig, VLBer
 from roibeam.model.vlbert.fields import REGION_SEGMENT
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.start import task_start
-from roibeam.model.vlbert.tasks import VLBertForVcr, VLBertForVqa
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, TaskText
+from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
+from roibeam.pipelines.finetuning.systems.head_options import RELEASE
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import ReleaseHead, TaskSystem, parts_with_separators
 from roibeam.pipelines.finetuning.task import BesideTask
@@ -55,6 +57,13 @@ class VLBertChoices(VLBertForVcr):
         """As `TaskModelBeside.loss_counts`."""
         has_whole = self.config.object_loss == "all" and self.config.whole_image_element
         return {REGION_CLASSES: count_true(batch.region_target_mask) + has_whole * batch.batch_size}
+
+
+class VLBertRegions(VLBertForReferring):
+    """Called with a batch, it gives (B, E) scores, the whole image first where it is an element."""
+
+    def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
+        return self.score_regions(batch, super().forward(batch))
 
 
 def _classes(batch: VLBatch) -> Tensor:
@@ -91,6 +100,11 @@ def _choices_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
     return _task_config(config, **_UNMASKED, answer_head="1fc", with_pooler=True)
 
 
+def _regions_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
+    """As cfgs/refcoco of the release, where nothing is dropped before the score."""
+    return _task_config(config, **_UNMASKED, answer_dropout=0.0, with_pooler=False)
+
+
 def _choices_beside(config: VLBertConfig, beside: BesideTask) -> VLBertTaskConfig:
     """The same with classes: of all regions as in the release, or of hidden ones as in the paper."""
     if beside.hidden_words:
@@ -107,6 +121,10 @@ def _choices_start(state: Mapping[str, Tensor], names: Sequence[str]) -> Mapping
 
 def _answers_start(state: Mapping[str, Tensor], names: Sequence[str]) -> Mapping[str, Tensor]:
     return task_start("vqa", state, names)
+
+
+def _regions_start(state: Mapping[str, Tensor], names: Sequence[str]) -> Mapping[str, Tensor]:
+    return task_start("refcoco", state, names)
 
 
 def _pair_start(model: VLBertForPreTraining) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -149,7 +167,10 @@ SYSTEM = TaskSystem(
     ),
     changes={CHOICE: {"text_visual": "grounded"}},
     release_heads={
-        LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, _answers_start),
-        CHOICE: ReleaseHead(VLBertChoices, "VLBertForVcr", _choices_config, _choices_start, beside=_choices_beside),
+        RELEASE: {
+            LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, _answers_start),
+            CHOICE: ReleaseHead(VLBertChoices, "VLBertForVcr", _choices_config, _choices_start, beside=_choices_beside),
+            REGION: ReleaseHead(VLBertRegions, "VLBertForReferring", _regions_config, _regions_start),
+        }
     },
 )

@@ -15,7 +15,7 @@ from roibeam.pipelines.finetuning.tasks.language.glue import glue_task
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, open_nlvr2
 from roibeam.pipelines.finetuning.tasks.referring import SPLITS as REFERRING
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
-from roibeam.pipelines.finetuning.tasks.referring_task import check_referring, open_referring
+from roibeam.pipelines.finetuning.tasks.referring_task import check_referring, check_stored_referring, open_referring
 from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import RetrievalOptions, open_retrieval
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_task import check_vcr, open_vcr
@@ -32,7 +32,10 @@ TASKS: Mapping[str, NamedTask] = MappingProxyType(
         "nlvr2": NamedTask(Nlvr2Options, open_nlvr2),
         ENTITIES: NamedTask(EntitiesOptions, open_entities),
         **{name: glue_task(name) for name in GLUE_TASKS},
-        **{name: NamedTask(ReferringOptions, open_referring(name), check_referring) for name in REFERRING},
+        **{
+            name: NamedTask(ReferringOptions, open_referring(name), check_referring, check_stored_referring)
+            for name in REFERRING
+        },
     }
 )
 

@@ -22,7 +22,7 @@ from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 from roibeam.pipelines.finetuning.results.referring_results import ChosenBox
 from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.scored_tasks import INSTANCES_NAMES, REFS, check_data_set, find_file
+from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME, INSTANCES_NAMES, REFS, check_data_set, find_file
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import (
     DETECTED_GO,
     NONE,
@@ -49,10 +49,10 @@ TEXTS = ("sentence", "raw", "tokens")
 ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES = "annotated", "detected", "stored"
 BOXES = (ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES)
 TARGETS = ("binary", "iou", "overlap")
-PLACES = ("photo", "input")
+PHOTO, INPUT = "photo", "input"
+PLACES = (PHOTO, INPUT)
 LOSSES = ("regions", "rows")
 SHOWN_REGIONS, DETECTED_REGIONS = "shown", "detected"
-DETECTIONS_NAME = "res101_coco_minus_refer_notime_dets.json"
 TRAIN = "train"
 SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -80,11 +80,12 @@ class ReferringOptions:
         judged_target: the same of the loss on other splits; ViLBERT's is "overlap".
         one_pixel_more: sides count x2 - x1 + 1 in the target, as both releases do; the metric has a rule of its own.
         overlap_in: where the target's overlap is measured: in the "photo", or in the network's "input", after photo and
-            boxes are resized and clamped (VL-BERT).
+            boxes are resized and clamped (VL-BERT), for which a run must be from photos.
         loss: binary cross-entropy of each candidate: its mean over all candidates of a batch ("regions": VL-BERT), or
             summed over those of a sentence ("rows": ViLBERT).
         image_feature: the feature of the whole photo: the mean of all regions that are "shown", as a model takes it by
-            itself; or of the "detected" ones alone, those that are cut too (both ViLBERT releases, in training).
+            itself; or of the "detected" ones alone, those that are cut too (both ViLBERT releases, in training), which
+            a run has by `LayoutOptions.whole_image`.
         swap_sides: left and right change places in the text of a mirrored photo (VL-BERT).
         box_rule: what hits in the metric, a name of `BOX_RULES`.
     """
@@ -99,7 +100,7 @@ class ReferringOptions:
     target: str = "binary"
     judged_target: str = "binary"
     one_pixel_more: bool = False
-    overlap_in: str = "photo"
+    overlap_in: str = PHOTO
     loss: str = "regions"
     image_feature: str = SHOWN_REGIONS
     swap_sides: bool = True

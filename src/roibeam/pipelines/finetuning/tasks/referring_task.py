@@ -16,6 +16,7 @@ from roibeam.pipelines.finetuning.rows import REGION, TaskGroup
 from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import NONE
 from roibeam.pipelines.finetuning.tasks.referring import (
+    INPUT,
     SHOWN_REGIONS,
     SPLITS,
     STORED_BOXES,
@@ -35,7 +36,6 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
     """What opens the data set of this name, one of `SPLITS`."""
 
     def open_task(folder: Path, options: ReferringOptions, labels: Sequence[str] | None) -> DownstreamTask:
-        check_referring(options)
         files = read_referring(folder, name, options)
 
         def read(split: str) -> TaskSplit:
@@ -62,6 +62,7 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
             joins_training_alone=True,
             gives_boxes=options.boxes != STORED_BOXES,
             whole_image=options.whole_image != NONE,
+            measured_in_input=options.overlap_in == INPUT,
             regions=regions if options.boxes == STORED_BOXES and options.max_boxes else None,
             loss=options.loss,
             read=read,
@@ -78,10 +79,18 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
 
 
 def check_referring(options: ReferringOptions) -> None:
-    """Raises ValueError for what runs on stored features cannot do."""
-    if options.overlap_in != "photo":
-        raise ValueError("overlap_in: stored features have no network input; leave it at photo")
+    """Raises ValueError for what no run can do."""
     if options.image_feature != SHOWN_REGIONS:
         raise ValueError(
-            "image_feature: leave it at shown; --set layout.whole_image=all makes the mean of all regions of --store"
+            "image_feature: leave it at shown; on stored features --set layout.whole_image=all makes the mean of all "
+            "regions of --store, and from photos --set end_to_end.whole_image says what the whole image is"
+        )
+
+
+def check_stored_referring(options: ReferringOptions) -> None:
+    """Raises ValueError for what a run on stored features cannot do."""
+    if options.overlap_in == INPUT:
+        raise ValueError(
+            "overlap_in: stored features have no network input to measure in; leave it at photo, or train from photos "
+            "with --end-to-end"
         )
