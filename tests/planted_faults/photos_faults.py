@@ -75,6 +75,6 @@ FAULTS = (
         f"{_FINETUNING}/recipes/gpu_hours.py",
         "- 1) < _SAME_SIZE",
         "- 1) < 9",
-        "tests/pipelines/test_task_recipes.py::test_hours_are_told_where_a_rate_fits",
+        "tests/pipelines/test_gpu_hours.py::test_hours_are_told_where_a_rate_fits",
     ),
 )
