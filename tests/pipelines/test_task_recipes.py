@@ -76,6 +76,7 @@ def test_steps_are_right_and_the_releases_accidents_are_asked_for(name: str) -> 
     options = TASKS[recipe.task].options
     right = sections_of(request(recipe.task), options, recipe)["train"]
     assert (right.loss_mean, right.step_gradients, right.starts_at_zero) == ("step", "all", False)
+    assert right.average_start == "first_update"
     assert right.parameter_groups in ("task", "vl-bert", "vilbert-tasks")
     released = sections_of(request(recipe.task, settings=["steps.rule=release"]), options, recipe)["train"]
     assert recipe.accidents.keys() <= set(ACCIDENTS) and right == replace(
@@ -138,6 +139,9 @@ def test_what_the_releases_do_by_accident() -> None:
     assert accidents["vilbert-vqa"] == {
         "loss_mean": "micro_batch", "parameter_groups": "vilbert-release-tasks", "starts_at_zero": True,
     }  # fmt: skip
+    for name in ("interbert-vcr-release-answer", "interbert-retrieval-release"):
+        recipe = TASK_RECIPES[name]
+        assert recipe.settings["average_rate"] == 0.9999 and recipe.accidents["average_start"] == "initial"
     assert accidents["visualbert-vqa"]["step_gradients"] == "last"
     assert accidents["visualbert-vqa"]["parameter_groups"] == "visualbert-ucla"
 

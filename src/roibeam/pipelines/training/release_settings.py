@@ -79,14 +79,16 @@ RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             **_MICRO_BATCHES,
             "parameter_groups": "interbert-release-tasks",
             "schedule": "steps",
+            "average_start": "initial",
         },
     }
 )
 
 
 # Fields by which a release does what nobody meant: means of micro-batches, gradients lost but for the last one, decay
-# on the wrong parameters or some not trained, a schedule that lags one step. Everything else is a choice.
-ACCIDENTS = ("loss_mean", "step_gradients", "parameter_groups", "starts_at_zero")
+# on the wrong parameters or some not trained, a schedule that lags one step, an average that the initial weights have a
+# share in. Everything else is a choice.
+ACCIDENTS = ("loss_mean", "step_gradients", "parameter_groups", "starts_at_zero", "average_start")
 
 
 def parted_settings(
