@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from roibeam.model.common.losses import SumCount
+from roibeam.pipelines.training.alternating_task import AlternatingTask
 from roibeam.pipelines.training.optimizer.schedule import learning_rate_at, plateau_falls
-from roibeam.pipelines.training.step_policies import AlternatingTask, reported, share_of_step
 from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_step import reported, share_of_step
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "finetune_vilbert"
 

@@ -28,7 +28,7 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
-from roibeam.pipelines.training.release_settings import ACCIDENTS
+from roibeam.pipelines.training.step_policies import ACCIDENTS
 
 Cli = Callable[..., Any]
 QUESTIONS = {"vqa": 658_111, "vcr": 212_923, "refcoco+": 120_191, "nlvr2": 86_373}  # of training, by the data sets

@@ -15,19 +15,18 @@ def _processes(test: str) -> str:
 
 TRAINING = "src/roibeam/pipelines/training"
 LOOP, STEP, RULES = f"{TRAINING}/loop.py", f"{TRAINING}/train_step.py", f"{TRAINING}/parameter_groups.py"
-POLICIES = f"{TRAINING}/step_policies.py"
 SCHEDULE, STEPS = f"{TRAINING}/optimizer/schedule.py", f"{TRAINING}/optimizer/release_optimizers.py"
 FAULTS = (
     Fault(
         "each micro-batch has a denominator of its own",
-        POLICIES,
+        STEP,
         "return term.over(denominator)",
         "return term.total / term.count.clamp(min=1) / config.accumulation",
         _loop("test_accumulation_is_one_mean_over_all_labels[3]"),
     ),
     Fault(
         "micro-batches are added, not averaged",
-        POLICIES,
+        STEP,
         "return term.over(denominator)",
         "return term.total / term.count.clamp(min=1)",
         first_steps("vl-bert-accumulated"),

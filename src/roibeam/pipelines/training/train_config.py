@@ -52,7 +52,7 @@ class TrainConfig:
         loss_mean: over what a loss is averaged: all elements of a "step"; or each "micro_batch" by itself, whose means
             are then averaged, as all releases do.
         step_gradients: of "all" micro-batches of a step; or only of the "last" one, as VisualBERT's release does, which
-            still divides by their number (pipelines/training/step_policies.py).
+            still divides by their number.
         precision: "fp32"; or "bf16" or "fp16" (autocast; weights stay fp32). fp16 needs an accelerator and scales the
             loss: a step whose gradients overflow is left out and the scale halved.
         activation_checkpointing: the model's layers compute their activations again in the backward pass instead of

@@ -27,10 +27,10 @@ from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.training.alternating_task import AlternatingTask
 from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_slower_part
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
-from roibeam.pipelines.training.step_policies import AlternatingTask
 
 _ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
 _MIRRORED = 4  # the same of what is mirrored

@@ -13,7 +13,7 @@ from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, T
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
-from roibeam.pipelines.training.release_settings import parted_settings
+from roibeam.pipelines.training.step_policies import parted_settings
 
 ADAMW: Mapping[str, Any] = MappingProxyType(
     {"optimizer": "adamw", "betas": (0.9, 0.9999), "epsilon": 1e-6, "weight_decay": 0.01, "clip_norm": 0.0,

@@ -29,7 +29,7 @@ from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import (
     RetrievalOptions,
 )
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
-from roibeam.pipelines.training.release_settings import parted_settings
+from roibeam.pipelines.training.step_policies import parted_settings
 
 Recalls = tuple[float, float, float]
 _FLICKR, _COCO_1K, _COCO_5K = "Flickr30k", "COCO (1k)", "COCO (5k)"

@@ -17,7 +17,7 @@ from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
-from roibeam.pipelines.training.release_settings import parted_settings
+from roibeam.pipelines.training.step_policies import parted_settings
 
 _SOURCE = "arXiv:1908.02265, section 3.2; jiasenlu/vilbert_beta vlbert_tasks.yml and train_tasks.py"
 _RELEASE, _ACCIDENTS = parted_settings("vilbert-release-tasks")
