@@ -1,15 +1,20 @@
-"""How each release trains its model: the fields of `TrainConfig` that its code sets, by name.
+"""What releases do to their steps: the settings of each, which of them are accidents, and the rules of a run.
 
     TrainConfig(steps=..., learning_rate=1e-4, warmup_steps=..., **release_settings("vilbert-release"))
 
-Steps, peak rate and length of the rise belong to an experiment, so they are not here.
+    RELEASE_SETTINGS  fields of `TrainConfig` that the code of a release sets
+    ACCIDENTS         those that nobody meant
+    STEP_RULES        what a fine-tuning run chooses by `steps.rule`: the correct rule, or that of a release
+
+Steps, peak rate, epochs and length of the rise belong to an experiment, so they are arguments here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 _BERT_ADAM: Mapping[str, Any] = MappingProxyType(
     {
@@ -85,10 +90,137 @@ RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-# Fields by which a release does what nobody meant: means of micro-batches, gradients lost but for the last one, decay
-# on the wrong parameters or some not trained, a schedule that lags one step, an average that the initial weights have a
-# share in. Everything else is a choice.
-ACCIDENTS = ("loss_mean", "step_gradients", "parameter_groups", "starts_at_zero", "average_start")
+# Fields by which a release does what nobody meant. Everything else is a choice.
+ACCIDENTS = (
+    "loss_mean",  # the mean of micro-batches' means: every release (train_step.py)
+    "step_gradients",  # set to zero in each micro-step, so that the last one's are left: VisualBERT (train_step.py)
+    "parameter_groups",  # decay swapped: ViLBERT, InterBERT; a frozen pooler: VisualBERT (parameter_groups.py)
+    "starts_at_zero",  # the schedule lags one step: BertAdam, 12-in-1 (optimizer/schedule.py)
+    "average_start",  # the initial weights are averaged too: InterBERT (model/common/exponential_average.py)
+    "warmup_steps",  # a share of all steps that is not rounded, such as 3.6: BertAdam, 12-in-1 (`schedule_fields`)
+    "warmup_overwritten_every",  # by the schedule of epochs: 12-in-1 (optimizer/schedule.py)
+    "updates_per_schedule_step",  # above 1 where tasks have updates of their own: 12-in-1 (optimizer/schedule.py)
+)
+
+
+class UpdatesApart(NamedTuple):
+    """How a release that learns several problems in turn makes an update for each, with what gradients are left.
+
+    Attributes:
+        where: fields of the task's options by which one model learns several.
+        fields: those by which each has its own update (alternating_task.py).
+        problems: how many.
+    """
+
+    where: Mapping[str, Any]
+    fields: Mapping[str, Any]
+    problems: int
+
+
+VCR_UPDATES_APART = UpdatesApart({"problem": "both"}, {"updates": "task"}, 2)
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """How a run makes the steps of a recipe.
+
+    Attributes:
+        words: for people.
+        as_released: whether the recipe's accidents come about; of the correct rule alone they do not.
+        settings: fields of `TrainConfig` in place of the recipe's, where another code than the recipe's is followed.
+        systems: whose recipes it is for; () for all that have accidents.
+        falls_after: epochs behind which the rate falls; None takes the recipe's.
+        is_overwritten: whether the rate is the full one at the start of each epoch, although it still rises.
+        by_evaluations: whether the rate falls when an epoch's evaluation is no better than that before.
+        is_shared: whether problems with updates of their own take one step of the schedule together.
+    """
+
+    words: str
+    as_released: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    systems: tuple[str, ...] = ()
+    falls_after: tuple[int, ...] | None = None
+    is_overwritten: bool = False
+    by_evaluations: bool = False
+    is_shared: bool = False
+
+
+CORRECT, RELEASE = "correct", "release"
+_MULTI_TASK = RELEASE_SETTINGS["vilbert-release-mt-tasks"]
+STEP_RULES: Mapping[str, StepRule] = MappingProxyType(
+    {
+        CORRECT: StepRule("what the source means", as_released=False),
+        RELEASE: StepRule("what the release does, by accident too"),
+        # jiasenlu/vilbert_beta train_tasks.py, `--lr_scheduler automatic`.
+        "release-plateau": StepRule(
+            "as release, with falls where evaluations get no better",
+            settings={"schedule": "plateau", "decay_factor": 0.2},
+            systems=("vilbert",),
+            falls_after=(),
+            by_evaluations=True,
+        ),
+        # facebookresearch/vilbert-multi-task train_tasks.py: its default `mannul`, and its README's `warmup_linear`.
+        "release-mt": StepRule(
+            "as the multi-task release's default, whose epochs overwrite the warm-up",
+            settings={**_MULTI_TASK, "clip_scope": "all", "schedule": "steps", "decay_factor": 0.2},
+            systems=("vilbert",),
+            falls_after=(5, 7),
+            is_overwritten=True,
+            is_shared=True,
+        ),
+        "release-mt-linear": StepRule(
+            "as the multi-task release with its linear fall",
+            settings={**_MULTI_TASK, "clip_scope": "all", "schedule": "linear"},
+            systems=("vilbert",),
+            falls_after=(),
+            is_shared=True,
+        ),
+    }
+)
+
+
+class PublishedSchedule(NamedTuple):
+    """Attributes:
+    epochs: of the whole run.
+    warmup: steps, or below 1 the share of all steps.
+    decays_at: shares of all steps after which the rate falls.
+    judged_by: measure of the evaluations that a run is judged by; "" where nobody says.
+    """
+
+    epochs: float
+    warmup: float
+    decays_at: tuple[float, ...] = ()
+    judged_by: str = ""
+
+
+def schedule_fields(
+    rule: StepRule, published: PublishedSchedule, *, steps: int, lags: bool = False, problems: int = 1
+) -> dict[str, Any]:
+    """The fields of `TrainConfig` that count steps.
+
+    Args:
+        steps: updates of the run. A short one may end before the published rise does, which then ends with it.
+        lags: `TrainConfig.starts_at_zero`: falls come at the ends of epochs all the same.
+        problems: with updates of their own, whose number the length of a release's rise does not know.
+    """
+    rise = published.warmup * steps if published.warmup < 1 else published.warmup
+    if not rule.as_released:
+        falls = tuple(round(share * steps) for share in published.decays_at)
+        return {"warmup_steps": min(round(rise), steps, *falls), "decay_steps": falls}
+    shared = problems if rule.is_shared else 1
+    counted, per_epoch = steps / shared, steps / published.epochs
+    shares = published.decays_at
+    if rule.falls_after is not None:
+        shares = tuple(epoch / published.epochs for epoch in rule.falls_after if epoch < published.epochs)
+    falls = tuple(max(0, round(share * counted) - lags) for share in shares)
+    fields = {"warmup_steps": min(rise / problems, counted, *falls), "decay_steps": falls}
+    if shared > 1:
+        fields["updates_per_schedule_step"] = shared
+    if rule.is_overwritten:
+        fields["warmup_overwritten_every"] = max(1, round(per_epoch / shared))
+    if rule.by_evaluations:
+        fields |= {"evaluate_every": max(1, round(per_epoch)), "best_by": published.judged_by}
+    return fields
 
 
 def parted_settings(

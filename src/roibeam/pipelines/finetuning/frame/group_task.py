@@ -221,11 +221,11 @@ class TurnsTask(AlternatingTask):
 
     Args:
         tasks: by the name of the problem; the first one has the validation groups of all.
-        updates: as of `AlternatingTask`.
+        updates, loss_scales: as of `AlternatingTask`.
     """
 
-    def __init__(self, tasks: Mapping[str, GroupTask], updates: str) -> None:
-        super().__init__(tasks, updates=updates)
+    def __init__(self, tasks: Mapping[str, GroupTask], updates: str, loss_scales: Mapping[str, float]) -> None:
+        super().__init__(tasks, loss_scales=loss_scales, updates=updates)
         self._judged = next(iter(tasks.values()))
 
     def evaluate(self) -> dict[str, float | None]:

@@ -97,6 +97,7 @@ _VILBERT = TaskRecipe(
     epochs=20,
     warmup=0.1,
     decays_at=_FALLS,
+    judged_by="R@1_of_4",
     left_open=(
         "Warm-up, what comes behind it, decay, clipping, Adam's betas and epsilon are not in the paper: as released, "
         "where decay lies on biases and LayerNorms (--set steps.rule=release).",

@@ -100,9 +100,13 @@ def run_folder_lock(run_dir: Path) -> Iterator[None]:
 
 
 def defaults_of(config: object) -> dict[str, Any]:
-    """The fields of a dataclass, or of its instance, that have a default, with it."""
-    fields = dataclasses.fields(config)  # type: ignore[arg-type]
-    return {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
+    """The fields of a dataclass, or of its instance, that have a default, with it as a configuration file has it."""
+    found = {
+        each.name: each.default
+        for each in dataclasses.fields(config)  # type: ignore[arg-type]
+        if each.default is not dataclasses.MISSING
+    }
+    return {name: list(default) if isinstance(default, tuple) else default for name, default in found.items()}
 
 
 def _filled(saved: Mapping[str, Any], defaults: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
