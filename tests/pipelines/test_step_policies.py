@@ -42,6 +42,28 @@ def test_the_epochs_schedule_overwrites_the_rise() -> None:
     np.testing.assert_allclose([learning_rate_at(step, config) for step in range(1, len(want) + 1)], want, rtol=1e-12)
 
 
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_schedules_that_overwrite_each_other_when_tasks_take_turns(tasks: int) -> None:
+    """Against both schedules step by step: that of the rise is stepped by each round's first update, until it is over,
+    that of epochs by each epoch's end."""
+    length, epochs, warmup = 3, 6, 4.5
+    want, rate, rise = [], 1.0, 0
+    for epoch in range(1, epochs + 1):
+        for _ in range(length):
+            for task in range(tasks):
+                want.append(rate)
+                if task == 0 and rise < warmup:
+                    rise += 1
+                    rate = min(rise / warmup, 1.0)
+        rate = 0.2 ** ((epoch >= 3) + (epoch >= 5))
+    config = TrainConfig(
+        steps=len(want), learning_rate=1.0, warmup_steps=warmup, schedule="steps", decay_factor=0.2,
+        decay_steps=(3 * length - 1, 5 * length - 1), starts_at_zero=True, warmup_overwritten_every=length,
+        updates_per_schedule_step=tasks,
+    )  # fmt: skip
+    np.testing.assert_allclose([learning_rate_at(step, config) for step in range(1, len(want) + 1)], want, rtol=1e-12)
+
+
 def test_two_tasks_share_one_step_of_the_schedule() -> None:
     _, want = official_rates("multitask_vcr_joint")
     config = TrainConfig(

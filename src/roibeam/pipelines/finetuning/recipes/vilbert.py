@@ -26,8 +26,8 @@ _FALLS = (12 / 20, 16 / 20)
 _SCHEDULE_OPEN = (
     "Warm-up, what comes behind it, decay, clipping, Adam's betas and epsilon are not in the paper: a tenth of the "
     "steps, a tenth of the rate after epochs 12 and 16, 0.01 on matrices, 1 for each tensor, 0.9 and 0.999, 1e-6, as "
-    "released. There decay lies on biases and LayerNorms (--set steps.rule=release). The authors' later multi-task code "
-    "has a schedule of its own (release-mt)."
+    "released. There decay lies on biases and LayerNorms (--set steps.rule=release). Their later multi-task code has a "
+    "schedule of its own (release-mt)."
 )
 _TWENTY_OPEN = 'Epochs are "a maximum of 20", and how one is chosen is not said: 20.'
 _VQA = TaskRecipe(
