@@ -174,7 +174,7 @@ def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
     if config.average_rate and from_initial and config.average_start != "initial":
         logger.warning("%s: its average goes on from the initial weights, as it began (train.average_start)", folder)
         config = dataclasses.replace(config, average_start="initial")
-    if saved["warmup_steps"] == round(config.warmup_steps):
+    if saved.get("warmup_steps") == round(config.warmup_steps):
         config = dataclasses.replace(config, warmup_steps=saved["warmup_steps"])
     return config
 
