@@ -224,8 +224,8 @@ FAULTS = (
     Fault(
         "a release's warm-up is rounded",
         f"{TRAINING}/step_policies.py",
-        '"warmup_steps": min(rise / problems, counted, *falls)',
-        '"warmup_steps": min(round(rise / problems), counted, *falls)',
+        '"warmup_steps": min(rise, counted, *falls)',
+        '"warmup_steps": min(round(rise), counted, *falls)',
         "tests/pipelines/test_step_rules.py::test_a_release_does_not_round_its_warm_up",
     ),
     Fault(

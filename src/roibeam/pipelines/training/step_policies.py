@@ -131,7 +131,7 @@ class StepRule:
         systems: whose recipes it is for; () for all that have accidents.
         falls_after: epochs behind which the rate falls; None takes the recipe's.
         is_overwritten: whether the rate is the full one at the start of each epoch, although it still rises.
-        by_evaluations: whether the rate falls when an epoch's evaluation is no better than that before.
+        by_evaluations: whether the rate falls behind two epochs in a row whose evaluations are no better.
         is_shared: whether problems with updates of their own take one step of the schedule together.
     """
 
@@ -153,7 +153,7 @@ STEP_RULES: Mapping[str, StepRule] = MappingProxyType(
         RELEASE: StepRule("what the release does, by accident too"),
         # jiasenlu/vilbert_beta train_tasks.py, `--lr_scheduler automatic`.
         "release-plateau": StepRule(
-            "as release, with falls where evaluations get no better",
+            "as release, with falls behind two epochs whose evaluations are no better",
             settings={"schedule": "plateau", "decay_factor": 0.2},
             systems=("vilbert",),
             falls_after=(),
@@ -203,7 +203,8 @@ def schedule_fields(
         lags: `TrainConfig.starts_at_zero`: falls come at the ends of epochs all the same.
         problems: with updates of their own, whose number the length of a release's rise does not know.
     """
-    rise = published.warmup * steps if published.warmup < 1 else published.warmup
+    is_share = published.warmup < 1
+    rise = published.warmup * steps if is_share else published.warmup
     if not rule.as_released:
         falls = tuple(round(share * steps) for share in published.decays_at)
         return {"warmup_steps": min(round(rise), steps, *falls), "decay_steps": falls}
@@ -213,7 +214,8 @@ def schedule_fields(
     if rule.falls_after is not None:
         shares = tuple(epoch / published.epochs for epoch in rule.falls_after if epoch < published.epochs)
     falls = tuple(max(0, round(share * counted) - lags) for share in shares)
-    fields = {"warmup_steps": min(rise / problems, counted, *falls), "decay_steps": falls}
+    rise = rise / problems if is_share else rise
+    fields = {"warmup_steps": min(rise, counted, *falls), "decay_steps": falls}
     if shared > 1:
         fields["updates_per_schedule_step"] = shared
     if rule.is_overwritten:
