@@ -107,7 +107,9 @@ ACCIDENTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "warm-up-overwritten": ("The full rate again after every 100 steps", {"train.warmup_overwritten_every": 100}),
     "uncorrected": ("Adam without bias correction", {"train.optimizer": "adamw-transformers-uncorrected"}),
     "bert-adam": ("BertAdam, each tensor clipped", {"train.optimizer": "bert-adam", "train.clip_scope": "each"}),
-    "average": ("An average of the weights from the start", {"train.average_rate": 0.9997}),
+    "average": (
+        "An average of the weights from the start", {"train.average_rate": 0.9997, "train.average_start": "initial"},
+    ),
 }  # fmt: skip
 
 

@@ -95,6 +95,8 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         f"  GPU hours  {hours}",
         *_wrapped("  optimiser", _settings(recipe.settings)),
         *(_wrapped("  accidents", _settings(recipe.accidents)) if recipe.accidents else []),
+        "  steps.rule",
+        *(f"    {name}: {recipe.step_rule(name).words}" for name in recipe.step_rules),
         *_wrapped("  task", _settings(dataclasses.asdict(recipe.options))),
         *_wrapped("  layout", _settings(dataclasses.asdict(recipe.layout))),
         "  printed",
@@ -129,7 +131,9 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
     if isinstance(recipe, TaskRecipe):
         bare = dataclasses.replace(recipe, settings={}, accidents={}, model_fields={}, photos={})
         plain = {name: dict(getattr(recipe, name)) for name in ("settings", "accidents", "model_fields", "photos")}
-        return {**dataclasses.asdict(bare), **plain, "parameters": recipe.parameters}
+        apart = None if recipe.updates_apart is None else recipe.updates_apart._asdict()
+        more = {"updates_apart": apart, "step_rules": recipe.step_rules, "parameters": recipe.parameters}
+        return {**dataclasses.asdict(bare), **plain, **more}
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):
         del fields[name]
