@@ -17,7 +17,7 @@ from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTra
 from roibeam.model.vlbert import checkpoint as vlbert_checkpoint
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.options import config_from_official as vlbert_config_from_official
-from roibeam.pipelines.training.release_settings import release_settings
+from roibeam.pipelines.training.step_policies import release_settings
 from roibeam.pipelines.training.train_config import TrainConfig
 
 STEPS = 20

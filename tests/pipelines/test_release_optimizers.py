@@ -20,7 +20,7 @@ from roibeam.model.vlbert.model import VLBertConfig, VLBertForPreTraining
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, clip_each
 from roibeam.pipelines.training.optimizer.schedule import learning_rate_at
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
-from roibeam.pipelines.training.release_settings import RELEASE_SETTINGS, release_settings
+from roibeam.pipelines.training.step_policies import RELEASE_SETTINGS, release_settings
 from roibeam.pipelines.training.train_config import OPTIMIZERS, TrainConfig
 
 CPU = torch.device("cpu")

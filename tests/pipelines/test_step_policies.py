@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from roibeam.model.common.losses import SumCount
+from roibeam.pipelines.training.alternating_task import AlternatingTask
 from roibeam.pipelines.training.optimizer.schedule import learning_rate_at, plateau_falls
-from roibeam.pipelines.training.step_policies import AlternatingTask, reported, share_of_step
 from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_step import reported, share_of_step
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "finetune_vilbert"
 
@@ -38,6 +39,28 @@ def test_the_epochs_schedule_overwrites_the_rise() -> None:
         starts_at_zero=True,
         warmup_overwritten_every=2,
     )
+    np.testing.assert_allclose([learning_rate_at(step, config) for step in range(1, len(want) + 1)], want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_schedules_that_overwrite_each_other_when_tasks_take_turns(tasks: int) -> None:
+    """Against both schedules step by step: that of the rise is stepped by each round's first update, until it is over,
+    that of epochs by each epoch's end."""
+    length, epochs, warmup = 3, 6, 4.5
+    want, rate, rise = [], 1.0, 0
+    for epoch in range(1, epochs + 1):
+        for _ in range(length):
+            for task in range(tasks):
+                want.append(rate)
+                if task == 0 and rise < warmup:
+                    rise += 1
+                    rate = min(rise / warmup, 1.0)
+        rate = 0.2 ** ((epoch >= 3) + (epoch >= 5))
+    config = TrainConfig(
+        steps=len(want), learning_rate=1.0, warmup_steps=warmup, schedule="steps", decay_factor=0.2,
+        decay_steps=(3 * length - 1, 5 * length - 1), starts_at_zero=True, warmup_overwritten_every=length,
+        updates_per_schedule_step=tasks,
+    )  # fmt: skip
     np.testing.assert_allclose([learning_rate_at(step, config) for step in range(1, len(want) + 1)], want, rtol=1e-12)
 
 

@@ -376,6 +376,15 @@ def test_another_run_that_has_no_checkpoint_yet_is_not_taken_over(tmp_path):
     assert run(tmp_path / "run", resume="auto").step == 12
 
 
+def test_a_warm_up_that_was_whole_steps_goes_on_so(tmp_path):
+    """As runs by a release's rule began before its share of the steps was taken as it is."""
+    run(tmp_path / "run", settings=config(warmup_steps=4), stop_at_step=4)
+    run(tmp_path / "run", settings=config(warmup_steps=3.6), resume="auto")
+    run(tmp_path / "whole", settings=config(warmup_steps=4))
+    rates = [[line["learning_rate"] for line in log_of(tmp_path / name)] for name in ("run", "whole")]
+    assert rates[0] == rates[1]
+
+
 def test_a_run_from_before_a_setting_existed_goes_on(tmp_path):
     run(tmp_path / "run", stop_at_step=4)
     (path,) = (tmp_path / "run").glob("checkpoints/*/config.json")
@@ -423,6 +432,7 @@ def test_fp16_needs_an_accelerator(tmp_path, monkeypatch):
     ("change", "message"),
     [
         ({"average_rate": 1.0}, "average_rate must be from 0 to below 1, got 1.0"),
+        ({"average_start": "zero"}, "average_start must be first_update or initial, got 'zero'"),
         ({"best_by": "score"}, "best_by 'score' needs evaluations; set evaluate_every"),
         ({"best_is": "larger"}, "best_is must be highest or lowest, got 'larger'"),
         ({"evaluate_every": -1}, "evaluate_every must not be negative"),

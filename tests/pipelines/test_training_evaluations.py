@@ -18,13 +18,18 @@ def averaged(**changes):
     return config(**({"average_rate": 0.7, "optimizer": "sgd", "learning_rate": 0.3} | changes))
 
 
-def test_the_average_is_what_is_judged_kept_and_left_in_the_model(tmp_path):
+@pytest.mark.parametrize(
+    ("start", "words"), [("first_update", "the first update on"), ("initial", "the initial weights on")]
+)
+def test_the_average_is_what_is_judged_kept_and_left_in_the_model(tmp_path, start, words):
     """Against the sum the rule unrolls to, from a run without average and a checkpoint after each step."""
     run(tmp_path / "plain", settings=averaged(average_rate=0.0, checkpoint_every=1))
     fresh, task = ToyTask(), ToyTask()
-    result = run(tmp_path / "run", task, averaged(evaluate_every=6))
+    result = run(tmp_path / "run", task, averaged(evaluate_every=6, average_start=start))
     states = [load_file(path / "model" / "model.safetensors") for path in sorted((tmp_path / "plain").glob("*/step-*"))]
     shares = [0.7**12, *(0.3 * 0.7 ** (12 - step) for step in range(1, 13))]
+    if start == "first_update":
+        shares = [0.0, *(share / (1 - 0.7**12) for share in shares[1:])]
     assert len(states) == 12
     kept = load_file(result.checkpoint / "model" / "model.safetensors")
     for name, start in fresh.model.state_dict().items():
@@ -36,7 +41,8 @@ def test_the_average_is_what_is_judged_kept_and_left_in_the_model(tmp_path):
     judged = log_of(tmp_path / "run", "evaluation.jsonl")[-1]["score"]
     assert judged == pytest.approx(sum(float(tensor.sum()) for tensor in kept.values()), rel=1e-5)
     state = json.loads((result.checkpoint / "state.json").read_text())
-    assert state["model"] == "exponential average of the weights, rate 0.7"
+    assert state["model"] == f"exponential average of the weights, rate 0.7, from {words}"
+    assert state["averaged_updates"] == 12
 
 
 @pytest.mark.parametrize("stops", [[5], [1, 2, 9]])
@@ -50,6 +56,26 @@ def test_the_average_resumes_in_the_same_bits(tmp_path, stops):
     assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
     assert "trained.safetensors" in [path.name for path in whole.checkpoint.iterdir()]
     assert log_of(tmp_path / "whole", "evaluation.jsonl") == log_of(tmp_path / "parts", "evaluation.jsonl")
+
+
+def test_an_average_from_before_there_was_a_start_goes_on_as_it_began(tmp_path, caplog):
+    """By the same command, which asks for the first update now; again and again."""
+    whole = run(tmp_path / "whole", settings=averaged(average_start="initial"))
+    old = run(tmp_path / "old", settings=averaged(average_start="initial"), stop_at_step=5).checkpoint
+    for name, section, field in (("config.json", "train", "average_start"), ("state.json", None, "averaged_updates")):
+        written = json.loads((old / name).read_text())
+        del (written[section] if section else written)[field]
+        (old / name).write_text(json.dumps(written))
+    (old / "SHA256SUMS").unlink()
+    run(tmp_path / "old", settings=averaged(), resume="auto", stop_at_step=8)
+    assert "its average goes on from the initial weights, as it began" in caplog.text
+    result = run(tmp_path / "old", settings=averaged(), resume="auto")
+    for name in ("model/model.safetensors", "trained.safetensors"):
+        assert (result.checkpoint / name).read_bytes() == (whole.checkpoint / name).read_bytes()
+    assert json.loads((tmp_path / "old" / "config.json").read_text())["train"]["average_start"] == "initial"
+    run(tmp_path / "new", settings=averaged(), stop_at_step=5)
+    with pytest.raises(ValueError, match=r"average_start: 'first_update' -> 'initial'"):
+        run(tmp_path / "new", settings=averaged(average_start="initial"), resume="auto")
 
 
 # --- evaluations ---

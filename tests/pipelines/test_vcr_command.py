@@ -121,6 +121,52 @@ def test_one_model_of_both_problems_makes_the_whole_file(roibeam: Roibeam, runs:
     assert {"answer/task", "rationale/task"} <= lines[-1].keys()
 
 
+def test_the_losses_of_both_problems_have_scales_of_their_own(roibeam: Roibeam, runs: Runs, tmp_path: Path) -> None:
+    """The same first step, its loss of answers three times as large; a run from before there were scales goes on."""
+    words = ("--task", "vcr", "--from", runs.folder / "start", "--store", runs.store, "--data", runs.data,
+             "--device", "cpu", "--batch-size", 4, "--learning-rate", 0.01, "--set", "vcr.problem=both")  # fmt: skip
+    scaled = (*words, "--steps", 2, "--set", "vcr.loss_scales=[3, 1]")
+    assert roibeam("finetune", tmp_path / "scaled", *scaled).code == 0
+
+    def first(run: Path) -> tuple[float, float]:
+        line = json.loads((run / "log.jsonl").read_text().splitlines()[0])
+        return line["answer/task"], line["rationale/task"]
+
+    answer, rationale = first(runs.run("both"))
+    assert first(tmp_path / "scaled") == pytest.approx((3 * answer, rationale))
+    run = shutil.copytree(runs.run("both"), tmp_path / "run")
+    (newest,) = (run / "checkpoints").glob("step-00000002")
+    saved = json.loads((newest / "config.json").read_text())
+    del saved["task"]["task_options"]["loss_scales"]
+    (newest / "config.json").write_text(json.dumps(saved))
+    (newest / "SHA256SUMS").unlink()
+    assert roibeam("finetune", run, *words, "--steps", 3, "--warmup-steps", 0).code == 0
+    done = roibeam("finetune", run, *scaled)
+    assert done.code == 1 and "task_options.loss_scales: [1.0, 1.0] -> [3.0, 1.0]" in one_line(done)
+
+
+@pytest.mark.parametrize(("rule", "shares"), [("release", [0, 1, 1, 1]), ("release-mt", [1, 0.25, 0.25, 0.5])])
+def test_a_release_takes_turns_update_by_update(
+    roibeam: Roibeam, runs: Runs, tmp_path: Path, rule: str, shares: list[float]
+) -> None:
+    """ViLBERT on both problems, rates of the peak; the multi-task release moves its schedule once for both."""
+    words = ("--recipe", "vilbert-vcr", "--task", "vcr", "--from", "none", "--system", "vilbert", "--model", "small",
+             "--store", runs.store, "--data", runs.data, "--device", "cpu", "--batch-size", 4,
+             "--steps", 4)  # fmt: skip
+    settings = {"vcr.boxes": "annotated", "train.accumulation": 1, "train.decay_steps": "[]", "steps.rule": rule}
+    if rule == "release-mt":
+        settings |= {"train.warmup_steps": 4, "train.warmup_overwritten_every": 2}
+    changed = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    done = roibeam("finetune", tmp_path / "run", *words, *changed)
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
+    assert [line.get("answer/task") is not None for line in lines] == [True, False, True, False]
+    assert [line.get("rationale/task") is not None for line in lines] == [False, True, False, True]
+    assert [line["learning_rate"] / 2e-5 for line in lines] == pytest.approx(shares)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["task"]["task_options"]["updates"] == "task"
+
+
 def test_a_file_of_one_problem_is_scored_and_is_no_submission(roibeam: Roibeam, runs: Runs, tmp_path: Path) -> None:
     for problem, name, missing in (
         ("answer", "Q->A", "no column rationale_conditioned_on_a0_0 (16 missing)"),

@@ -310,6 +310,8 @@ def test_the_task_of_the_frame(problem: str, rows: int, name: str, tmp_path: Pat
     [
         ({"truncation": "shared"}, "set that too"),
         ({"updates": "task"}, "only with problem 'both'"),
+        ({"loss_scales": (2.0, 1.0)}, "of both problems beside each other; set vcr.problem=both"),
+        ({"problem": "both", "loss_scales": (2.0,)}, r"loss_scales must be two numbers above 0, got \[2.0\]"),
         ({"object_loss": "shown", "object_names": "/nowhere"}, "cannot be read"),
     ],
 )

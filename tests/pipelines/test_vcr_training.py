@@ -471,7 +471,7 @@ def test_both_problems_in_turn_have_orders_of_their_own(tmp_path: Path) -> None:
         problems[name] = GroupTask(
             network, made, task, ASKED[CHOICE], loss, groups, judged, options, seed=(1, number)
         )  # fmt: skip
-    both = TurnsTask(problems, "step")
+    both = TurnsTask(problems, "step", task.loss_scales)
     stream: Iterator[Any] = both.batches(0, rank=0, num_ranks=1)
     turns = [next(stream) for _ in range(12)]
     assert [each.task for each in turns[:4]] == ["answer", "rationale", "answer", "rationale"]

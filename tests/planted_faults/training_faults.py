@@ -15,19 +15,18 @@ def _processes(test: str) -> str:
 
 TRAINING = "src/roibeam/pipelines/training"
 LOOP, STEP, RULES = f"{TRAINING}/loop.py", f"{TRAINING}/train_step.py", f"{TRAINING}/parameter_groups.py"
-POLICIES = f"{TRAINING}/step_policies.py"
 SCHEDULE, STEPS = f"{TRAINING}/optimizer/schedule.py", f"{TRAINING}/optimizer/release_optimizers.py"
 FAULTS = (
     Fault(
         "each micro-batch has a denominator of its own",
-        POLICIES,
+        STEP,
         "return term.over(denominator)",
         "return term.total / term.count.clamp(min=1) / config.accumulation",
         _loop("test_accumulation_is_one_mean_over_all_labels[3]"),
     ),
     Fault(
         "micro-batches are added, not averaged",
-        POLICIES,
+        STEP,
         "return term.over(denominator)",
         "return term.total / term.count.clamp(min=1)",
         first_steps("vl-bert-accumulated"),
@@ -206,5 +205,34 @@ FAULTS = (
         "numbers = np.arange(epoch * count, (epoch + 1) * count)",
         "numbers = np.arange(count)",
         "tests/pipelines/test_source_mixture.py::test_each_source_gives_its_share_and_is_read_in_rounds_of_its_own[alone]",
+    ),
+    Fault(
+        "an average has a share of the weights from before training",
+        "src/roibeam/model/common/exponential_average.py",
+        "if self.start == INITIAL or self.rate == 0:",
+        "if True:",
+        "tests/model/test_exponential_average.py::test_it_is_the_sum_that_the_rule_unrolls_to[first_update]",
+    ),
+    Fault(
+        "a run from before averages had a start goes on by another rule",
+        f"{TRAINING}/run_folder/folder.py",
+        'saved.get("average_start", "initial") == "initial"',
+        'saved.get("average_start", "first_update") == "initial"',
+        "tests/pipelines/test_training_evaluations.py::"
+        "test_an_average_from_before_there_was_a_start_goes_on_as_it_began",
+    ),
+    Fault(
+        "a release's warm-up is rounded",
+        f"{TRAINING}/step_policies.py",
+        '"warmup_steps": min(rise, counted, *falls)',
+        '"warmup_steps": min(round(rise), counted, *falls)',
+        "tests/pipelines/test_step_rules.py::test_a_release_does_not_round_its_warm_up",
+    ),
+    Fault(
+        "epochs end with the first of several tasks",
+        SCHEDULE,
+        "_overwritten_scale(step, rounds, config)\n    rise",
+        "_overwritten_scale(step, step, config)\n    rise",
+        "tests/pipelines/test_step_policies.py::test_schedules_that_overwrite_each_other_when_tasks_take_turns[2]",
     ),
 )

@@ -129,4 +129,18 @@ FAULTS = (
         "        answers[name] = tuple(own)",
         f"{_COMMAND}::test_two_models_make_one_file_for_the_leaderboard",
     ),
+    Fault(
+        "the losses of both problems weigh alike whatever is asked",
+        f"{_FRAME}/group_task.py",
+        "super().__init__(tasks, loss_scales=loss_scales, updates=updates)",
+        "super().__init__(tasks, updates=updates)",
+        f"{_COMMAND}::test_the_losses_of_both_problems_have_scales_of_their_own",
+    ),
+    Fault(
+        "both problems make one update by a release's rule",
+        "src/roibeam/pipelines/finetuning/recipes/task_recipe.py",
+        "return replace(self.options, **apart.fields)",
+        "return self.options",
+        "tests/pipelines/test_step_rules.py::test_a_release_makes_an_update_of_each_problem[vilbert-vcr]",
+    ),
 )

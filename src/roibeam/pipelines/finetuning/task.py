@@ -143,7 +143,7 @@ class DownstreamTask:
             its parts in pieces, the choice last, cut by the task's own rules; None leaves that to the layout.
         max_pieces: text pieces of a row, special ones not counted, that `pieces` leaves; 0 for any number.
         turns: group -> what of several problems it is of, which one model learns in turn; None for one problem.
-        updates: of several problems, as of `AlternatingTask`.
+        updates, loss_scales: of several problems, as of `AlternatingTask`.
         judged: a group of the validation split -> as a run asks about it while it trains, with the rows that are judged
             alone; None asks about all.
         num_heads: of PHRASE, attention heads of the task's own, whose mean weights are the scores.
@@ -189,6 +189,7 @@ class DownstreamTask:
     max_pieces: int = 0
     turns: Callable[[TaskGroup], str] | None = None
     updates: str = "step"
+    loss_scales: Mapping[str, float] = field(default_factory=dict)
     judged: Callable[[TaskGroup], TaskGroup] | None = None
     num_heads: int = 1
     tells: tuple[str, ...] = ()

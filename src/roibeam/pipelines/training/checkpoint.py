@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
-from roibeam.model.common.exponential_average import ExponentialAverage
+from roibeam.model.common.exponential_average import FIRST_UPDATE, ExponentialAverage
 from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints, write_sums
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, sync_to_disk, write_json
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -141,10 +141,12 @@ def _write(
 
 def _described(state: TrainingState) -> dict[str, Any]:
     average, scaler = state.average, state.scaler
-    return {
-        "model": "as trained" if average is None else f"exponential average of the weights, rate {average.rate}",
-        "loss_scale": None if scaler is None else scaler.state_dict(),
-    }
+    told = {"loss_scale": None if scaler is None else scaler.state_dict()}
+    if average is None:
+        return {"model": "as trained", **told}
+    from_words = "the first update on" if average.start == FIRST_UPDATE else "the initial weights on"
+    words = f"exponential average of the weights, rate {average.rate}, from {from_words}"
+    return {"model": words, "averaged_updates": average.updates, **told}
 
 
 def put_in_place(aside: Path, final: Path) -> None:
@@ -185,7 +187,9 @@ def _load(folder: Path, state: TrainingState, rank: int) -> Position:
         raise ValueError(f"{folder}/state.json was written by another version of roibeam")
     load_model(state.model, folder / "model" / "model.safetensors")
     if state.average is not None:
-        state.average.load_state_dict(state.model.state_dict())
+        # Averages of before these were counted are from the initial weights on, see `as_begun`: they need no count.
+        updates = written["averaged_updates"] if state.average.start == FIRST_UPDATE else 0
+        state.average.load_state_dict(state.model.state_dict(), updates=updates)
         load_model(state.model, folder / _TRAINED)
     if state.scaler is not None:
         state.scaler.load_state_dict(written["loss_scale"])

@@ -61,6 +61,7 @@ from roibeam.pipelines.training.run_folder.checkpoint_sums import check_sums
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,
+    as_begun,
     check_run_folder,
     check_same_run,
     checkpoint_to_resume,
@@ -159,8 +160,11 @@ def _train(
     _check_task(task, config)
     accelerator = make_accelerator(config)
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
+    newest, begun = _newest_checkpoint(run_dir, resume=resume)
+    config = config if begun is None else as_begun(begun, config)
     resolved = _resolved(config, description, recorded, global_batch)
-    newest = _newest_of_this_run(run_dir, resolved, defaults, resume=resume)
+    if begun is not None:
+        check_same_run(begun, resolved, defaults)
     model, prepared_optimizer, state = _prepared(task, config, accelerator)
     position = _start(run_dir, newest, state, config, accelerator, resume=resume)
     log = _opened_log(run_dir, config, resolved, accelerator, after_step=position.step)
@@ -215,17 +219,14 @@ def _resolved(
     return json.loads(json.dumps(resolved | {"global_batch": global_batch}))
 
 
-def _newest_of_this_run(
-    run_dir: Path, resolved: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]], *, resume: Resume
-) -> Path | None:
-    """The checkpoint to go on from, if there is one; ValueError where the folder holds another run."""
+def _newest_checkpoint(run_dir: Path, *, resume: Resume) -> tuple[Path | None, Path | None]:
+    """The checkpoint to go on from, and the folder with the configuration that the run has; None for what is not."""
     newest = checkpoint_to_resume(run_dir, resume)
     if newest is not None:
         with waiting("checking the checkpoint"):
             check_sums(newest)
-    if newest is not None or (resume == "auto" and (run_dir / CONFIG_NAME).exists()):
-        check_same_run(newest or run_dir, resolved, defaults)
-    return newest
+    begun = run_dir if resume == "auto" and (run_dir / CONFIG_NAME).exists() else None
+    return newest, newest or begun
 
 
 def _prepared(
@@ -235,7 +236,9 @@ def _prepared(
     groups = chosen_groups(task.model, task.parameter_groups, config)
     optimizer = build_optimizer(groups, config, device=accelerator.device)
     model, prepared_optimizer = accelerator.prepare(task.model, optimizer)
-    average = ExponentialAverage(task.model, rate=config.average_rate) if config.average_rate else None
+    average = None
+    if config.average_rate:
+        average = ExponentialAverage(task.model, rate=config.average_rate, start=config.average_start)
     return model, prepared_optimizer, TrainingState(task.model, optimizer, average, accelerator.scaler)
 
 

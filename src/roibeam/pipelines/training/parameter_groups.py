@@ -102,6 +102,7 @@ def with_slower_part(groups: Sequence[ParameterGroup], part: nn.Module, scale: f
 
 # --- the rules ---
 
+_FIRST_ANSWER_HEAD = ("answer_head.expand.", "answer_head.decoder.scale", "answer_head.decoder.direction")
 # Parameters of a `TaskModel`: those of the model in it, and of a head of ours, which no release names. It is treated as
 # the release treats its own new heads.
 _MODEL, _HEAD = "model.", "head."
@@ -159,9 +160,10 @@ def _vilbert_release_mt(name: str) -> Treatment:
 def _vilbert_release_mt_tasks(name: str) -> Treatment:
     """facebookresearch/vilbert-multi-task train_tasks.py: heads named "vil_..." have a rate of their own.
 
-    The classifiers' LayerNorms are not named "LayerNorm" there, so their weights decay.
+    The classifiers' LayerNorms are not named "LayerNorm" there, so their weights decay. The answer classifier may be
+    that of the first release, which has another make and the same name.
     """
-    official = _vilbert_name(name, "release-mt")
+    official = _vilbert_name(name, "release" if name.startswith(_FIRST_ANSWER_HEAD) else "release-mt")
     rate = NEW_HEAD_RATE if "vil_" in official or official.startswith(_HEAD) else None
     return Treatment(decays=not _named_without_decay(official), rate=rate)
 

@@ -1,159 +1,250 @@
-"""What a step does with its micro-batches: the correct rule, and by name what the releases do instead.
+"""What releases do to their steps: the settings of each, which of them are accidents, and the rules of a run.
 
-    loss_mean       "step": the mean over all elements of a step; "micro_batch": the mean of the micro-batches' means
-    step_gradients  "all" micro-batches; "last": only the last one's (VisualBERT's release)
-    tasks           `AlternatingTask`: several tasks that one model learns in turn; "step" or "task" updates
+    TrainConfig(steps=..., learning_rate=1e-4, warmup_steps=..., **release_settings("vilbert-release"))
 
-The other accidents stand where their rule stands: rates in optimizer/schedule.py, groups in parameter_groups.py,
-clipping in optimizer/build.py, all of a release together in release_settings.py.
+    RELEASE_SETTINGS  fields of `TrainConfig` that the code of a release sets
+    ACCIDENTS         those that nobody meant
+    STEP_RULES        what a fine-tuning run chooses by `steps.rule`: the correct rule, or that of a release
+
+Steps, peak rate, epochs and length of the rise belong to an experiment, so they are arguments here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+_BERT_ADAM: Mapping[str, Any] = MappingProxyType(
+    {
+        "optimizer": "bert-adam",
+        "betas": (0.9, 0.999),
+        "epsilon": 1e-6,
+        "weight_decay": 0.01,
+        "clip_norm": 1.0,
+        "clip_scope": "each",
+        "starts_at_zero": True,
+    }
+)
+_VL_BERT: Mapping[str, Any] = MappingProxyType(
+    {
+        "optimizer": "adamw-transformers",
+        "betas": (0.9, 0.999),
+        "epsilon": 1e-6,
+        "weight_decay": 1e-4,
+        "parameter_groups": "vl-bert",
+    }
+)
+# Of fine-tuning: the mean of micro-batches' means.
+_MICRO_BATCHES: Mapping[str, Any] = MappingProxyType({"loss_mean": "micro_batch"})
+RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        # jackroos/VL-BERT cfgs/pretrain/base_prec_4x16G_fp32.yaml.
+        "vl-bert": {**_VL_BERT, "clip_norm": 10.0},
+        # cfgs/vqa and cfgs/refcoco; cfgs/vcr has "sgd", the schedule "steps" and a clip_norm of 10.
+        "vl-bert-tasks": {**_VL_BERT, **_MICRO_BATCHES, "clip_norm": 1.0},
+        "vilbert-release": {**_BERT_ADAM, "parameter_groups": "vilbert-release"},
+        # Its rate is constant after the rise and falls tenfold after epochs 12 and 16: set decay_steps.
+        "vilbert-release-tasks": {
+            **_BERT_ADAM,
+            **_MICRO_BATCHES,
+            "parameter_groups": "vilbert-release-tasks",
+            "schedule": "steps",
+        },
+        "vilbert-release-mt": {
+            "optimizer": "adamw-transformers",
+            "betas": (0.9, 0.98),
+            "epsilon": 1e-8,
+            "weight_decay": 0.01,
+            "clip_norm": 0.0,
+            "parameter_groups": "vilbert-release-mt",
+        },
+        "vilbert-release-mt-tasks": {
+            "optimizer": "adamw-transformers-uncorrected",
+            "betas": (0.9, 0.999),
+            "epsilon": 1e-6,
+            "weight_decay": 0.01,
+            "clip_norm": 0.0,
+            "starts_at_zero": True,
+            "parameter_groups": "vilbert-release-mt-tasks",
+            **_MICRO_BATCHES,
+        },
+        "visualbert-ucla": {**_BERT_ADAM, "parameter_groups": "visualbert-ucla"},
+        "visualbert-ucla-tasks": {
+            **_BERT_ADAM,
+            **_MICRO_BATCHES,
+            "parameter_groups": "visualbert-ucla",
+            "step_gradients": "last",
+        },
+        "interbert-release": {**_BERT_ADAM, "parameter_groups": "interbert-release"},
+        # As ViLBERT's; the falls come after epochs 12, 16, 20, 22 and 26.
+        "interbert-release-tasks": {
+            **_BERT_ADAM,
+            **_MICRO_BATCHES,
+            "parameter_groups": "interbert-release-tasks",
+            "schedule": "steps",
+            "average_start": "initial",
+        },
+    }
+)
 
-from roibeam.model.common.losses import SumCount
-from roibeam.pipelines.training.parameter_groups import ParameterGroup
-from roibeam.pipelines.training.task import LossOutput, TrainTask
-from roibeam.pipelines.training.train_config import TrainConfig
 
-UPDATES = ("step", "task")
-
-
-def share_of_step(term: SumCount, denominator: Tensor, config: TrainConfig, *, num_processes: int) -> Tensor:
-    """What one micro-batch adds to the loss of a step, all processes' shares together being that loss.
-
-    Args:
-        denominator: elements of this loss in the whole step, in all processes.
-    """
-    if config.loss_mean == "step":
-        return term.over(denominator)
-    # The releases divide by the accumulation that was asked for, however many micro-batches an update has.
-    return term.mean / (config.accumulation * num_processes)
+# Fields by which a release does what nobody meant. Everything else is a choice.
+ACCIDENTS = (
+    "loss_mean",  # the mean of micro-batches' means: every release (train_step.py)
+    "step_gradients",  # set to zero in each micro-step, so that the last one's are left: VisualBERT (train_step.py)
+    "parameter_groups",  # decay swapped: ViLBERT, InterBERT; a frozen pooler: VisualBERT (parameter_groups.py)
+    "starts_at_zero",  # the schedule lags one step: BertAdam, 12-in-1 (optimizer/schedule.py)
+    "average_start",  # the initial weights are averaged too: InterBERT (model/common/exponential_average.py)
+    "warmup_steps",  # a share of all steps that is not rounded, such as 3.6: BertAdam, 12-in-1 (`schedule_fields`)
+    "warmup_overwritten_every",  # by the schedule of epochs: 12-in-1 (optimizer/schedule.py)
+    "updates_per_schedule_step",  # above 1 where tasks have updates of their own: 12-in-1 (optimizer/schedule.py)
+)
 
 
-def reported(term: SumCount, config: TrainConfig) -> SumCount:
-    """The sum and count by which a loss is reported, so that the log has the mean that was trained on."""
-    detached = term.detach()
-    return detached if config.loss_mean == "step" else SumCount(detached.mean, torch.ones_like(detached.count))
-
-
-@dataclass(frozen=True, eq=False)
-class PartBatch:
-    """A micro-batch of one of the tasks.
+class UpdatesApart(NamedTuple):
+    """How a release that learns several problems in turn makes an update for each, with what gradients are left.
 
     Attributes:
-        task: its name.
-        batch: of the task's own type.
+        where: fields of the task's options by which one model learns several.
+        fields: those by which each has its own update (alternating_task.py).
+        problems: how many.
     """
 
-    task: str
-    batch: Any
-
-    def to(self, device: torch.device | str) -> PartBatch:
-        return PartBatch(self.task, self.batch.to(device))
+    where: Mapping[str, Any]
+    fields: Mapping[str, Any]
+    problems: int
 
 
-@dataclass(frozen=True, eq=False)
-class _Losses:
-    losses: Mapping[str, SumCount]
-    metrics: Mapping[str, SumCount]
+VCR_UPDATES_APART = UpdatesApart({"problem": "both"}, {"updates": "task"}, 2)
 
 
-class AlternatingTask:
-    """Tasks that one model learns in turn, micro-batch by micro-batch; each has its own data and its own position.
+@dataclass(frozen=True)
+class StepRule:
+    """How a run makes the steps of a recipe.
+
+    Attributes:
+        words: for people.
+        as_released: whether the recipe's accidents come about; of the correct rule alone they do not.
+        settings: fields of `TrainConfig` in place of the recipe's, where another code than the recipe's is followed.
+        systems: whose recipes it is for; () for all that have accidents.
+        falls_after: epochs behind which the rate falls; None takes the recipe's.
+        is_overwritten: whether the rate is the full one at the start of each epoch, although it still rises.
+        by_evaluations: whether the rate falls behind two epochs in a row whose evaluations are no better.
+        is_shared: whether problems with updates of their own take one step of the schedule together.
+    """
+
+    words: str
+    as_released: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    systems: tuple[str, ...] = ()
+    falls_after: tuple[int, ...] | None = None
+    is_overwritten: bool = False
+    by_evaluations: bool = False
+    is_shared: bool = False
+
+
+CORRECT, RELEASE = "correct", "release"
+_MULTI_TASK = RELEASE_SETTINGS["vilbert-release-mt-tasks"]
+STEP_RULES: Mapping[str, StepRule] = MappingProxyType(
+    {
+        CORRECT: StepRule("what the source means", as_released=False),
+        RELEASE: StepRule("what the release does, by accident too"),
+        # jiasenlu/vilbert_beta train_tasks.py, `--lr_scheduler automatic`.
+        "release-plateau": StepRule(
+            "as release, with falls behind two epochs whose evaluations are no better",
+            settings={"schedule": "plateau", "decay_factor": 0.2},
+            systems=("vilbert",),
+            falls_after=(),
+            by_evaluations=True,
+        ),
+        # facebookresearch/vilbert-multi-task train_tasks.py: its default `mannul`, and its README's `warmup_linear`.
+        "release-mt": StepRule(
+            "as the multi-task release's default, whose epochs overwrite the warm-up",
+            settings={**_MULTI_TASK, "clip_scope": "all", "schedule": "steps", "decay_factor": 0.2},
+            systems=("vilbert",),
+            falls_after=(5, 7),
+            is_overwritten=True,
+            is_shared=True,
+        ),
+        "release-mt-linear": StepRule(
+            "as the multi-task release with its linear fall",
+            settings={**_MULTI_TASK, "clip_scope": "all", "schedule": "linear"},
+            systems=("vilbert",),
+            falls_after=(),
+            is_shared=True,
+        ),
+    }
+)
+
+
+class PublishedSchedule(NamedTuple):
+    """Attributes:
+    epochs: of the whole run.
+    warmup: steps, or below 1 the share of all steps.
+    decays_at: shares of all steps after which the rate falls.
+    judged_by: measure of the evaluations that a run is judged by; "" where nobody says.
+    """
+
+    epochs: float
+    warmup: float
+    decays_at: tuple[float, ...] = ()
+    judged_by: str = ""
+
+
+def schedule_fields(
+    rule: StepRule, published: PublishedSchedule, *, steps: int, lags: bool = False, problems: int = 1
+) -> dict[str, Any]:
+    """The fields of `TrainConfig` that count steps.
 
     Args:
-        tasks: by name, over one model and with one batch size. Losses are named "<task>/<loss>".
-        loss_scales: by name, what a task's losses are multiplied by; 1 where there is none (the releases of ViLBERT:
-            the task's rate over the smallest of all).
-        updates: "step": one update a step, of `accumulation` micro-batches of each task. "task", as both releases of
-            ViLBERT do: in the last round each task makes an update of its own. The first one's has the gradients of all
-            micro-batches before, the others' only that of their last one. `TrainConfig.steps` then counts those
-            updates: as many as there are tasks for each `accumulation` rounds.
-    Raises:
-        ValueError: for no task, unlike batch sizes, a scale without a task, or another kind of updates.
+        steps: updates of the run. A short one may end before the published rise does, which then ends with it.
+        lags: `TrainConfig.starts_at_zero`: falls come at the ends of epochs all the same.
+        problems: with updates of their own, whose number the length of a release's rise does not know.
     """
+    is_share = published.warmup < 1
+    rise = published.warmup * steps if is_share else published.warmup
+    if not rule.as_released:
+        falls = tuple(round(share * steps) for share in published.decays_at)
+        return {"warmup_steps": min(round(rise), steps, *falls), "decay_steps": falls}
+    shared = problems if rule.is_shared else 1
+    counted, per_epoch = steps / shared, steps / published.epochs
+    shares = published.decays_at
+    if rule.falls_after is not None:
+        shares = tuple(epoch / published.epochs for epoch in rule.falls_after if epoch < published.epochs)
+    falls = tuple(max(0, round(share * counted) - lags) for share in shares)
+    rise = rise / problems if is_share else rise
+    fields = {"warmup_steps": min(rise, counted, *falls), "decay_steps": falls}
+    if shared > 1:
+        fields["updates_per_schedule_step"] = shared
+    if rule.is_overwritten:
+        fields["warmup_overwritten_every"] = max(1, round(per_epoch / shared))
+    if rule.by_evaluations:
+        fields |= {"evaluate_every": max(1, round(per_epoch)), "best_by": published.judged_by}
+    return fields
 
-    def __init__(
-        self, tasks: Mapping[str, TrainTask], *, loss_scales: Mapping[str, float] | None = None, updates: str = "step"
-    ) -> None:
-        self._tasks, self._scales, self._updates = dict(tasks), dict(loss_scales or {}), updates
-        sizes = {task.batch_size for task in self._tasks.values()}
-        if len(sizes) != 1:
-            raise ValueError(f"tasks that alternate need one batch size, got {sorted(sizes)}")
-        if strangers := sorted(self._scales.keys() - self._tasks.keys()):
-            raise ValueError(f"a loss scale for {strangers[0]!r}; the tasks are {', '.join(self._tasks)}")
-        if updates not in UPDATES:
-            raise ValueError(f"updates must be {' or '.join(UPDATES)}, got {updates!r}")
-        self._first = next(iter(self._tasks.values()))
 
-    @property
-    def model(self) -> nn.Module:
-        return self._first.model
+def parted_settings(
+    name: str, *, meant: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a release without its accidents, and these.
 
-    @property
-    def batch_size(self) -> int:
-        """Samples of one micro-batch; of one of every task, where they make one update together."""
-        return self._first.batch_size * (len(self._tasks) if self._updates == "step" else 1)
+    Args:
+        name: as of `release_settings`.
+        meant: fields that count in the first of them in place of an accident, or of a field that is none.
+    """
+    every = release_settings(name)
+    accidents = {field: value for field, value in every.items() if field in ACCIDENTS and meant.get(field) != value}
+    return {**{field: value for field, value in every.items() if field not in ACCIDENTS}, **meant}, accidents
 
-    @property
-    def num_samples(self) -> int:
-        return sum(task.num_samples for task in self._tasks.values())
 
-    def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[PartBatch]:
-        """One micro-batch of each task in turn."""
-        streams = self._streams(self._rounds_before(start_sample, num_ranks), rank, num_ranks)
-        while True:
-            yield from (PartBatch(name, next(stream)) for name, stream in streams.items())
+def release_settings(name: str) -> dict[str, Any]:
+    """Fields of `TrainConfig`, for one of `RELEASE_SETTINGS`.
 
-    def steps(self, start_sample: int, *, step_samples: int, rank: int, num_ranks: int) -> Iterator[list[PartBatch]]:
-        """As `PlannedTask.steps`."""
-        accumulation = step_samples // (self.batch_size * num_ranks)
-        done, count = start_sample // step_samples, len(self._tasks)
-        if self._updates == "task":
-            done, skipped = done // count, done % count
-        else:
-            skipped = 0
-        streams = self._streams(done * accumulation, rank, num_ranks)
-        while True:
-            rounds = [PartBatch(name, next(s)) for _ in range(accumulation) for name, s in streams.items()]
-            first = len(rounds) if self._updates == "step" else len(rounds) - count + 1
-            updates = [rounds[:first], *([last] for last in rounds[first:])]
-            yield from updates[skipped:]
-            skipped = 0
-
-    def _rounds_before(self, start_sample: int, num_ranks: int) -> int:
-        return start_sample // (self._first.batch_size * len(self._tasks) * num_ranks)
-
-    def _streams(self, rounds: int, rank: int, num_ranks: int) -> dict[str, Iterator[Any]]:
-        return {
-            name: task.batches(rounds * task.batch_size * num_ranks, rank=rank, num_ranks=num_ranks)
-            for name, task in self._tasks.items()
-        }
-
-    def counts(self, batch: PartBatch) -> dict[str, int]:
-        of_task = self._tasks[batch.task].counts(batch.batch)
-        return {f"{batch.task}/{name}": count for name, count in of_task.items()}
-
-    def losses(self, model: nn.Module, batch: PartBatch) -> LossOutput:
-        output, scale = self._tasks[batch.task].losses(model, batch.batch), self._scales.get(batch.task, 1.0)
-        return _Losses(
-            {f"{batch.task}/{n}": SumCount(t.total * scale, t.count, t.epsilon) for n, t in output.losses.items()},
-            {f"{batch.task}/{name}": term for name, term in output.metrics.items()},
-        )
-
-    def parameter_groups(self) -> Sequence[ParameterGroup]:
-        """Those of the first task."""
-        return self._first.parameter_groups()
-
-    def sample_ids(self, batch: PartBatch) -> Sequence[str]:
-        return self._tasks[batch.task].sample_ids(batch.batch)
-
-    def model_config(self) -> Mapping[str, Any]:
-        return self._first.model_config()
+    Raises:
+        ValueError: for another name.
+    """
+    if name not in RELEASE_SETTINGS:
+        raise ValueError(f"no release settings {name!r}; there are {', '.join(RELEASE_SETTINGS)}")
+    return dict(RELEASE_SETTINGS[name])

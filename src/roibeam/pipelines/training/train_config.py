@@ -14,6 +14,7 @@ STEP_GRADIENTS = ("all", "last")
 CLIP_SCOPES = ("all", "each")
 PRECISIONS = ("fp32", "bf16", "fp16")
 BEST_IS = ("highest", "lowest")
+AVERAGE_STARTS = ("first_update", "initial")
 TASK_GROUPS = "task"
 
 
@@ -51,13 +52,15 @@ class TrainConfig:
         loss_mean: over what a loss is averaged: all elements of a "step"; or each "micro_batch" by itself, whose means
             are then averaged, as all releases do.
         step_gradients: of "all" micro-batches of a step; or only of the "last" one, as VisualBERT's release does, which
-            still divides by their number (pipelines/training/step_policies.py).
+            still divides by their number.
         precision: "fp32"; or "bf16" or "fp16" (autocast; weights stay fp32). fp16 needs an accelerator and scales the
             loss: a step whose gradients overflow is left out and the scale halved.
         activation_checkpointing: the model's layers compute their activations again in the backward pass instead of
             keeping them: the same numbers for less memory and more time.
         average_rate: what an exponential moving average of the weights keeps at each step, from 0 to below 1; 0 = none.
             Evaluations, and the folder `model` of a checkpoint, then have the average.
+        average_start: of that average: weights count from the "first_update" on, those from before not at all; or the
+            "initial" ones are averaged too, as InterBERT's release does (model/common/exponential_average.py).
         device: "auto" (an accelerator if there is one), "cpu", "cuda" or, for a single process, "cuda:<n>".
         seed: of dropout; tasks take theirs from here too.
         checkpoint_every: steps between two checkpoints; 0 = only at the end.
@@ -98,6 +101,7 @@ class TrainConfig:
     precision: str = "fp32"
     activation_checkpointing: bool = False
     average_rate: float = 0.0
+    average_start: str = "first_update"
     device: str = "auto"
     seed: int = 0
     checkpoint_every: int = 1000
@@ -161,6 +165,7 @@ class TrainConfig:
             ("best_is", BEST_IS),
             ("loss_mean", LOSS_MEANS),
             ("step_gradients", STEP_GRADIENTS),
+            ("average_start", AVERAGE_STARTS),
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
 

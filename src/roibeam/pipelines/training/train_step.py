@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.training.not_finite import blame
 from roibeam.pipelines.training.optimizer.build import clip_each
-from roibeam.pipelines.training.step_policies import reported, share_of_step
 from roibeam.pipelines.training.sums_over_processes import SumsOverProcesses
 from roibeam.pipelines.training.task import TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -151,3 +150,21 @@ class TrainStep:
             for name, (total, count, epsilons) in totals.items()
         }
         return means, int(signals // told) if told else 0
+
+
+def share_of_step(term: SumCount, denominator: Tensor, config: TrainConfig, *, num_processes: int) -> Tensor:
+    """What one micro-batch adds to the loss of a step, all processes' shares together being that loss.
+
+    Args:
+        denominator: elements of this loss in the whole step, in all processes.
+    """
+    if config.loss_mean == "step":
+        return term.over(denominator)
+    # The releases divide by the accumulation that was asked for, however many micro-batches an update has.
+    return term.mean / (config.accumulation * num_processes)
+
+
+def reported(term: SumCount, config: TrainConfig) -> SumCount:
+    """The sum and count by which a loss is reported, so that the log has the mean that was trained on."""
+    detached = term.detach()
+    return detached if config.loss_mean == "step" else SumCount(detached.mean, torch.ones_like(detached.count))

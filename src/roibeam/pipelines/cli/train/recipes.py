@@ -94,6 +94,8 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         *_wrapped("  GPU hours", _hours(recipe)),
         *_wrapped("  optimiser", _settings(recipe.settings)),
         *(_wrapped("  accidents", _settings(recipe.accidents)) if recipe.accidents else []),
+        "  steps.rule",
+        *(f"    {name}: {recipe.step_rule(name).words}" for name in recipe.step_rules),
         *_wrapped("  task", _settings(dataclasses.asdict(recipe.options))),
         *_wrapped("  layout", _settings(dataclasses.asdict(recipe.layout))),
         "  printed",
@@ -142,9 +144,10 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
         mappings = ("settings", "accidents", "model_fields", "encoder", "photos")
         plain: dict[str, Any] = {name: dict(getattr(recipe, name)) for name in mappings}
         bare = dataclasses.replace(recipe, **plain)
+        apart = None if recipe.updates_apart is None else recipe.updates_apart._asdict()
         hours = gpu_hours(recipe)
-        told = {"parameters": recipe.parameters, "gpu_hours": None if hours is None else hours._asdict()}
-        return {**dataclasses.asdict(bare), **told}
+        told = {"gpu_hours": None if hours is None else hours._asdict(), "parameters": recipe.parameters}
+        return {**dataclasses.asdict(bare), "updates_apart": apart, "step_rules": recipe.step_rules, **told}
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):
         del fields[name]

@@ -35,7 +35,7 @@ from roibeam.pipelines.conformance.vlbert.task_cases import (
 )
 from roibeam.pipelines.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
-from roibeam.pipelines.training.release_settings import release_settings
+from roibeam.pipelines.training.step_policies import release_settings
 from roibeam.pipelines.training.train_config import TrainConfig
 
 _CASE_OPTIONS = ("NETWORK", "VLBERT", "token_ids", "ANSWER_VOCAB_SIZE")

@@ -290,7 +290,7 @@ def _what_is_learned(
     for number, (name, groups) in enumerate(problems.items()):
         judged = () if tasks else data.asked
         tasks[name] = kind(network, batches, task, asked, loss, groups, judged, options, seed=(seed, number))
-    return TurnsTask(tasks, task.updates)
+    return TurnsTask(tasks, task.updates, task.loss_scales)
 
 
 def _tokenizer(

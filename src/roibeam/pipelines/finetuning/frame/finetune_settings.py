@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +15,9 @@ from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.training.launched import num_processes
+from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
 from roibeam.pipelines.training.train_config import TrainConfig
 
-CORRECT = "correct"
-AS_RELEASED = "release"
-STEP_RULES = (CORRECT, AS_RELEASED)
 MODEL_WHOLE_IMAGE = "model"
 BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
 
@@ -27,14 +26,14 @@ BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
 class StepOptions:
     """
     Attributes:
-        rule: of a published run: the "correct" one, or what its "release" does to its steps by accident, which is
-            `TaskRecipe.accidents`.
+        rule: of a published run: the "correct" one; what its "release" does to its steps, with `TaskRecipe.accidents`;
+            or what another release or option does, one of `STEP_RULES` (training/step_policies.py).
     """
 
     rule: str = CORRECT
 
     def __post_init__(self) -> None:
-        check_choice(self, "rule", STEP_RULES)
+        check_choice(self, "rule", tuple(STEP_RULES))
 
 
 @dataclass(frozen=True)
@@ -96,15 +95,27 @@ def sections_of(
             edges = dict(zip(("short_edge", "long_edge"), recipe.edges, strict=False))
             sections["detector"] = replace(sections["detector"], **edges)
     train = [each for each in request.settings if each.startswith("train.")]
-    changed = apply_overrides(sections, [each for each in request.settings if each not in train])
-    as_released = changed["steps"].rule == AS_RELEASED
-    if as_released and recipe is None:
-        raise ValueError("--set 'steps.rule=release': no release is named; give --recipe, or set fields of train")
-    config = _train_config(request, recipe, changed["data"].batch_size, steps, as_released=as_released)
+    others = [each for each in request.settings if each not in train]
+    changed = _by_step_rule(sections, others, recipe, task_name(request.task))
+    config = _train_config(request, recipe, changed, steps)
     sections = {**changed, **apply_overrides({"train": config}, train)}
     if request.end_to_end:
         sections["encoder"].check_rates(sections["train"].parameter_groups)
     return sections
+
+
+def _by_step_rule(
+    sections: Mapping[str, Any], settings: Sequence[str], recipe: TaskRecipe | None, task: str
+) -> dict[str, Any]:
+    """The sections with the settings applied; what a step rule changes of the task's options, settings win over."""
+    changed = apply_overrides(sections, settings)
+    name = changed["steps"].rule
+    if recipe is None:
+        if name != CORRECT:
+            raise ValueError(f"--set 'steps.rule={name}': no release is named; give --recipe, or set fields of train")
+        return changed
+    options = recipe.options_by(recipe.step_rule(name), sections[task], changed[task])
+    return apply_overrides({**sections, task: options}, settings)
 
 
 def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int) -> int | None:
@@ -119,27 +130,34 @@ def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: i
 
 
 def _train_config(
-    request: FinetuneRequest, recipe: TaskRecipe | None, batch_size: int, steps: int | None, *, as_released: bool
+    request: FinetuneRequest, recipe: TaskRecipe | None, sections: Mapping[str, Any], steps: int | None
 ) -> TrainConfig:
     given = request.steps or steps or STEPS
     pause = max(1, min(1000, given // 10))
     fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
-    warmup: float = WARMUP
+    fields |= {"warmup_steps": round(WARMUP * given), "checkpoint_every": pause, "evaluate_every": pause}
     if recipe is not None:
-        accidents = recipe.accidents if as_released else {}
-        fields |= {**recipe.settings, **accidents, "learning_rate": recipe.learning_rate}
-        fields["accumulation"] = recipe.accumulation(batch_size, num_processes())
-        fields["decay_steps"] = tuple(round(share * given) for share in recipe.decays_at)
-        warmup = recipe.warmup
-    most = min([given, *fields.get("decay_steps", ())])  # a short run may end before the published rise does
-    fields["warmup_steps"] = min(most, round(warmup * given) if warmup < 1 else round(warmup))
+        rule = recipe.step_rule(sections["steps"].rule)
+        accidents = recipe.accidents if rule.as_released else {}
+        fields |= {**recipe.settings, **accidents, **rule.settings, "learning_rate": recipe.learning_rate}
+        fields["accumulation"] = recipe.accumulation(sections["data"].batch_size, num_processes())
+        lags = fields.get("starts_at_zero", False)
+        problems = recipe.problems_apart(rule, sections[task_name(request.task)])
+        fields |= schedule_fields(rule, recipe.schedule, steps=given, lags=lags, problems=problems)
     named = {"learning_rate": request.learning_rate, "warmup_steps": request.warmup_steps}
     fields |= {name: value for name, value in named.items() if value is not None}
-    return TrainConfig(
-        **fields, steps=given, device=request.device, seed=request.seed, checkpoint_every=pause, evaluate_every=pause
-    )
+    return TrainConfig(**fields, steps=given, device=request.device, seed=request.seed)
 
 
 def without_evaluations(config: TrainConfig) -> TrainConfig:
-    """Of a run that has nothing to be judged on."""
+    """Of a run that has nothing to be judged on.
+
+    Raises:
+        ValueError: where its rate falls by evaluations.
+    """
+    if config.schedule == "plateau":
+        raise ValueError(
+            "the schedule plateau goes by evaluations, and the task leaves nothing to be judged on; choose another "
+            "steps.rule, or train on the training split alone, such as --set vqa.train=train"
+        )
     return replace(config, evaluate_every=0, best_by="")

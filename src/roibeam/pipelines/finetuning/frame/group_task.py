@@ -27,10 +27,10 @@ from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.training.alternating_task import AlternatingTask
 from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_slower_part
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
-from roibeam.pipelines.training.step_policies import AlternatingTask
 
 _ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
 _MIRRORED = 4  # the same of what is mirrored
@@ -221,11 +221,11 @@ class TurnsTask(AlternatingTask):
 
     Args:
         tasks: by the name of the problem; the first one has the validation groups of all.
-        updates: as of `AlternatingTask`.
+        updates, loss_scales: as of `AlternatingTask`.
     """
 
-    def __init__(self, tasks: Mapping[str, GroupTask], updates: str) -> None:
-        super().__init__(tasks, updates=updates)
+    def __init__(self, tasks: Mapping[str, GroupTask], updates: str, loss_scales: Mapping[str, float]) -> None:
+        super().__init__(tasks, loss_scales=loss_scales, updates=updates)
         self._judged = next(iter(tasks.values()))
 
     def evaluate(self) -> dict[str, float | None]:

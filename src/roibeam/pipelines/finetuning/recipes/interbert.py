@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from roibeam.model.interbert.presets import interbert_fields
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
+from roibeam.pipelines.finetuning.recipes.vcr_words import BOTH_OPEN, PROBLEM_NAMES
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
-from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
+from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE, VcrOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
-from roibeam.pipelines.training.release_settings import parted_settings
+from roibeam.pipelines.training.step_policies import VCR_UPDATES_APART, parted_settings
 
 ADAMW: Mapping[str, Any] = MappingProxyType(
     {"optimizer": "adamw", "betas": (0.9, 0.9999), "epsilon": 1e-6, "weight_decay": 0.01, "clip_norm": 0.0,
@@ -23,7 +24,6 @@ _SHARED_OPEN = (
     "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
     "annotated ones, at most 100 with the whole image, names drawn from a table, 60 and 80 pieces, as released.",
     "That a long choice shortens the question of those behind it is by the release.",
-    "Both problems by one model: the recipe of answers with --set vcr.problem=both --set vcr.rationale_pieces=77.",
 )
 _PAPER_OPEN = (
     'Optimiser, schedule and warm-up are "similar" to those of retrieval: the same, linear fall after 10,000 steps. '
@@ -57,18 +57,25 @@ _ROWS = (
 )  # fmt: skip
 
 
-def _vcr(problem: str) -> TaskRecipe:
-    """Of the paper; one of the two problems that one model learns in turn."""
-    other = "rationale" if problem == "answer" else "answer"
-    name, pieces = ("Q->A", 60) if problem == "answer" else ("QA->R", 80)
+def _vcr(problem: str, release: str = "") -> TaskRecipe:
+    """Of the paper; both problems, which one model learns in turn, or one of them alone.
+
+    Args:
+        release: "-release" in the names of the release's runs.
+    """
+    pieces = 60 if problem != RATIONALE else 80
+    other = {ANSWER: RATIONALE, RATIONALE: ANSWER}.get(problem, "")
+    alone_open = f"Both problems by one model: the recipe interbert-vcr{release}."
     return TaskRecipe(
-        summary=f"InterBERT, VCR {name}: one number for each choice from the pair",
+        summary=f"InterBERT, VCR {PROBLEM_NAMES.get(problem, 'Q->A and QA->R by one model')}: one number for each "
+        "choice from the pair",
         source="arXiv:2003.13198, sections 2.4 and 3.4, appendix 6.2; black4321/InterBERT",
         task="vcr",
         system="interbert",
         model="interbert",
         options=VcrOptions(
-            problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running", max_pieces=pieces - 3
+            problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running",
+            max_pieces=pieces - 3, rationale_pieces=77 if problem == BOTH else 0,
         ),
         layout=LayoutOptions(whole_image="all"),
         settings=ADAMW,
@@ -76,14 +83,14 @@ def _vcr(problem: str) -> TaskRecipe:
         batch_size=32,
         epochs=5,
         warmup=10_000,
-        in_turn_with=f"interbert-vcr-{other}",
-        left_open=(*_PAPER_OPEN, *_SHARED_OPEN),
-    )
+        in_turn_with=f"interbert-vcr{release}-{other}" if other else "",
+        left_open=(*_PAPER_OPEN, *_SHARED_OPEN, *(() if problem == BOTH else (alone_open,))),
+    )  # fmt: skip
 
 
 def _released(problem: str, figures: tuple[Figure, ...]) -> TaskRecipe:
     settings, accidents = parted_settings("interbert-release-tasks")
-    recipe = _vcr(problem)
+    recipe = _vcr(problem, "-release")
     return replace(
         recipe,
         summary=f"{recipe.summary}; as released",
@@ -91,42 +98,47 @@ def _released(problem: str, figures: tuple[Figure, ...]) -> TaskRecipe:
         model="interbert-release",
         settings={**settings, "average_rate": 0.9999},
         accidents=accidents,
+        updates_apart=VCR_UPDATES_APART,
         warmup=0.1,
-        in_turn_with=recipe.in_turn_with.replace("vcr", "vcr-release"),
         figures=tuple(replace(each, where="README.md") for each in figures),
         left_open=(
             "The README repeats the paper's figures.",
-            "Decay lies on biases and LayerNorms there (--set steps.rule=release). Each problem has an update of its "
-            "own, and the rise ends after half of what is meant; the rate never falls in 5 epochs.",
-            *_SHARED_OPEN,
+            "Decay lies on biases and LayerNorms there, and the average has a share of the weights from before "
+            "training (--set steps.rule=release). The rate never falls in 5 epochs.",
+            BOTH_OPEN,
+            *(each for each in recipe.left_open if each not in _PAPER_OPEN),
         ),
     )
 
 
 def _figures(problem: str, row: _Row) -> tuple[Figure, ...]:
-    names = ("Q->A, val", "QA->R, val", "Q->AR, val")
-    every = [Figure("VCR", name, value, row.where) for name, value in zip(names, row.values, strict=False)]
-    return tuple(each for each in every if ("QA->R" in each.metric) == (problem == "rationale"))
+    """Those of one problem, or the whole row, both problems right together included."""
+    names = ("Q->A", "QA->R", "Q->AR")
+    return tuple(
+        Figure("VCR", f"{name}, val", value, row.where)
+        for name, value in zip(names, row.values, strict=False)
+        if problem == BOTH or name == PROBLEM_NAMES[problem]
+    )
 
 
 def _runs() -> Iterator[tuple[str, TaskRecipe]]:
-    for problem in ("answer", "rationale"):
-        recipe, name = _vcr(problem), f"interbert-vcr-{problem}"
+    for problem in (*PROBLEM_NAMES, BOTH):
+        recipe, own = _vcr(problem), "" if problem == BOTH else f"-{problem}"
         for row in _ROWS:
             end = f"-{row.name}" if row.name else ""
             yield (
-                f"{name}{end}",
+                f"interbert-vcr{own}{end}",
                 replace(
                     recipe,
                     summary=f"{recipe.summary}; {row.words}" if row.words else recipe.summary,
                     model=row.model,
                     start=row.start,
                     model_fields=interbert_fields("paper") if row.start == BERT else {},
-                    in_turn_with=f"{recipe.in_turn_with}{end}",
+                    in_turn_with=f"{recipe.in_turn_with}{end}" if recipe.in_turn_with else "",
                     figures=_figures(problem, row),
                 ),
             )
-        yield f"interbert-vcr-release-{problem}", _released(problem, _figures(problem, _ROWS[0]))
+        yield f"interbert-vcr-release{own}", _released(problem, _figures(problem, _ROWS[0]))
 
 
 INTERBERT_TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(dict(_runs()))

@@ -29,7 +29,7 @@ from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import (
     RetrievalOptions,
 )
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
-from roibeam.pipelines.training.release_settings import parted_settings
+from roibeam.pipelines.training.step_policies import parted_settings
 
 Recalls = tuple[float, float, float]
 _FLICKR, _COCO_1K, _COCO_5K = "Flickr30k", "COCO (1k)", "COCO (5k)"
@@ -97,6 +97,7 @@ _VILBERT = TaskRecipe(
     epochs=20,
     warmup=0.1,
     decays_at=_FALLS,
+    judged_by="R@1_of_4",
     left_open=(
         "Warm-up, what comes behind it, decay, clipping, Adam's betas and epsilon are not in the paper: as released, "
         "where decay lies on biases and LayerNorms (--set steps.rule=release).",

@@ -9,6 +9,13 @@ from typing import Any
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.training.step_policies import (
+    CORRECT,
+    STEP_RULES,
+    PublishedSchedule,
+    StepRule,
+    UpdatesApart,
+)
 
 PRETRAINED, BERT, NOTHING = "pre-trained", "bert", "nothing"
 STARTS = (PRETRAINED, BERT, NOTHING)
@@ -30,7 +37,9 @@ class TaskRecipe:
         layout: of the rows.
         head, head_start: kind and start of `HeadOptions`.
         settings: fields of `TrainConfig` beside steps, rate and warm-up, by which steps are right.
-        accidents: the fields by which the release's steps are not, see training/step_policies.py.
+        accidents: the fields by which the release's steps are not, see training/step_policies.py; empty where the
+            source is a paper alone.
+        updates_apart: how its release makes an update for each of several problems; None for one of them together.
         learning_rate: peak, for the whole batch.
         batch_size: groups of a step over all processes.
         epochs: over the groups.
@@ -43,6 +52,7 @@ class TaskRecipe:
         photos: of such a run, fields of `TaskPhotos`.
         photo_options: of such a run, fields of `options` that runs on stored features have no place for.
         edges: of its photos, short and long edge, pixels; () for those of the encoder.
+        judged_by: measure of the evaluations that the run is judged by, for the rule "release-plateau".
         in_turn_with: the recipe of the other task that the same model learned in turn with this one; "" for none.
         figures: what was printed for it.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
@@ -65,6 +75,7 @@ class TaskRecipe:
     head_start: str = "drawn"
     settings: Mapping[str, Any] = field(default_factory=dict)
     accidents: Mapping[str, Any] = field(default_factory=dict)
+    updates_apart: UpdatesApart | None = None
     decays_at: tuple[float, ...] = ()
     end_to_end: bool = False
     detector: str = ""
@@ -72,6 +83,7 @@ class TaskRecipe:
     photos: Mapping[str, Any] = field(default_factory=dict)
     photo_options: Mapping[str, Any] = field(default_factory=dict)
     edges: tuple[int, ...] = ()
+    judged_by: str = ""
     in_turn_with: str = ""
     figures: tuple[Figure, ...] = ()
     left_open: tuple[str, ...] = ()
@@ -84,6 +96,46 @@ class TaskRecipe:
     def options_for(self, end_to_end: bool) -> Any:
         """Options of the task, of a run from photos or on stored features."""
         return replace(self.options, **self.photo_options) if end_to_end else self.options
+
+    @property
+    def schedule(self) -> PublishedSchedule:
+        """Of its steps, in epochs and shares."""
+        return PublishedSchedule(self.epochs, self.warmup, self.decays_at, self.judged_by)
+
+    @property
+    def step_rules(self) -> tuple[str, ...]:
+        """Names of the rules that its steps may follow, the correct one first."""
+        released = [
+            name
+            for name, rule in STEP_RULES.items()
+            if rule.as_released and self.accidents and (not rule.systems or self.system in rule.systems)
+        ]
+        return (CORRECT, *released)
+
+    def step_rule(self, name: str) -> StepRule:
+        """Raises ValueError for a rule that it does not have."""
+        if name not in self.step_rules:
+            raise ValueError(f"steps.rule {name!r}: this recipe has {' and '.join(self.step_rules)}")
+        return STEP_RULES[name]
+
+    def options_by(self, rule: StepRule, begun: Any, options: Any) -> Any:
+        """The task's options as the rule has them: by a release's, each of several problems has its own update.
+
+        Args:
+            begun: the options of the recipe, see `options_for`.
+            options: the same with the user's settings.
+        """
+        apart = self.updates_apart
+        if apart is None or not rule.as_released or not _has(options, apart.where):
+            return begun
+        return replace(begun, **apart.fields)
+
+    def problems_apart(self, rule: StepRule, options: Any) -> int:
+        """How many problems have updates of their own, by the rule and the options that a run has; 1 for none."""
+        apart = self.updates_apart
+        if apart is None or not rule.as_released:
+            return 1
+        return apart.problems if _has(options, {**apart.where, **apart.fields}) else 1
 
     def at_once(self, processes: int, *, most: int = 32) -> int:
         """Groups that each process takes at once where the user does not say: as many as divide the batch."""
@@ -123,3 +175,7 @@ class TaskRecipe:
         if self.in_turn_with and alone:
             notes.append(f"the published model learned this in turn with {self.in_turn_with}; this run learns it alone")
         return tuple(notes)
+
+
+def _has(options: Any, fields: Mapping[str, Any]) -> bool:
+    return all(getattr(options, name) == value for name, value in fields.items())

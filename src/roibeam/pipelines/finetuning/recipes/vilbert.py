@@ -11,13 +11,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
+from roibeam.pipelines.finetuning.recipes.vcr_words import BOTH_OPEN, PROBLEM_NAMES
 from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN, MINIVAL_OPEN
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
-from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
+from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE, VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
-from roibeam.pipelines.training.release_settings import parted_settings
+from roibeam.pipelines.training.step_policies import VCR_UPDATES_APART, parted_settings
 
 _SOURCE = "arXiv:1908.02265, section 3.2; jiasenlu/vilbert_beta vlbert_tasks.yml and train_tasks.py"
 _RELEASE, _ACCIDENTS = parted_settings("vilbert-release-tasks")
@@ -25,7 +26,8 @@ _FALLS = (12 / 20, 16 / 20)
 _SCHEDULE_OPEN = (
     "Warm-up, what comes behind it, decay, clipping, Adam's betas and epsilon are not in the paper: a tenth of the "
     "steps, a tenth of the rate after epochs 12 and 16, 0.01 on matrices, 1 for each tensor, 0.9 and 0.999, 1e-6, as "
-    "released. There decay lies on biases and LayerNorms (--set steps.rule=release)."
+    "released. There decay lies on biases and LayerNorms (--set steps.rule=release). Their later multi-task code has a "
+    "schedule of its own (release-mt)."
 )
 _TWENTY_OPEN = 'Epochs are "a maximum of 20", and how one is chosen is not said: 20.'
 _VQA = TaskRecipe(
@@ -44,6 +46,7 @@ _VQA = TaskRecipe(
     epochs=20,
     warmup=0.1,
     decays_at=_FALLS,
+    judged_by="overall",
     left_open=(
         _SCHEDULE_OPEN,
         _TWENTY_OPEN,
@@ -55,37 +58,42 @@ _VQA = TaskRecipe(
 )
 
 
+_PROBLEMS = (*PROBLEM_NAMES, BOTH)
+
+
 def _vcr(problem: str) -> TaskRecipe:
-    """One of the two problems that one model learns in turn."""
-    asked, other = ("answer", "rationale") if problem == "answer" else ("rationale", "answer")
-    name, pieces = ("Q->A", 60) if asked == "answer" else ("QA->R", 80)
+    """Both problems, which one model learns in turn, or one of them alone."""
+    pieces = 60 if problem != RATIONALE else 80
+    other = {ANSWER: RATIONALE, RATIONALE: ANSWER}.get(problem, "")
     return TaskRecipe(
-        summary=f"ViLBERT, VCR {name}: one number for each choice from the product of both pooled streams",
+        summary=f"ViLBERT, VCR {PROBLEM_NAMES.get(problem, 'Q->A and QA->R by one model')}: one number for each choice "
+        "from the product of both pooled streams",
         source=_SOURCE,
         task="vcr",
         system="vilbert",
         model="vilbert",
         options=VcrOptions(
-            problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running", max_pieces=pieces - 3
+            problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running",
+            max_pieces=pieces - 3, rationale_pieces=77 if problem == BOTH else 0,
         ),
         layout=LayoutOptions(whole_image="all"),
         settings=_RELEASE,
         accidents=_ACCIDENTS,
+        updates_apart=VCR_UPDATES_APART,
         learning_rate=2e-5,
         batch_size=64,
         epochs=20,
         warmup=0.1,
         decays_at=_FALLS,
-        in_turn_with=f"vilbert-vcr-{other}",
+        judged_by=PROBLEM_NAMES.get(problem, "Q->AR"),
+        in_turn_with=f"vilbert-vcr-{other}" if other else "",
         left_open=(
             _SCHEDULE_OPEN,
             "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
             "annotated ones, at most 100 with the whole image, names from a table, 60 and 80 pieces, as released.",
-            "One model for both problems: the recipe of answers with --set vcr.problem=both and "
-            "--set vcr.rationale_pieces=77. In the release each has its own update (--set vcr.updates=task), and "
-            "the rise ends after half of what is meant.",
+            BOTH_OPEN if problem == BOTH else "One model for both problems: the recipe vilbert-vcr.",
         ),
-    )
+    )  # fmt: skip
 
 
 _REFERRING = TaskRecipe(
@@ -114,6 +122,7 @@ _REFERRING = TaskRecipe(
     epochs=20,
     warmup=0.1,
     decays_at=_FALLS,
+    judged_by="accuracy",
     left_open=(
         _SCHEDULE_OPEN,
         _TWENTY_OPEN,
@@ -178,12 +187,17 @@ _ROWS = (
         "Table 1", 65.90, (68.15, 68.89, 47.27), (65.64, 72.02, 56.04),
     ),
 )  # fmt: skip
-_TEST: Mapping[str, Figure] = {
-    "vqa": Figure("VQA", "accuracy, test-std", 70.92, "Table 1"),
-    "answer": Figure("VCR", "Q->A, test", 73.3, "Table 1"),
-    "rationale": Figure("VCR", "QA->R, test", 74.6, "Table 1"),
-    "both": Figure("VCR", "Q->AR, test", 54.8, "Table 1"),
-}
+_VQA_TEST = Figure("VQA", "accuracy, test-std", 70.92, "Table 1")
+_VCR_TEST = (73.3, 74.6, 54.8)
+
+
+def _vcr_figures(problem: str, row: _Row) -> Iterator[Figure]:
+    """Those of one problem, or the whole row, both problems right together included."""
+    told = {"val": (row.vcr, row.where), **({} if row.name else {"test": (_VCR_TEST, "Table 1")})}
+    for split, (values, where) in told.items():
+        for name, value in zip(("Q->A", "QA->R", "Q->AR"), values, strict=True):
+            if problem == BOTH or name == PROBLEM_NAMES[problem]:
+                yield Figure("VCR", f"{name}, {split}", value, where)
 
 
 def _of_row(recipe: TaskRecipe, row: _Row, *figures: Figure) -> TaskRecipe:
@@ -214,22 +228,16 @@ def _named(name: str, row: _Row) -> str:
 
 def _runs() -> Iterator[tuple[str, TaskRecipe]]:
     for row in _ROWS:
-        test = [_TEST["vqa"]] if not row.name else []
+        test = [_VQA_TEST] if not row.name else []
         yield (
             _named("vilbert-vqa", row),
             _of_row(_VQA, row, Figure("VQA", "accuracy, test-dev", row.vqa, row.where), *test),
         )
-    for problem in ("answer", "rationale"):
+    for problem in _PROBLEMS:
+        name = "vilbert-vcr" if problem == BOTH else f"vilbert-vcr-{problem}"
         for row in _ROWS:
-            answer, rationale, both = (
-                Figure("VCR", f"{name}, val", value, row.where)
-                for name, value in zip(("Q->A", "QA->R", "Q->AR"), row.vcr, strict=True)
-            )
-            figures = [answer, both] if problem == "answer" else [rationale]
-            if not row.name:
-                figures += [_TEST[problem], *([_TEST["both"]] if problem == "answer" else [])]
-            yield _named(f"vilbert-vcr-{problem}", row), _of_row(_vcr(problem), row, *figures)
-        yield _without_bert(problem)
+            yield _named(name, row), _of_row(_vcr(problem), row, *_vcr_figures(problem, row))
+        yield f"{name}-without-bert", _without_bert(problem)
     for row in _ROWS:
         figures = [
             Figure("RefCOCO+", f"accuracy, {split}", value, row.where)
@@ -238,17 +246,17 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
         yield _named("vilbert-refcoco+-detected", row), _of_row(_REFERRING, row, *figures)
 
 
-def _without_bert(problem: str) -> tuple[str, TaskRecipe]:
+def _without_bert(problem: str) -> TaskRecipe:
     """What InterBERT's authors measured."""
-    name, value = ("Q->A", 61.7) if problem == "answer" else ("QA->R", 59.7)
-    recipe = _vcr(problem)
-    return f"vilbert-vcr-{problem}-without-bert", replace(
+    values, recipe = {ANSWER: ("Q->A", 61.7), RATIONALE: ("QA->R", 59.7)}, _vcr(problem)
+    told = values.values() if problem == BOTH else [values[problem]]
+    return replace(
         recipe,
         summary=f"{recipe.summary}; pre-trained without BERT's weights to start from",
         source=f"arXiv:2003.13198, section 3.6; {recipe.source}",
         model="vilbert-without-bert",
-        in_turn_with=f"{recipe.in_turn_with}-without-bert",
-        figures=(Figure("VCR", name, value, "InterBERT's paper, section 3.6"),),
+        in_turn_with=f"{recipe.in_turn_with}-without-bert" if recipe.in_turn_with else "",
+        figures=tuple(Figure("VCR", name, value, "InterBERT's paper, section 3.6") for name, value in told),
         left_open=(*recipe.left_open, "How InterBERT's authors trained ViLBERT is not said: as its own authors do."),
     )
 

@@ -19,7 +19,7 @@ from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
-from roibeam.pipelines.training.release_settings import parted_settings
+from roibeam.pipelines.training.step_policies import parted_settings
 
 _PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"
 _RELEASE, _ACCIDENTS = parted_settings("visualbert-ucla-tasks")

@@ -19,7 +19,7 @@ from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
-from roibeam.pipelines.training.release_settings import parted_settings
+from roibeam.pipelines.training.step_policies import parted_settings
 
 _CFGS, _PAPER = "jackroos/VL-BERT cfgs", "arXiv:1908.08530, version 1, section"
 _LATER = "later version, as a page of results has it"

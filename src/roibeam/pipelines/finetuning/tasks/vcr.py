@@ -51,6 +51,8 @@ class VcrOptions:
             which one model learns in turn (ViLBERT).
         updates: of both problems, whether they make one update a "step", or each its own in the release's way ("task").
             See `AlternatingTask`.
+        loss_scales: of both problems, what the loss of answers and that of rationales are multiplied by. The releases
+            of ViLBERT and InterBERT take the problem's rate over the smallest, which is 1 for each.
         names: what people are called: by the order of "mention" in a row; "restarted" in the choice (VisualBERT);
             "in-turn", from one question to the next (VL-BERT); "drawn" (ViLBERT). See vcr_rules/names.py.
         people: a file with their names, a table with a column "name"; "" for the 15 of VisualBERT's release.
@@ -82,6 +84,7 @@ class VcrOptions:
 
     problem: str = ANSWER
     updates: str = "step"
+    loss_scales: tuple[float, float] = (1.0, 1.0)
     names: str = BY_MENTION
     people: str = ""
     seed: int = 0
@@ -114,6 +117,8 @@ class VcrOptions:
         check_choice(self, "loss", LOSSES)
         if not 0 < self.hidden_boxes < 1 or not 0 <= self.hidden_words < 1:
             raise ValueError("VcrOptions: hidden_boxes and hidden_words are shares, from 0 to below 1")
+        if len(self.loss_scales) != 2 or not all(scale > 0 for scale in self.loss_scales):
+            raise ValueError(f"VcrOptions: loss_scales must be two numbers above 0, got {list(self.loss_scales)}")
         for name in ("seed", "max_pieces", "rationale_pieces", "max_boxes", "object_loss_weight", "word_loss_weight"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"VcrOptions: {name} must not be negative, got {getattr(self, name)}")

@@ -85,6 +85,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         max_pieces=most,
         turns=(lambda group: str(group.facts["problem"])) if options.problem == BOTH else None,
         updates=options.updates,
+        loss_scales=dict(zip((ANSWER, RATIONALE), options.loss_scales, strict=True)),
         judged=rows_of_right_answer,
         tells=options.problems,
         beside=beside,
@@ -168,3 +169,5 @@ def check_vcr(options: VcrOptions) -> None:
         raise ValueError("truncation and cut_untold say how vcr.max_pieces is kept; set that too, such as 61 of 64")
     if options.updates != "step" and options.problem != BOTH:
         raise ValueError(f"updates '{options.updates}': only with problem 'both'; leave it at step")
+    if set(options.loss_scales) != {1.0} and options.problem != BOTH:
+        raise ValueError("loss_scales are of both problems beside each other; set vcr.problem=both, or leave them out")

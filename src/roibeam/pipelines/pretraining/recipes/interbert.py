@@ -10,7 +10,7 @@ from roibeam.model.interbert.presets import SMALL, interbert_fields
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
-from roibeam.pipelines.training.release_settings import release_settings
+from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.interbert.config.InterBertConfig"
 _DATA = "Conceptual Captions, SBU Captions and COCO captions"

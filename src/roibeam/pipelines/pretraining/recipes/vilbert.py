@@ -11,7 +11,7 @@ from roibeam.model.vilbert.presets import SMALL, vilbert_fields
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
-from roibeam.pipelines.training.release_settings import release_settings
+from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.vilbert.config.ViLbertConfig"
 _SINGLE_STREAM = "roibeam.model.vilbert.single_stream.SingleStreamConfig"

@@ -20,7 +20,7 @@ from roibeam.model.visualbert.presets import visualbert_fields
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling
-from roibeam.pipelines.training.release_settings import release_settings
+from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.visualbert.model.VisualBertConfig"
 _PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"

@@ -11,7 +11,7 @@ from roibeam.model.vlbert.presets import vlbert_fields
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
-from roibeam.pipelines.training.release_settings import release_settings
+from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.vlbert.config.VLBertConfig"
 _CAPTIONS = "Conceptual Captions, 3.3 M pairs; 10 to 100 regions of score 0.5 and more (butd-10-100)"

@@ -20,10 +20,11 @@ def learning_rate_at(step: int, config: TrainConfig, *, falls: int = 0) -> float
     if config.starts_at_zero:
         step -= 1
     steps, every = config.steps, config.updates_per_schedule_step
+    rounds = step // every  # that are over: the schedule goes on with the first update of a round, epochs with the last
     if every > 1:
         step, steps = math.ceil(step / every), math.ceil(steps / every)
     if config.warmup_overwritten_every:
-        return config.learning_rate * _overwritten_scale(step, config)
+        return config.learning_rate * _overwritten_scale(step, rounds, config)
     rise = step / config.warmup_steps if step < config.warmup_steps else 1.0
     if config.schedule == "plateau":
         return config.learning_rate * rise * config.decay_factor**falls
@@ -38,13 +39,13 @@ def _decay(step: int, config: TrainConfig) -> float:
     return config.decay_factor ** sum(step > last for last in config.decay_steps)
 
 
-def _overwritten_scale(step: int, config: TrainConfig) -> float:
+def _overwritten_scale(step: int, rounds: int, config: TrainConfig) -> float:
     """facebookresearch/vilbert-multi-task, `--lr_scheduler mannul`: two schedules set the same rate in turn.
 
     That of the epochs sets it without the rise, at the start and at each epoch's end. That of the rise sets it without
-    the falls, after each update until the rise is over. The later one counts.
+    the falls, after the first update of each round until the rise is over. The later one counts.
     """
-    epoch_start = step - step % config.warmup_overwritten_every
+    epoch_start = rounds - rounds % config.warmup_overwritten_every
     risen = math.ceil(config.warmup_steps)
     if step == epoch_start or epoch_start >= risen:
         return _decay(epoch_start, config)

@@ -100,9 +100,13 @@ def run_folder_lock(run_dir: Path) -> Iterator[None]:
 
 
 def defaults_of(config: object) -> dict[str, Any]:
-    """The fields of a dataclass, or of its instance, that have a default, with it."""
-    fields = dataclasses.fields(config)  # type: ignore[arg-type]
-    return {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
+    """The fields of a dataclass, or of its instance, that have a default, with it as a configuration file has it."""
+    found = {
+        each.name: each.default
+        for each in dataclasses.fields(config)  # type: ignore[arg-type]
+        if each.default is not dataclasses.MISSING
+    }
+    return {name: list(default) if isinstance(default, tuple) else default for name, default in found.items()}
 
 
 def _filled(saved: Mapping[str, Any], defaults: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +135,8 @@ def check_same_run(
         ValueError: naming what differs.
     """
     saved = saved_config(folder)
-    saved["train"] = defaults_of(TrainConfig) | saved["train"]
+    read_already = {"average_start": now["train"].get("average_start")}  # by `as_begun`, where it is missing
+    saved["train"] = defaults_of(TrainConfig) | read_already | saved["train"]
     for section in defaults.keys() & saved["task"].keys():
         saved["task"][section] = _filled(saved["task"][section], defaults[section], now["task"][section])
     before, after = _flatten(saved), _flatten(now)
@@ -154,6 +159,24 @@ def check_same_run(
         logger.warning("resuming with another schedule (%s): the learning rate bends here", bends)
     if another_batch is not None:
         logger.warning("resuming with another %s; the learning rate is not scaled", another_batch)
+
+
+def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
+    """The settings with which an older run goes on, where a rule was another when it began.
+
+    Before there was `average_start`, averages were from the initial weights on, and a warm-up was whole steps.
+
+    Args:
+        folder: a run's, or one of its checkpoints.
+    """
+    saved = saved_config(folder)["train"]
+    from_initial = saved.get("average_start", "initial") == "initial"
+    if config.average_rate and from_initial and config.average_start != "initial":
+        logger.warning("%s: its average goes on from the initial weights, as it began (train.average_start)", folder)
+        config = dataclasses.replace(config, average_start="initial")
+    if saved.get("warmup_steps") == round(config.warmup_steps):
+        config = dataclasses.replace(config, warmup_steps=saved["warmup_steps"])
+    return config
 
 
 def saved_config(folder: Path) -> dict[str, Any]:
