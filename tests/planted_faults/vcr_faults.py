@@ -139,8 +139,8 @@ FAULTS = (
     Fault(
         "both problems make one update by a release's rule",
         "src/roibeam/pipelines/finetuning/recipes/task_recipe.py",
-        "return replace(self.options, **apart.fields)",
-        "return self.options",
+        "return replace(begun, **apart.fields)",
+        "return begun",
         "tests/pipelines/test_step_rules.py::test_a_release_makes_an_update_of_each_problem[vilbert-vcr]",
     ),
 )
