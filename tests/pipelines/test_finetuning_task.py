@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -183,16 +184,20 @@ def test_labels_of_the_multi_task_release_go_through_its_classifiers() -> None:
         assert module.gqa_answer_head is None and (kind == LABEL) == (module.answer_head is not None)
 
 
-@pytest.mark.parametrize("head", ["ours", "release", "release-mt"])
-@pytest.mark.parametrize("form", [LABEL, CHOICE, WHOLE, "pair"])
-@pytest.mark.parametrize("system", SYSTEMS)
+def heads_there_are() -> list[tuple[str, str, str]]:
+    """System, form, head: ours, and those that a release has; two systems have no element for the whole image."""
+    forms = (LABEL, CHOICE, WHOLE, "pair")
+    return [
+        (system, form, head)
+        for system, form, head in product(SYSTEMS, forms, ("ours", "release", "release-mt"))
+        if (head == "ours" or ASKED[form].of_head in SYSTEMS[system].release_heads.get(head, {}))
+        and not (form == WHOLE and system in ("visualbert", "imagebert"))
+    ]
+
+
+@pytest.mark.parametrize(("system", "form", "head"), heads_there_are())
 def test_what_is_trained_is_what_the_task_reads(system: str, form: str, head: str) -> None:
     """Pre-training heads and those of other tasks are not; all of the encoder is, the baseline's too."""
-    named = SYSTEMS[system]
-    if head != "ours" and ASKED[form].of_head not in named.release_heads.get(head, {}):
-        pytest.skip("no head of a release")
-    if form == WHOLE and system in ("visualbert", "imagebert"):
-        pytest.skip("no element for the whole image")
     task = make_task(system, form, batch_size=4, head=head)
     torch.manual_seed(0)
     for term in task.losses(task.model, next(task.batches(0, rank=0, num_ranks=1))).losses.values():
