@@ -152,7 +152,7 @@ FAULTS = (
         "src/roibeam/pipelines/analysis/asked_model.py",
         "if kind not in ASKED:",
         "if not issubclass(kind, ASKED):",
-        "tests/pipelines/test_asked_model.py::test_no_published_task_model_is_asked[ViLBERT for tasks]",
+        "tests/pipelines/test_asked_model.py::test_no_task_model_is_asked[ViLBERT for tasks]",
     ),
     Fault(
         "an evaluation takes the place of an older one",
