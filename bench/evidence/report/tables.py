@@ -132,7 +132,9 @@ def _words(evidence: Evidence, store: str) -> Iterator[str]:
         return
     yield paragraph(
         "**Hidden words.** How many are guessed right. Each word that names a kind, a colour or a pattern is hidden by "
-        "itself. *Text alone* is a model that was trained on captions without pictures."
+        "itself. *Text alone* is a model that was trained on captions without pictures. VL-BERT is that of its paper's "
+        "first version here: it also learns whether a caption belongs, and guesses fewer words than the released one, "
+        "*vlbert-base* under [Claims](#claims)."
     )
     rows = [
         [name, evidence.shown(arm, "words true"), evidence.shown(arm, "words wrong"),
