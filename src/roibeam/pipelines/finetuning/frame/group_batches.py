@@ -320,7 +320,7 @@ class GroupBatches:
             named, num_boxes = {place: place for place in range(len(regions))}, len(regions)
         else:
             regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
-            named = {int(region): place for place, region in enumerate(regions)}
+            named = dict(zip(regions.tolist(), range(len(regions)), strict=True))
         if self._blind and self._asked.form not in (REGION, PHRASE):
             regions, named = np.arange(0), {}
         boxes = record.boxes[regions]

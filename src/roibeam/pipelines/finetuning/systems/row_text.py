@@ -52,6 +52,7 @@ class Pieces:
 
     def __init__(self, tokenizer: CaptionTokenizer) -> None:
         self._tokenizer = tokenizer
+        self._single: dict[tuple[int, int], Span] = {}
 
     @property
     def coder(self) -> PieceCoder:
@@ -62,21 +63,27 @@ class Pieces:
         """A part of the text; every piece of a word has the tag of the word."""
         if isinstance(part, PartPieces):
             return Span(part.ids, segment, part.tags, part.words, is_text=True)
-        tags = part.tags or (-1,) * len(part.words)
         words = [self._tokenizer.pieces(word) for word in part.words]
         lengths = [len(word) for word in words]
-        ids = np.concatenate([np.zeros(0, np.int64), *words])
-        named, numbers = np.repeat(np.array(tags, np.int64), lengths), np.repeat(np.arange(len(words)), lengths)
-        return Span(ids, segment, named, numbers, is_text=True)
+        ids = words[0] if len(words) == 1 else np.concatenate([np.zeros(0, np.int64), *words])
+        tags = np.repeat(np.array(part.tags, np.int64), lengths) if part.tags else np.full(len(ids), -1, np.int64)
+        return Span(ids, segment, tags, np.repeat(np.arange(len(words)), lengths), is_text=True)
 
     def cls(self) -> Span:
-        return _special([self._tokenizer.cls_id], 0)
+        return self._one(self._tokenizer.cls_id, 0)
 
     def sep(self, segment: int = 0) -> Span:
-        return _special([self._tokenizer.sep_id], segment)
+        return self._one(self._tokenizer.sep_id, segment)
 
     def mask(self, segment: int = 0) -> Span:
-        return _special([self._tokenizer.mask_id], segment)
+        return self._one(self._tokenizer.mask_id, segment)
+
+    def _one(self, piece: int, segment: int) -> Span:
+        """A special piece; all rows share it."""
+        found = self._single.get((piece, segment))
+        if found is None:
+            found = self._single[piece, segment] = _special([piece], segment)
+        return found
 
     def question_mark(self, question: Span) -> Span:
         """A "?" behind a text that has none."""
@@ -96,6 +103,9 @@ def lay_out(spans: Sequence[Span], max_pieces: int, cut: str) -> RowText:
     least = sum(len(span.ids) for span in spans if not span.is_text)
     if least > max_pieces:
         raise ValueError(f"max_pieces {max_pieces}: the special pieces of a row alone are {least}")
+    over = sum(len(span.ids) for span in spans) - max_pieces
+    if over <= 0:
+        return _joined(spans)
     if cut == RELEASE:
         return _joined(spans).kept(max_pieces)
     if cut == BEFORE_SEP:
@@ -103,7 +113,7 @@ def lay_out(spans: Sequence[Span], max_pieces: int, cut: str) -> RowText:
         before = _joined(spans[:-1]).kept(max_pieces - end)
         return RowText(*(np.concatenate(both) for both in zip(before, _joined(spans[-1:]), strict=True)))
     lengths = {place: len(span.ids) for place, span in enumerate(spans) if span.is_text}
-    for _ in range(sum(len(span.ids) for span in spans) - max_pieces):
+    for _ in range(over):
         filled = [place for place, length in lengths.items() if length]
         if cut == LONGEST:
             loser = max(filled, key=lambda place: (lengths[place], place))
@@ -125,18 +135,22 @@ def places_of_phrases(words: Sequence[int], text: RowText) -> list[int]:
 def _joined(spans: Sequence[Span]) -> RowText:
     return RowText(
         np.concatenate([span.ids for span in spans]),
-        np.repeat(np.array([span.segment for span in spans], np.int64), [len(span.ids) for span in spans]),
+        np.repeat([span.segment for span in spans], [len(span.ids) for span in spans]),
         np.concatenate([span.tags for span in spans]),
-        _numbered([span.words for span in spans]),
+        _numbered(spans),
     )
 
 
-def _numbered(words: Sequence[np.ndarray]) -> np.ndarray:
+def _numbered(spans: Sequence[Span]) -> np.ndarray:
     """Numbers of words of several spans, one after the other."""
     found, before = [], 0
-    for each in words:
-        found.append(np.where(each < 0, -1, each + before))
-        before += int(each.max(initial=-1)) + 1
+    for span in spans:
+        words = span.words
+        if not span.is_text:  # has no words
+            found.append(words)
+            continue
+        found.append(np.where(words < 0, -1, words + before) if before else words)
+        before += int(words.max(initial=-1)) + 1
     return np.concatenate(found)
 
 
