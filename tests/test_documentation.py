@@ -24,9 +24,11 @@ from doc_commands import (
 from doc_pages import REASONS, Page
 from doc_runs import made_folder, run_page
 from soak_share import SHARE
+from warm_command import warm_command
 
 MOST_PAGES, MOST_README_LINES, MOST_WORDS = 16, 120, 40
 GENERATED = "docs/evidence.md"
+COLD = "README.md"
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))]
 LINKED = [*PAGES, *(name for name in ("CHANGELOG.md", "SECURITY.md", "BENCHMARKS.md") if (REPOSITORY / name).is_file())]
 
@@ -143,9 +145,22 @@ def page_folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: 
     shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with warm_command(tmp_path_factory.getbasetemp() / "warm") as folder:
+        yield folder
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases(soak=False))
-def test_the_blocks_run(name: str, page_folder: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in cases(soak=False) if name != COLD])
+def test_the_blocks_run(name: str, page_folder: Path, commands: Path) -> None:
+    run_page(page(name), page_folder, commands=commands)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [COLD])
+def test_the_blocks_run_with_all_their_imports(name: str, page_folder: Path) -> None:
+    """As a reader types them. The other pages save the imports of some hundred commands."""
     run_page(page(name), page_folder)
 
 

@@ -48,18 +48,24 @@ for line in sys.stdin:
 """
 
 
-def environment() -> dict[str, str]:
-    """Of a reader without a GPU and without a network, whose environment is active."""
-    bin_folder = Path(sys.executable).parent
+def environment(commands: Path | None = None) -> dict[str, str]:
+    """Of a reader without a GPU and without a network, whose environment is active.
+
+    Args:
+        commands: a folder whose `roibeam` stands before that of the environment.
+    """
+    folders = [*([commands] if commands else []), Path(sys.executable).parent, os.environ["PATH"]]
     return {
-        **os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "HF_HUB_OFFLINE": "1",
+        **os.environ, "PATH": os.pathsep.join(map(str, folders)), "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "PYTHONSAFEPATH": "",
     }  # fmt: skip
 
 
-def run_page(page: Page, folder: Path, *, with_soak: bool = False) -> None:
+def run_page(page: Page, folder: Path, *, commands: Path | None = None, with_soak: bool = False) -> None:
     """Runs what is not marked, with `with_soak` also what takes long.
 
+    Args:
+        commands: see `environment`.
     Raises:
         AssertionError: for the first block that does not end as it should, with the end of what it said.
     """
@@ -69,17 +75,17 @@ def run_page(page: Page, folder: Path, *, with_soak: bool = False) -> None:
                 continue
             if block.mark == "soak" and not with_soak:
                 continue
-            ended_well, said = run_python(block) if block.language == "python" else _run_shell(block, folder)
+            ended_well, said = run_python(block) if block.language == "python" else _run_shell(block, folder, commands)
             wanted = block.mark != "fails"
             how = "failed" if wanted else "did not fail"
             assert ended_well == wanted, f"line {block.line}: this block {how}\n{block.text}\n{said[-3000:]}"
 
 
-def _run_shell(block: Block, folder: Path) -> tuple[bool, str]:
+def _run_shell(block: Block, folder: Path, commands: Path | None = None) -> tuple[bool, str]:
     done = subprocess.run(
         ["bash", "-e", "-c", block.shell],
-        cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        timeout=LONGEST_SECONDS, text=True, errors="replace",
+        cwd=folder, env=environment(commands), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, timeout=LONGEST_SECONDS, text=True, errors="replace",
     )  # fmt: skip
     return done.returncode == 0, done.stdout
 
