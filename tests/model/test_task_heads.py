@@ -8,6 +8,7 @@ from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, build, make_full_batch,
 from vilbert_examples import randomised
 
 from roibeam.model.common.losses import cross_entropy
+from roibeam.model.common.transformer import TransformerEncoder
 from roibeam.model.imagebert.retrieval import binary_loss, multi_class_loss
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.task_heads import (
@@ -29,6 +30,14 @@ from roibeam.model.task_losses import answer_bce, answer_kl, class_bce, groundin
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 
 ANSWERS = 6
+ONE_STREAM = ("VL-BERT", "VL-BERT with relationship", "VL-BERT, paper")
+ONE_STREAM += ("ViLBERT single-stream", "VisualBERT", "ImageBERT")
+
+
+def as_float64(batch):
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    floats = {name: each.double() for name, each in fields.items() if getattr(each, "is_floating_point", bool)()}
+    return dataclasses.replace(batch, **floats)
 
 
 def summary(model):
@@ -198,6 +207,32 @@ def test_which_vector_is_read():
     assert torch.equal(read_summary(batch, output, "mask_piece"), places)
     one_stream = build("VisualBERT").encode(batch)
     assert torch.equal(read_summary(batch, one_stream, "pooled_text"), one_stream.pooled)
+
+
+@pytest.mark.parametrize("reads", ["summary", "mask_piece"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_last_layer_leaves_out_what_no_head_reads(name, reads):
+    """Scores and gradients are those of all states; models of one stream compute four states of their last layer."""
+    batch = four_rows()
+    found, computed = [], []
+    for all_states in (True, False):
+        model = build(name).double()
+        head = labels(model, 3, summary(model) if reads == "summary" else reads).double().eval()
+        head.load_state_dict(randomised(labels(model, 3, head.config.reads)).state_dict())
+        if name in ONE_STREAM:
+            (encoder,) = (each for each in model.modules() if isinstance(each, TransformerEncoder))
+            encoder.layers[-1].feed_forward.register_forward_hook(lambda _, __, states: computed.append(len(states)))
+        task_model = TaskModel(model, head)
+        wide = as_float64(batch)
+        scores = head(wide, model.encode(wide)) if all_states else task_model(wide)
+        (scores * some_targets(scores.shape).double()).sum().backward()
+        grads = {key: value.grad for key, value in task_model.named_parameters() if value.grad is not None}
+        found.append({"scores": scores.detach(), **grads})
+    assert found[0].keys() == found[1].keys()
+    for key, value in found[0].items():
+        torch.testing.assert_close(found[1][key], value, rtol=1e-10, atol=1e-12, msg=key)
+    if name in ONE_STREAM:
+        assert computed[1] == 4 < computed[0]
 
 
 def test_rows_that_belong_together():

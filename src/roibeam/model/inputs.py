@@ -42,9 +42,10 @@ _SHAPES = {
     "text_only": "B",
     "row_texts": "B",
     "row_images": "B",
+    "read_pieces": "B",
 }
 _LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
-_LONG |= {"phrase_positions", "row_texts", "row_images", "region_classes"}
+_LONG |= {"phrase_positions", "row_texts", "row_images", "region_classes", "read_pieces"}
 _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
 
 
@@ -87,6 +88,8 @@ class VLBatch:
         text_only: (B,) bool, True where the row has no image: no region, and `image_hw` means nothing.
         row_texts: (B,) long, the text of each row; None where row and text number are the same (Q = B).
         row_images: (B,) long, the image of each row; None where row and image number are the same (I = B).
+        read_pieces: (B,) long, the one text piece of each row whose last state is read; None where more are. A model
+            with one stream then leaves the other states out of its last layer, and they have no meaning.
         sample_ids: what to call the rows in an error message; empty or B names.
         draw_seeds: one for each row, of what a model draws itself to make a loss (ViLBERT's contrastive negatives), so
             that a row draws the same in any batch; empty where the caller hands in a generator, or nothing is drawn.
@@ -118,6 +121,7 @@ class VLBatch:
     text_only: Tensor | None = None
     row_texts: Tensor | None = None
     row_images: Tensor | None = None
+    read_pieces: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
     draw_seeds: tuple[int, ...] = ()
 

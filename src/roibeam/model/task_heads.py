@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, Self
@@ -45,7 +46,7 @@ def read_summary(batch: VLBatch, output: VLOutput, reads: str) -> Tensor:
     if reads == "cls":
         return output.text_states[:, 0]
     if reads == "mask_piece":
-        place = (batch.rows_text_mask.sum(dim=1) - 2).clamp(min=0)
+        place = pieces_read(batch, reads)
         return output.text_states[torch.arange(len(place), device=place.device), place]
     pooled = output.pooled
     if reads == "pooled_text" and output.pooled_text is not None:
@@ -53,6 +54,18 @@ def read_summary(batch: VLBatch, output: VLOutput, reads: str) -> Tensor:
     if pooled is None:
         raise ValueError(NO_POOLER)
     return pooled
+
+
+def pieces_read(batch: VLBatch, reads: str) -> Tensor:
+    """(B,) long, the one piece of each row whose last state `read_summary` needs: [CLS], which poolers read too, or
+    [MASK]."""
+    mask = batch.rows_text_mask
+    return (mask.sum(dim=1) - 2).clamp(min=0) if reads == "mask_piece" else mask.new_zeros(len(mask), dtype=torch.long)
+
+
+def reading(batch: VLBatch, reads: str) -> VLBatch:
+    """The batch for a model of which `read_summary` is all that is asked."""
+    return replace(batch, read_pieces=pieces_read(batch, reads))
 
 
 def phrase_states(output: VLOutput, phrase_positions: Tensor) -> Tensor:
@@ -216,6 +229,10 @@ class TaskHead(PreTrainedModel):
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
         raise NotImplementedError
 
+    def asked_of(self, batch: VLBatch) -> VLBatch:
+        """The batch as a model gets it that gives this head no more than it reads."""
+        return reading(batch, self.config.reads) if isinstance(self.config, SummaryHeadConfig) else batch
+
 
 class LabelHead(TaskHead):
     """Classes of a row: answers of VQA, NLVR2 with both images in one row, GLUE; with one class, a score of the row:
@@ -358,7 +375,7 @@ class TaskModel(nn.Module):
 
     def forward(self, batch: VLBatch) -> Tensor:
         """As the head's."""
-        return self.head(batch, self.model.encode(batch))
+        return self.head(batch, self.model.encode(self.head.asked_of(batch)))
 
     def save(self, folder: Path) -> None:
         """Writes the model into `folder`, where it can be read as a model, and the head into a folder of its own."""
@@ -402,7 +419,7 @@ class TextTaskModel(TaskModel):
 
     def forward(self, batch: VLBatch) -> Tensor:
         """As the head's."""
-        return self.head(batch, self.model.encode_text(batch))
+        return self.head(batch, self.model.encode_text(self.head.asked_of(batch)))
 
 
 def load_task_head(folder: Path) -> TaskHead:

@@ -80,6 +80,12 @@ class Packing:
         lengths = self.mask.sum(dim=1)
         return lengths.cumsum(dim=0) - lengths
 
+    def places_of(self, positions_B: Tensor) -> Tensor:
+        """(B,) long: where one real position (of S) of each row stands in a packed tensor."""
+        rows = torch.arange(len(self.mask), device=self.mask.device)
+        flat = rows * self.mask.shape[1] + positions_B
+        return flat if self.places is None else self.mask.flatten().cumsum(dim=0)[flat] - 1
+
     def pack(self, padded: Tensor) -> Tensor:
         """(P, ...) of (B, S, ...)."""
         flat = padded.flatten(0, 1)

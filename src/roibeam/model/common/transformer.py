@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -244,10 +245,10 @@ class TransformerLayer(CheckpointedLayer):
         states_PH = self.attention_norm(states_PH + self.attention(states_PH, packing, maps=maps))
         return self.feed_forward_norm(states_PH + self.feed_forward(states_PH))
 
-    def at_firsts(self, states_PH: Tensor, packing: Packing) -> Tensor:
-        """(B, H), what `forward` gives at the first position of each row, and nothing else: a last layer of which no
+    def at(self, places_B: Tensor, states_PH: Tensor, packing: Packing) -> Tensor:
+        """(B, H), what `forward` gives at one packed position of each row, and nothing else: a last layer of which no
         more is read."""
-        asking = states_PH.index_select(0, packing.firsts)
+        asking = states_PH.index_select(0, places_B)
         alone = Packing(torch.ones(len(packing), 1, dtype=torch.bool, device=asking.device))
         asking = self.attention_norm(asking + self.attention(asking, alone, states_PH, packing))
         return self.feed_forward_norm(asking + self.feed_forward(asking))
@@ -260,13 +261,34 @@ class TransformerEncoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, states_BSH: Tensor, mask_BS: Tensor, maps: list[Tensor] | None = None) -> Tensor:
-        """(B, S, H) for padded states, 0 at padding; packed on the way."""
+    def forward(
+        self,
+        states_BSH: Tensor,
+        mask_BS: Tensor,
+        maps: list[Tensor] | None = None,
+        read_B: Tensor | None = None,
+    ) -> Tensor:
+        """(B, S, H) for padded states, 0 at padding; packed on the way. `read_B` as in `packed`."""
         packing = Packing(mask_BS)
-        return packing.pad(self.packed(packing.pack(states_BSH), packing, maps))
+        return packing.pad(self.packed(packing.pack(states_BSH), packing, maps, read_B))
 
-    def packed(self, states_PH: Tensor, packing: Packing, maps: list[Tensor] | None = None) -> Tensor:
-        """(P, H); `maps` takes the attention weights (B, N, S, S) of each layer."""
-        for layer in self.layers:
-            states_PH = layer(states_PH, packing, maps)
-        return states_PH
+    def packed(
+        self, states_PH: Tensor, packing: Packing, maps: list[Tensor] | None = None, read_B: Tensor | None = None
+    ) -> Tensor:
+        """(P, H).
+
+        Args:
+            maps: takes the attention weights (B, N, S, S) of each layer.
+            read_B: long, the one position (of S) of each row whose last state is read: a sixth of a layer's work is
+                left of the last one. The others get 0. With `maps` all are computed.
+        """
+        if read_B is None or maps is not None or not len(self.layers):
+            for layer in self.layers:
+                states_PH = layer(states_PH, packing, maps)
+            return states_PH
+        for layer in list(self.layers)[:-1]:
+            states_PH = layer(states_PH, packing)
+        places = packing.places_of(read_B)
+        last: Any = self.layers[-1]
+        read = last.at(places, states_PH, packing)
+        return read.new_zeros(states_PH.shape).index_copy(0, places, read)

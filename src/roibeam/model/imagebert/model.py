@@ -165,7 +165,7 @@ class ImageBertModel(ImageBertPreTrainedModel):
         """
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
         states, mask = self.embeddings(batch)
-        states = self.encoder(states, mask, None if maps is None else maps.joint)
+        states = self.encoder(states, mask, None if maps is None else maps.joint, batch.read_pieces)
         length, end = batch.text_ids.shape[1], batch.text_ids.shape[1] + batch.region_mask.shape[1]
         return VLOutput(
             text_states=states[:, :length],
@@ -187,7 +187,7 @@ class ImageBertModel(ImageBertPreTrainedModel):
         batch = batch.with_texts_of_rows()
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
         states = self.embeddings.text_alone(batch)
-        states = self.encoder(states, batch.text_mask, None if maps is None else maps.joint)
+        states = self.encoder(states, batch.text_mask, None if maps is None else maps.joint, batch.read_pieces)
         return VLOutput(
             text_states=states, region_states=states[:, :0], pooled=self.pooler(states[:, 0]), attention=maps
         )

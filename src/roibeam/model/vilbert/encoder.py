@@ -177,7 +177,7 @@ class TwoStreamEncoder(nn.Module):
             layers, stream = (self.text_layers, text) if step.kind == "text" else (self.image_layers, image)
             layer = layers[step.layer] if last.get(step.kind) == place else None
             if isinstance(layer, TransformerLayer) and not isinstance(layer, TextGatedLayer):
-                found[step.kind] = layer.at_firsts(stream.states, stream.packing)
+                found[step.kind] = layer.at(stream.packing.firsts, stream.states, stream.packing)
             else:
                 text, image = self._after(step, text, image, None)
         text_first = found["text"] if "text" in found else text.states.index_select(0, text.packing.firsts)

@@ -115,7 +115,7 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         """
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1] + 1) if with_attention else None
         states, mask = self.embeddings(batch)
-        states = self.encoder(states, mask, None if maps is None else maps.joint)
+        states = self.encoder(states, mask, None if maps is None else maps.joint, batch.read_pieces)
         text, whole, regions = states.split([batch.text_ids.shape[1], 1, batch.region_mask.shape[1]], dim=1)
         return VLOutput(
             text_states=text,
@@ -135,7 +135,7 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         batch = batch.with_texts_of_rows()
         maps = AttentionMaps() if with_attention else None
         states = self.embeddings.text_alone(batch)
-        states = self.encoder(states, batch.text_mask, None if maps is None else maps.joint)
+        states = self.encoder(states, batch.text_mask, None if maps is None else maps.joint, batch.read_pieces)
         return VLOutput(
             text_states=states, region_states=states[:, :0], pooled=self.pooler(states[:, 0]), attention=maps
         )

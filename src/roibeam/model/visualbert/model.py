@@ -173,7 +173,7 @@ class VisualBertModel(VisualBertPreTrainedModel):
         states = self.embeddings(batch, packing)
         joint_maps = None if maps is None else maps.joint
         if self.late_layer is None:
-            states = self.encoder.packed(states, packing, joint_maps)
+            states = self.encoder.packed(states, packing, joint_maps, batch.read_pieces)
         else:
             text, regions = packing.pad(states).split([length, batch.region_mask.shape[1]], dim=1)
             text = self.encoder(text, batch.text_mask, None if maps is None else maps.text)

@@ -130,7 +130,7 @@ class VLBertModel(VLBertPreTrainedModel):
         length = batch.text_ids.shape[1]
         attention = AttentionMaps(joint_regions=length + first_region) if with_attention else None
         mask = torch.cat([batch.text_mask, mask, mask.new_ones(batch.batch_size, 1)], dim=1)
-        states = self.encoder(states, mask, None if attention is None else attention.joint)
+        states = self.encoder(states, mask, None if attention is None else attention.joint, batch.read_pieces)
         text, image = states[:, :length], states[:, length:-1]
         return VLOutput(
             text_states=text,

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from roibeam.model.inputs import VLBatch
+from roibeam.model.task_heads import reading
 from roibeam.model.visualbert.model import (
     VisualBertForPreTraining,
     visualbert_config,
@@ -37,14 +38,14 @@ class VisualBertAnswers(VisualBertForLabels):
     """Called with a batch, it gives (B, A) logits."""
 
     def forward(self, batch: VLBatch) -> Tensor:
-        return self.from_mask_piece(batch, self.visualbert(batch))
+        return self.from_mask_piece(batch, self.visualbert(reading(batch, "mask_piece")))
 
 
 class VisualBertChoices(VisualBertForLabels):
     """Called with a batch, it gives (B, 1) scores."""
 
     def forward(self, batch: VLBatch) -> Tensor:
-        return self.from_pooled(self.visualbert(batch))
+        return self.from_pooled(self.visualbert(reading(batch, "pooled")))
 
 
 class VisualBertPhrases(VisualBertForGrounding):

@@ -22,6 +22,7 @@ from torch import Tensor
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.pretraining import count_true
 from roibeam.model.task_beside import REGION_CLASSES, ScoresBeside
+from roibeam.model.task_heads import reading
 from roibeam.model.vlbert.config import PRE_TRAINING_FIELDS, VLBertConfig, VLBertTaskConfig, vlbert_base, vlbert_small
 from roibeam.model.vlbert.fields import REGION_SEGMENT
 from roibeam.model.vlbert.model import VLBertForPreTraining
@@ -40,14 +41,14 @@ class VLBertAnswers(VLBertForVqa):
     """Called with a batch, it gives (B, A) logits."""
 
     def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
-        return self.answers(batch, super().forward(batch))
+        return self.answers(batch, super().forward(reading(batch, "mask_piece")))
 
 
 class VLBertChoices(VLBertForVcr):
     """Called with a batch, it gives (B, 1) scores; with `beside` the classes of regions too, as `TaskModelBeside`."""
 
     def forward(self, batch: VLBatch, *, beside: bool = False) -> Tensor | ScoresBeside:  # type: ignore[override]
-        output = super().forward(batch)
+        output = super().forward(batch if beside else reading(batch, "pooled"))
         scores = self.choice_head(output.pooled)
         if not beside:
             return scores
