@@ -135,4 +135,11 @@ FAULTS = (
         'terms.losses["text_only_words"] = own.losses["masked_words"] + terms.losses["masked_words"]',
         first_steps("vl-bert"),
     ),
+    Fault(
+        "a last layer that computes one state of a row takes the first, whichever is read",
+        "src/roibeam/model/common/transformer.py",
+        "places = packing.places_of(read_B)",
+        "places = packing.firsts",
+        "tests/model/test_task_heads.py::test_a_last_layer_leaves_out_what_no_head_reads[VL-BERT-mask_piece]",
+    ),
 )

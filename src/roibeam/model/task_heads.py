@@ -407,7 +407,7 @@ class MatchModel(nn.Module):
 
     def forward(self, batch: VLBatch) -> Tensor:
         """(B, 1), log-odds of a match."""
-        return self.scores(self.model.encode(batch))
+        return self.scores(self.model.encode(reading(batch, "pooled")))
 
     def scores(self, output: VLOutput) -> Tensor:
         """The same of what the model gave."""
