@@ -22,7 +22,7 @@ from doc_commands import (
     simple_commands,
 )
 from doc_pages import REASONS, Page
-from doc_runs import made_folder, run_page
+from doc_runs import environment, made_folder, run_page
 from soak_share import SHARE
 from warm_command import warm_command
 
@@ -147,7 +147,7 @@ def page_folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: 
 
 @pytest.fixture(scope="session")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with warm_command(tmp_path_factory.getbasetemp() / "warm") as folder:
+    with warm_command(tmp_path_factory.getbasetemp() / "warm", environment()) as folder:
         yield folder
 
 

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,12 @@ with socket.socket(socket.AF_UNIX) as to:
 
 
 @contextmanager
-def warm_command(folder: Path) -> Iterator[Path]:
+def warm_command(folder: Path, variables: Mapping[str, str]) -> Iterator[Path]:
     """A folder for PATH, in which `roibeam` is warm; the process behind it ends with the block.
 
     Args:
         folder: new; its path is short enough for a socket (100 bytes).
+        variables: the environment of the imports, some of which read it; a command has that of its caller.
     """
     folder.mkdir()
     address = folder / "socket"
@@ -58,7 +59,7 @@ def warm_command(folder: Path) -> Iterator[Path]:
     reading, writing = os.pipe()
     with log.open("w") as said, subprocess.Popen(
         [sys.executable, __file__, str(address), str(writing)],
-        pass_fds=[writing], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+        pass_fds=[writing], env=variables, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
     ) as process:  # fmt: skip
         os.close(writing)
         try:

@@ -231,10 +231,19 @@ class TaskHead(PreTrainedModel):
 
     def asked_of(self, batch: VLBatch) -> VLBatch:
         """The batch as a model gets it that gives this head no more than it reads."""
-        return reading(batch, self.config.reads) if isinstance(self.config, SummaryHeadConfig) else batch
+        return batch
 
 
-class LabelHead(TaskHead):
+class SummaryHead(TaskHead):
+    """A head on one vector for each row."""
+
+    config: SummaryHeadConfig
+
+    def asked_of(self, batch: VLBatch) -> VLBatch:
+        return reading(batch, self.config.reads)
+
+
+class LabelHead(SummaryHead):
     """Classes of a row: answers of VQA, NLVR2 with both images in one row, GLUE; with one class, a score of the row:
     choices of VCR and of retrieval, STS-B."""
 
@@ -251,7 +260,7 @@ class LabelHead(TaskHead):
         return self.classifier(read_summary(batch, output, self.config.reads))
 
 
-class ImagePairHead(TaskHead):
+class ImagePairHead(SummaryHead):
     """Classes of a statement about two images, each of them in a row with the statement (NLVR2 of ViLBERT)."""
 
     config_class = ImagePairHeadConfig
