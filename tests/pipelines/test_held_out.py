@@ -115,6 +115,17 @@ def test_questions_of_vcr_and_statements_of_nlvr2(tmp_path: Path) -> None:
     assert [rule.held_out for rule in report.rules] == [1, 2]
 
 
+def test_files_of_vcr_and_nlvr2_are_known_below_any_folders(tmp_path: Path) -> None:
+    names = ("movie/a@1.jpg", "val2014/COCO_val2014_000000000017.jpg")
+    rows = [{"img_fn": name, "objects": ["person"]} for name in names]
+    (tmp_path / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    row = {"identifier": "dev-7-0-1", "sentence": "Both are red.", "label": "True"}
+    (tmp_path / "dev.json").write_text(json.dumps(row) + "\n")
+    inside = ["vcr1images/movie/a@1", "coco/val2014/COCO_val2014_000000000017", "images/dev/dev-7-0-img1"]
+    others = ["movie2/a@1", "movie/b@1", "images/test1/test1-7-0-img1", "images/dev/ddev-7-0-img1"]
+    assert scan([f"vcr={tmp_path}/val.jsonl", f"nlvr2={tmp_path}/dev.json"], [*inside, *others]).leaked == tuple(inside)
+
+
 def test_one_image_of_two_rules_leaks_once(made_data: Path) -> None:
     formats = made_data / "formats"
     specs = [f"karpathy={formats}/karpathy/dataset_coco.json", f"refcoco={formats}/refcoco+/refs(unc).p"]

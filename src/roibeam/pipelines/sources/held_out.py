@@ -412,14 +412,14 @@ def _read_labels(path: str) -> Iterator[_HeldOut]:
 def _read_vcr(path: str) -> Iterator[_HeldOut]:
     """val.jsonl or test.jsonl of VCR: the image of each question."""
     for image in read_vcr_images(path):
-        yield image.file_name, [whole_id(image.file_name)]
+        yield image.file_name, image_keys(image.file_name, None)
 
 
 def _read_nlvr2(path: str) -> Iterator[_HeldOut]:
     """dev.json, test1.json or test2.json of NLVR2: both images of each statement."""
     for statement in read_nlvr2(path):
         for image in statement.images:
-            yield image, [whole_id(image)]
+            yield image, image_keys(image, None)
 
 
 def _read_visual_genome(path: str) -> Aliases:
