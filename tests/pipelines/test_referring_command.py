@@ -130,6 +130,21 @@ def test_vl_bert_s_published_run_is_trained_predicted_and_scored(
     assert said["sent_id"] == 3 and json.loads(scored.out)["figures"][0]["value"] == last["accuracy"]
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_box_that_the_store_lacks_is_told_before_anything_is_written(
+    roibeam: Callable[..., Any], made: tuple[Path, Path, Path], tmp_path: Path, split: str
+) -> None:
+    """Of a later image, which no batch has asked for yet."""
+    _, boxes, data = made
+    content = json.loads((data / "instances.json").read_text())
+    content["annotations"][NUMBERS[split][-1] - 1]["bbox"][0] += 1
+    (data / "instances.json").write_text(json.dumps(content))
+    words = ("--task", "refcoco+", "--recipe", "vlbert-refcoco+-annotated", "--from", "none", "--model", "small")
+    place = ("--store", boxes, "--data", data, "--device", "cpu")
+    told = one_line(roibeam("finetune", tmp_path / "run", *words, *place, "--steps", 1, "--batch-size", 2))
+    assert "no region at 1 of 1 box" in told and not (tmp_path / "run").exists()
+
+
 def test_what_is_measured_in_the_input_of_a_network_needs_photos(
     roibeam: Callable[..., Any], made: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:

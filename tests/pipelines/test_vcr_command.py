@@ -228,3 +228,29 @@ def test_questions_that_fit_no_record_are_told_before_anything_is_written(
     done = roibeam("finetune", tmp_path / "run", "--task", "vcr", "--from", start, "--store", runs.store,
                    "--data", data, "--device", "cpu", "--set", "vcr.object_loss=shown")  # fmt: skip
     assert done.code == 1 and said in one_line(done) and not (tmp_path / "run").exists()
+
+
+def test_long_questions_are_told_before_anything_is_written(roibeam: Roibeam, runs: Runs, tmp_path: Path) -> None:
+    """A rule that cuts the choice alone refuses the run and the prediction; another one says how many it cuts."""
+    data = tmp_path / "vcr"
+    shutil.copytree(runs.data, data)
+    for split in ("train", "val"):
+        lines = (data / f"{split}.jsonl").read_text().splitlines(keepends=True)
+        last = json.loads(lines[-1])
+        (data / f"{split}.jsonl").write_text(
+            "".join([*lines[:-1], json.dumps({**last, "question": ["why"] * 600}) + "\n"])
+        )
+    words = ("--task", "vcr", "--from", runs.folder / "start", "--store", runs.store, "--device", "cpu", "--steps", 1,
+             "--batch-size", 4, "--set", "vcr.max_pieces=20")  # fmt: skip
+    cut_choice, short = ("--set", "vcr.truncation=choice-end"), ("--data", runs.data)
+    refused = one_line(roibeam("finetune", tmp_path / "run", *words, *cut_choice, "--data", data))
+    assert "pieces where 20 fit" in refused and not (tmp_path / "run").exists()
+    assert roibeam("finetune", tmp_path / "run", *words, *cut_choice, *short).code == 0
+    asked = ("predict", tmp_path / "run", "--store", runs.store, "--device", "cpu", "--split", "val")
+    before = sorted(tmp_path.iterdir())
+    assert "where 20 fit" in one_line(roibeam(*asked, "--data", data, "--out", tmp_path / "said.csv"))
+    assert sorted(tmp_path.iterdir()) == before
+    done = roibeam("finetune", tmp_path / "other", *words, "--data", data)
+    assert (
+        done.code == 0 and "1 training text longer than a row: 20 pieces are read of each (vcr.max_pieces)" in done.err
+    )

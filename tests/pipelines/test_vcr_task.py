@@ -18,6 +18,7 @@ from roibeam.pipelines.finetuning.rows import PieceCoder, TaskGroup, TaskText
 from roibeam.pipelines.finetuning.task import Prediction
 from roibeam.pipelines.finetuning.tasks.vcr import (
     VcrOptions,
+    group_lengths,
     group_pieces,
     read_vcr_groups,
     vcr_scores,
@@ -30,6 +31,7 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     KeptPieces,
     PieceRules,
     cut_rows,
+    row_lengths,
     row_pieces,
 )
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import join_regions, object_classes, object_targets
@@ -167,11 +169,32 @@ def test_pieces_know_their_words_and_boxes() -> None:
     assert "".join(map(chr, choice.ids)) == "#x#y#z" and choice.words.tolist() == [0, 0, 0, 0, 1, 1]
 
 
+def test_lengths_are_those_of_the_pieces() -> None:
+    """Told before anything is cut, for every rule, separators counted."""
+    generator = np.random.default_rng(6)
+    for _ in range(60):
+        texts = [TaskText(tuple("word"[: n % 5] for n in generator.integers(1, 5, 4))) for _ in range(4)]
+        rows = [(texts[0], texts[1], choice) for choice in (texts[2], texts[3])]
+        whole = row_pieces(rows, CODER, PieceRules(0, separator=1))
+        most = sum(len(part.ids) for part in whole[0][:-1])
+        for rule in TRUNCATIONS:
+            for twice in (False, True):
+                limit = int(generator.integers(2 * most, 60))
+                rules = PieceRules(limit, rule, twice, separator=1)
+                uncut = row_pieces(rows, CODER, replace(rules, limit=0))
+                sizes = [
+                    [sum(len(part.ids) for part in row) for row in rows]
+                    for rows in (uncut, row_pieces(rows, CODER, rules))
+                ]
+                assert row_lengths(rows, CODER, rules) == list(zip(*sizes, strict=True))
+
+
 def test_a_question_without_room_for_a_choice_is_told(tmp_path: Path) -> None:
     """The release takes a piece from an empty list there."""
     options = VcrOptions(truncation="choice-end", max_pieces=10)
-    with pytest.raises(ValueError, match=r"val-7: a context of \d+ pieces where 10 fit; .*'choice-end'"):
-        group_pieces(groups(tmp_path, options)[0], CODER, options)
+    for asked in (group_pieces, group_lengths):
+        with pytest.raises(ValueError, match=r"val-7: a context of \d+ pieces where 10 fit; .*'choice-end'"):
+            asked(groups(tmp_path, options)[0], CODER, options)
 
 
 def test_rationales_of_a_test_file_may_stay_whole(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ class DownstreamTask:
             number will do.
         pieces: group, tokenizer, and the piece that the system puts between parts of a context or None -> of each row
             its parts in pieces, the choice last, cut by the task's own rules; None leaves that to the layout.
+        lengths: as `pieces` -> of each row its pieces before it is cut and after, with the same errors.
         max_pieces: text pieces of a row, special ones not counted, that `pieces` leaves; 0 for any number.
         turns: group -> what of several problems it is of, which one model learns in turn; None for one problem.
         updates, loss_scales: of several problems, as of `AlternatingTask`.
@@ -186,6 +187,7 @@ class DownstreamTask:
     gives_boxes: bool = False
     num_boxes: Callable[[TaskGroup], int] | None = None
     pieces: Callable[[TaskGroup, PieceCoder, int | None], list[list[PartPieces]]] | None = None
+    lengths: Callable[[TaskGroup, PieceCoder, int | None], list[tuple[int, int]]] | None = None
     max_pieces: int = 0
     turns: Callable[[TaskGroup], str] | None = None
     updates: str = "step"
@@ -203,6 +205,7 @@ class DownstreamTask:
         if self.form == LABEL and self.loss != NUMBER_LOSS and len(self.labels) < 2:
             raise ValueError(f"{self.name}: {len(self.labels)} labels; a model that chooses needs at least 2")
         assert self.form == CHOICE or self.pieces is None, "only rows of choices are cut by their task"
+        assert (self.pieces is None) == (self.lengths is None), "whoever cuts a row tells how long it was"
 
     def check_split(self, split: str) -> None:
         """Raises ValueError for a split that there is not."""

@@ -165,9 +165,6 @@ def _trained(
     notes: Sequence[str],
 ) -> FinetuneResult:
     tokenizer = _tokenizer(request, resume, start, data.train.groups)
-    if is_main_process():
-        keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
-        write_trained_images(request.out, keys, before=start.run)
     task, data = _with_draws(task, data, store, request.out)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
     asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
@@ -198,10 +195,17 @@ def _trained(
         network, photos = _from_photos(request, sections, start, task, network, first, data)
         batches = batches.with_photos(photos)
     batches.check(data.train.groups[0])
+    with waiting("looking for boxes"):
+        batches.check_boxes([*data.train.groups, *data.asked])
     with waiting("looking for long texts"):
         cuts = [*batches.notes_of_cuts(data.train.groups, "training"), *batches.notes_of_cuts(data.asked, "validation")]
     for note in cuts:
         logger.warning("%s", note)
+    if is_main_process():
+        if not (resume and (request.out / "tokenizer").is_dir()):
+            tokenizer.save(request.out / "tokenizer")
+        keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
+        write_trained_images(request.out, keys, before=start.run)
     notes = [*notes, *cuts]
     scale = sections["encoder"].learning_rate_scale if request.end_to_end else 1.0
     trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed, scale)
@@ -296,15 +300,12 @@ def _what_is_learned(
 def _tokenizer(
     request: FinetuneRequest, resume: Resume, start: TaskStart, groups: Iterable[TaskGroup]
 ) -> CaptionTokenizer:
-    """The one that a resumed run saved, else that of the start or of the texts, saved in the run's folder."""
+    """The one that a resumed run saved, else that of the start or of the texts."""
     saved = request.out / "tokenizer"
     if resume and saved.is_dir():
         return load_tokenizer(str(saved))
     texts = (part.text for group in groups for row in group.rows for part in row.parts)
-    tokenizer = start.tokenizer(request.tokenizer, texts)
-    if is_main_process():
-        tokenizer.save(saved)
-    return tokenizer
+    return start.tokenizer(request.tokenizer, texts)
 
 
 def _described(

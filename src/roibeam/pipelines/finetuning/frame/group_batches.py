@@ -23,6 +23,7 @@ from roibeam.model.common.masking import mask_words
 from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos, ShownRegions
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
+from roibeam.pipelines.finetuning.frame.shown.region_choice import RegionChoice
 from roibeam.pipelines.finetuning.frame.shown.shown_image import (
     ShownImage,
     asked_beside,
@@ -34,18 +35,16 @@ from roibeam.pipelines.finetuning.frame.shown.shown_image import (
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, PHRASE, REGION, PartPieces, TaskGroup, TaskText
-from roibeam.pipelines.finetuning.systems.layout_options import ALL, IN_FILE, SHOWN, STORED, LayoutOptions
+from roibeam.pipelines.finetuning.systems.layout_options import ALL, SHOWN, STORED, LayoutOptions
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out, places_of_phrases
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
-from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage
+from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
 from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS, with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Reader, reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
-from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
-from roibeam.pipelines.inputs.shown_regions import strongest_regions
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
@@ -94,7 +93,8 @@ class GroupBatches:
         self._system, self._config, self._options, self._asked = system, config, options, asked
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._store, self._loss, self._blind, self._task = store, loss, blind, task
+        self._loss, self._blind, self._task = loss, blind, task
+        self._regions = RegionChoice(store, task, options)
         self._read: Reader = _no_record if store is None else reader(store)
         self._separator, self._mask_id = tokenizer.sep_id, tokenizer.mask_id
         self._vocab_size = tokenizer.vocab_size
@@ -141,32 +141,44 @@ class GroupBatches:
         check_width(self._config, record, more=BOX_NUMBERS * self._options.box_numbers)
         self._global_feature(record)
 
+    def check_boxes(self, groups: Iterable[TaskGroup]) -> None:
+        """Raises ValueError where a store lacks boxes of the task; photos are cut at any."""
+        if self._photos is None:
+            self._regions.check(groups)
+
     def notes_of_cuts(self, groups: Iterable[TaskGroup], what: str) -> list[str]:
         """One note where texts are longer than a row, so that the model reads only a part of them.
 
-        A task that cuts its texts by a rule of its own has been told so by its options.
-
         Args:
             what: the groups are, such as "training".
+        Raises:
+            ValueError: naming a group whose text a task that cuts texts itself cannot cut.
         """
-        if self._task is not None and self._task.pieces is not None:
+        cut = {group.id: length for group in groups if (length := self._length_if_cut(group))}
+        if not cut:
             return []
-        long: dict[str, int] = {}
-        for group in groups:
-            for row in group.rows:
-                # A piece has a character at least.
-                if sum(len(part.text) for part in row.parts) + _MOST_SPECIAL > self._max_pieces:
-                    spans = self._system.text(self._pieces, row.parts, self._asked.form, len(row.images))
-                    pieces = sum(len(span.ids) for span in spans)
-                    if pieces > self._max_pieces:
-                        long[group.id] = max(pieces, long.get(group.id, 0))
-        if not long:
-            return []
-        longest = max(long, key=lambda each: long[each])
+        longest = max(cut, key=lambda each: cut[each])
+        most, option = self._max_pieces, "layout.max_pieces"
+        if self._task is not None and self._task.lengths is not None:
+            most, option = self._task.max_pieces, f"{self._task.name}.max_pieces"
         return [
-            f"{counted(len(long), f'{what} text')} longer than a row: {self._max_pieces} pieces are read of each "
-            f"(layout.max_pieces), and the longest has {long[longest]} ({printable(longest, 80)})"
+            f"{counted(len(cut), f'{what} text')} longer than a row: {most} pieces are read of each "
+            f"({option}), and the longest has {cut[longest]} ({printable(longest, 80)})"
         ]
+
+    def _length_if_cut(self, group: TaskGroup) -> int:
+        """Pieces of the longest of its rows that is cut; 0 where all are read whole."""
+        if self._task is not None and self._task.lengths is not None:
+            lengths = self._task.lengths(group, self._pieces.coder, self._context_separator)
+            most = self._max_pieces - _SPECIAL
+            return max(whole if left < whole or left > most else 0 for whole, left in lengths)
+        longest = 0
+        for row in group.rows:
+            # A piece has a character at least.
+            if sum(len(part.text) for part in row.parts) + _MOST_SPECIAL > self._max_pieces:
+                spans = self._system.text(self._pieces, row.parts, self._asked.form, len(row.images))
+                longest = max(longest, sum(len(span.ids) for span in spans))
+        return longest if longest > self._max_pieces else 0
 
     def batch(self, groups: Sequence[TaskGroup]) -> TaskBatch:
         """
@@ -283,9 +295,13 @@ class GroupBatches:
         """Of each row; those that the task cuts are what stands before the choice, and the choice."""
         if self._task is None or self._task.pieces is None:
             return [row.parts for row in group.rows]
-        separator = None if self._system.joins_context else self._separator
-        rows = self._task.pieces(group, self._pieces.coder, separator)
+        rows = self._task.pieces(group, self._pieces.coder, self._context_separator)
         return [[joined_pieces(context), choice] for *context, choice in rows]
+
+    @property
+    def _context_separator(self) -> int | None:
+        """The piece between parts of a context that a task cuts."""
+        return None if self._system.joins_context else self._separator
 
     def _text(self, parts: Sequence[TaskText | PartPieces], num_images: int) -> RowText:
         if num_images:
@@ -305,47 +321,20 @@ class GroupBatches:
     def _shown(self, group: TaskGroup, number: int) -> ShownImage:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
         record = self._read(group.images[number])
-        given = group.boxes[number] if len(group.boxes) else None
-        joined = self._joined(group, number, record)
-        whole = None
-        if joined is not None:
-            record, named, num_boxes, whole = joined
-            regions = np.arange(record.num_regions)
-        elif given is not None and self._photos is not None:
-            record = _at_boxes(record, given)
-            regions, num_boxes = np.arange(record.num_regions), record.num_regions
-            named = {place: place for place in range(num_boxes)}
-        elif given is not None:
-            regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
-            named, num_boxes = {place: place for place in range(len(regions))}, len(regions)
-        else:
-            regions, num_boxes = self._stored_regions(group, number, record), record.num_regions
-            named = dict(zip(regions.tolist(), range(len(regions)), strict=True))
+        chosen = self._regions.of(group, number, record, from_photos=self._photos is not None)
+        record, regions, named = chosen.record, chosen.regions, chosen.named
         if self._blind and self._asked.form not in (REGION, PHRASE):
             regions, named = np.arange(0), {}
         boxes = record.boxes[regions]
         if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
             boxes = mirrored_boxes(boxes, record.width)
         shown = ShownImage(
-            record, regions, named, num_boxes, boxes, whole=whole, mirrored=group.mirrored, swapped=group.swapped
-        )
+            record, regions, named, chosen.num_boxes, boxes, whole=chosen.whole, mirrored=group.mirrored,
+            swapped=group.swapped,
+        )  # fmt: skip
         if self._task is None or not self._task.whole_region or self._blind:
             return shown
         return with_whole_region(shown, self._whole_image(shown))
-
-    def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
-        if self._task is None or self._task.joined is None or self._photos is not None:
-            return None
-        assert isinstance(self._store, StorePair)
-        return self._task.joined(group, number, record, self._store.annotated(group.images[number], record))
-
-    def _stored_regions(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
-        if self._task is not None and self._task.regions is not None:
-            return self._task.regions(group, number, record)
-        most = self._options.max_regions
-        if self._options.region_order == IN_FILE:
-            return np.arange(min(record.num_regions, most or record.num_regions))
-        return strongest_regions(record, most)
 
     def _image(self, shown: Sequence[ShownImage]) -> AskedImage:
         """What a row shows: an image, or several that are read together."""
@@ -447,23 +436,6 @@ class GroupBatches:
 
 def _no_record(image_id: str) -> RegionRecord:
     raise AssertionError(f"a task of texts alone asks for the image {image_id}")
-
-
-def _at_boxes(record: RegionRecord, boxes: Any) -> RegionRecord:
-    """The record of the same photo with these boxes (n, 4), cut to it, without features."""
-    limits = np.array([record.width, record.height] * 2, np.float32)
-    placed = np.clip(np.asarray(boxes, np.float32).reshape(-1, 4), 0, limits)
-    count, kind = len(placed), record.features.dtype
-    return RegionRecord(
-        image_id=record.image_id,
-        height=record.height,
-        width=record.width,
-        boxes=placed,
-        features=np.zeros((count, 1), kind),
-        class_ids=np.zeros(count, np.uint16),
-        class_scores=np.zeros(count, np.float32),
-        image_feature=record.image_feature,
-    )
 
 
 def _boxes_beside(first: ShownImage, shown: ShownImage) -> np.ndarray:

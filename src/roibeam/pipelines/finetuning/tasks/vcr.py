@@ -7,9 +7,9 @@ names, cutting, regions, photos with outlines. Source: Zellers et al. (arXiv:181
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     EACH_ROW,
     TRUNCATIONS,
     PieceRules,
+    row_lengths,
     row_pieces,
 )
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES, named_objects
@@ -41,6 +42,7 @@ UPDATES = ("step", "task")
 JOINING = ("", "and")
 LOSSES = ("softmax", "sigmoid")
 _NO_OBJECT = -1
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -195,17 +197,36 @@ def group_pieces(
     Raises:
         ValueError: naming the question whose context alone is too long, under a rule that cuts the choice alone.
     """
+    rules = _rules(group, options, separator)
+    return [row for rows in _by_context(group) for row in _named(group, row_pieces, rows, coder, rules)]
+
+
+def group_lengths(
+    group: TaskGroup, coder: PieceCoder, options: VcrOptions, *, separator: int | None = None
+) -> list[tuple[int, int]]:
+    """Pieces of each row of a group before it is cut and after; arguments and errors as `group_pieces`."""
+    rules = _rules(group, options, separator)
+    return [row for rows in _by_context(group) for row in _named(group, row_lengths, rows, coder, rules)]
+
+
+def _rules(group: TaskGroup, options: VcrOptions, separator: int | None) -> PieceRules:
     problem = group.facts["problem"]
     untold = problem == RATIONALE and group.target is None and not options.cut_untold
-    rules = PieceRules(0 if untold else options.pieces_of(problem), options.truncation, options.pieces_twice, separator)
-    found: list[list[PartPieces]] = []
+    return PieceRules(0 if untold else options.pieces_of(problem), options.truncation, options.pieces_twice, separator)
+
+
+def _by_context(group: TaskGroup) -> Iterator[list[tuple[TaskText, ...]]]:
+    """The rows that differ in their choice alone."""
     for first in range(0, len(group.rows), NUM_CHOICES):
-        rows = [row.parts for row in group.rows[first : first + NUM_CHOICES]]
-        try:
-            found += row_pieces(rows, coder, rules)
-        except ValueError as error:
-            raise ValueError(f"{group.id}: {error}") from None
-    return found
+        yield [row.parts for row in group.rows[first : first + NUM_CHOICES]]
+
+
+def _named(group: TaskGroup, made: Callable[..., list[Made]], *arguments: object) -> list[Made]:
+    """What is made of these arguments; an error names the group."""
+    try:
+        return made(*arguments)
+    except ValueError as error:
+        raise ValueError(f"{group.id}: {error}") from None
 
 
 def vcr_scores(

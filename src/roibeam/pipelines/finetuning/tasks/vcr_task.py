@@ -17,6 +17,7 @@ from roibeam.pipelines.finetuning.tasks.vcr import (
     BOTH,
     RATIONALE,
     VcrOptions,
+    group_lengths,
     group_pieces,
     read_vcr_groups,
     vcr_scores,
@@ -63,6 +64,9 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     def pieces(group: TaskGroup, coder: PieceCoder, separator: int | None) -> list[list[PartPieces]]:
         return group_pieces(group, coder, options, separator=separator)
 
+    def lengths(group: TaskGroup, coder: PieceCoder, separator: int | None) -> list[tuple[int, int]]:
+        return group_lengths(group, coder, options, separator=separator)
+
     most = max(map(options.pieces_of, options.problems))
     is_cut = bool(most or options.pieces_twice)
     has_two_stores = options.boxes == DETECTED
@@ -82,6 +86,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         joined=joined_image(options.max_boxes) if has_two_stores else None,
         num_boxes=lambda group: len(group.facts["objects"]),
         pieces=pieces if is_cut else None,
+        lengths=lengths if is_cut else None,
         max_pieces=most,
         turns=(lambda group: str(group.facts["problem"])) if options.problem == BOTH else None,
         updates=options.updates,

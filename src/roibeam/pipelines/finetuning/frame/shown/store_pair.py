@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -75,6 +76,34 @@ class StorePair:
         ]
         missing, left_out = (*joined.missing, *found.missing), joined.left_out + found.left_out
         return replace(joined, groups=kept, missing=missing, left_out=left_out)
+
+
+@dataclass(frozen=True)
+class BoxRecords:
+    """Records of a store without their features: their boxes are read alone."""
+
+    store: FeatureStore
+
+    def __getitem__(self, image_id: str) -> RegionRecord:
+        meta = self.store.meta(image_id)
+        return RegionRecord(
+            image_id=image_id,
+            height=meta.height,
+            width=meta.width,
+            boxes=meta.boxes,
+            features=np.zeros((meta.num_regions, 1), np.float16),
+            class_ids=meta.class_ids,
+            class_scores=meta.class_scores,
+        )
+
+
+def boxes_alone(store: FeatureStore | StorePair) -> BoxRecords | StorePair:
+    """The same images without their features."""
+    if isinstance(store, FeatureStore):
+        return BoxRecords(store)
+    pair = copy.copy(store)
+    pair._read, pair._read_second = BoxRecords(store.store).__getitem__, BoxRecords(store.second).__getitem__
+    return pair
 
 
 def check_num_boxes(task: DownstreamTask, groups: Sequence[TaskGroup], shown: FeatureStore | StorePair | None) -> None:

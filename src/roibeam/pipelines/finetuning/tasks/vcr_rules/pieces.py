@@ -64,6 +64,21 @@ def row_pieces(rows: Sequence[Sequence[TaskText]], coder: PieceCoder, rules: Pie
     ]
 
 
+def row_lengths(rows: Sequence[Sequence[TaskText]], coder: PieceCoder, rules: PieceRules) -> list[tuple[int, int]]:
+    """Pieces of each row before it is cut, and what `row_pieces` leaves of it; errors as there."""
+    parts = rows[0][:-1]
+    context = [_num_pieces(part, coder, twice=rules.twice) for part in parts]
+    if rules.separator is not None:
+        context += [1] * (len(parts) - 1)
+    choices = [_num_pieces(row[-1], coder, twice=rules.twice) for row in rows]
+    whole = [sum(context) + choice for choice in choices]
+    if not rules.limit or max(whole) <= rules.limit:
+        return [(length, length) for length in whole]
+    kept = cut_rows(context, choices, rules.limit, rules.truncation)
+    left = [sum(row.context) + row.choice[1] - row.choice[0] for row in kept]
+    return list(zip(whole, left, strict=True))
+
+
 def cut_rows(context: Sequence[int], choices: Sequence[int], limit: int, rule: str) -> list[KeptPieces]:
     """What is kept of rows that share a context, so that none has more than `limit` pieces.
 
@@ -138,6 +153,13 @@ def _running(context: list[int], choices: Sequence[int], limit: int) -> list[Kep
 def _cut_end(context: list[int]) -> None:
     """Takes one piece from the last part that has one."""
     context[max(place for place, length in enumerate(context) if length)] -= 1
+
+
+def _num_pieces(part: TaskText, coder: PieceCoder, *, twice: bool) -> int:
+    words = map(coder.encode, part.words)
+    if twice:
+        return sum(len(coder.encode(coder.piece(int(each)))) for word in words for each in word)
+    return sum(map(len, words))
 
 
 def _pieces(part: TaskText, coder: PieceCoder, *, twice: bool) -> PartPieces:
