@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from roibeam.model.interbert.presets import interbert_fields
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
-from roibeam.pipelines.finetuning.recipes.vcr_words import BOTH_OPEN, PROBLEM_NAMES
+from roibeam.pipelines.finetuning.recipes.vcr_words import BOTH_OPEN, NAMES_OPEN, PROBLEM_NAMES
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE, VcrOptions
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
@@ -22,7 +22,8 @@ ADAMW: Mapping[str, Any] = MappingProxyType(
 )  # fmt: skip
 _SHARED_OPEN = (
     "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
-    "annotated ones, at most 100 with the whole image, names drawn from a table, 60 and 80 pieces, as released.",
+    "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released.",
+    NAMES_OPEN,
     "That a long choice shortens the question of those behind it is by the release.",
 )
 _PAPER_OPEN = (

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
-from roibeam.pipelines.finetuning.recipes.vcr_words import BOTH_OPEN, PROBLEM_NAMES
+from roibeam.pipelines.finetuning.recipes.vcr_words import BOTH_OPEN, NAMES_OPEN, PROBLEM_NAMES
 from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN, MINIVAL_OPEN
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
@@ -90,7 +90,8 @@ def _vcr(problem: str) -> TaskRecipe:
         left_open=(
             _SCHEDULE_OPEN,
             "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
-            "annotated ones, at most 100 with the whole image, names from a table, 60 and 80 pieces, as released.",
+            "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released.",
+            NAMES_OPEN,
             BOTH_OPEN if problem == BOTH else "One model for both problems: the recipe vilbert-vcr.",
         ),
     )  # fmt: skip
@@ -128,6 +129,8 @@ _REFERRING = TaskRecipe(
         _TWENTY_OPEN,
         'The paper labels regions by "thresholding at 0.5"; the release takes the overlap itself where it is at least '
         "that much (--set 'refcoco+.target=binary' is the paper's way).",
+        "The release cuts expressions at 20 pieces after their [SEP], which long ones lose; here it stays "
+        "(--set layout.cut=release is the release's way).",
         "The release fails for a photo with more than 100 boxes; here detected ones go.",
         "That the whole image is a candidate, and annotated boxes stand behind the others in training, is by the "
         "release.",

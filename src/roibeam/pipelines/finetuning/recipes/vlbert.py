@@ -94,10 +94,13 @@ _VQA_PAPER = _vqa(
         "Whether validation questions are trained on is not said: they are not. The answers are counted on both parts.",
     ),
 )
-_VCR_TEXTS: Mapping[str, Any] = MappingProxyType({"names": "in-turn", "truncation": "shared", "max_pieces": 64})
+_VCR_TEXTS: Mapping[str, Any] = MappingProxyType(
+    {"names": "in-turn", "truncation": "shared", "max_pieces": 64, "cut_untold": False}
+)
 _VCR_OPEN = (
     "People's names go on from one question to the next, so they depend on the order of the file: by the release.",
-    "That a long choice shortens the question of all four is by the release.",
+    "That a long choice shortens the question of all four is by the release, and that rationales are not cut where "
+    "they are asked for each answer.",
     "Photos of half of the questions are mirrored, without a change of words; stored features are not.",
     _STORED_OPEN,
 )
@@ -118,7 +121,6 @@ def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
         "model": "vlbert-base-e2e",
         "head": "release",
         "options": VcrOptions(problem=problem, joining="and", object_loss="shown", loss="sigmoid", **_VCR_TEXTS),
-        "layout": LayoutOptions(max_pieces=67),
         "settings": {**_SGD, "clip_norm": 10.0},
         "accidents": {"loss_mean": "micro_batch"},
         "learning_rate": 7e-5 * 64,
@@ -350,6 +352,20 @@ def _vcr_runs() -> Iterator[tuple[str, TaskRecipe]]:
         )
         paper = _vcr_paper(problem)
         yield f"{name}-paper", paper
+        yield (
+            f"{name}-paper-with-words",
+            replace(
+                paper,
+                summary=f"{paper.summary} and masked words",
+                options=replace(paper.options, hidden_words=0.15),
+                figures=(),
+                left_open=(
+                    *paper.left_open,
+                    'The paper says that this loss "would degrade the accuracy", without a figure. How many words '
+                    "are masked is not said, nor what it weighs: 15 %, as in pre-training, and as much as the choice.",
+                ),
+            ),
+        )
         none = _vcr_figures(problem, "version 1, Table 2", _VCR_ROWS["paper-none"])
         yield f"{name}-paper-without-pretraining", _without(paper, none)
         yield from _ablations(name, base)

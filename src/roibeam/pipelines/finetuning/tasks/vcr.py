@@ -34,7 +34,7 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import ANNOTATED, BOXE
 from roibeam.pipelines.foundation.files.image_ids import image_id_of
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
-from roibeam.pipelines.sources.datasets.vcr_texts import NAMES, VcrAsked, VcrTokens, read_vcr_asked
+from roibeam.pipelines.sources.datasets.vcr_texts import VcrAsked, VcrTokens, read_vcr_asked
 
 ANSWER, RATIONALE, BOTH = "answer", "rationale", "both"
 PROBLEMS = (ANSWER, RATIONALE, BOTH)
@@ -57,7 +57,8 @@ class VcrOptions:
             of ViLBERT and InterBERT take the problem's rate over the smallest, which is 1 for each.
         names: what people are called: by the order of "mention" in a row; "restarted" in the choice (VisualBERT);
             "in-turn", from one question to the next (VL-BERT); "drawn" (ViLBERT). See vcr_rules/names.py.
-        people: a file with their names, a table with a column "name"; "" for the 15 of VisualBERT's release.
+        people: a file with their names, a table with a column "name"; "" for the 15 of VisualBERT's release, or
+            "in-turn" the 13 of VL-BERT's.
         seed: of names that are drawn.
         joining: a word between the objects of one tag: "and" (VL-BERT), or none.
         truncation: of a longer text, one of `TRUNCATIONS` of vcr_rules/pieces.py.
@@ -164,7 +165,7 @@ def read_vcr_groups(path: str, options: VcrOptions, *, told: bool = True) -> Ite
     Raises:
         ValueError: for a file that is not as VCR writes it, or options that do not fit it.
     """
-    people = read_people_names(options.people) if options.people else NAMES
+    people = read_people_names(options.people) if options.people else None
     return vcr_groups(read_vcr_asked(path), options, name_rule(options.names, people, seed=options.seed), told=told)
 
 

@@ -15,6 +15,7 @@ from roibeam.pipelines.sources.datasets.vcr_texts import NAMES, PERSON, VcrToken
 
 BY_MENTION, RESTARTED, IN_TURN, DRAWN = "mention", "restarted", "in-turn", "drawn"
 NAME_RULES = (BY_MENTION, RESTARTED, IN_TURN, DRAWN)
+VL_BERT_NAMES = tuple(name for name in dict.fromkeys(NAMES) if name != "Skyler")  # vcr/data/datasets/vcr.py:21
 
 
 class EntryNames(NamedTuple):
@@ -64,7 +65,7 @@ class NamesInTurn:
     So a name depends on the questions before (jackroos/VL-BERT vcr/data/datasets/vcr.py:118, 282).
     """
 
-    def __init__(self, people_names: Sequence[str] = NAMES) -> None:
+    def __init__(self, people_names: Sequence[str] = VL_BERT_NAMES) -> None:
         self._names, self._next = people_names, 0
         self._given: dict[int, str] = {}
 
@@ -98,12 +99,16 @@ class NamesDrawn:
         return EntryNames(given, (given,) * len(choices))
 
 
-def name_rule(rule: str, people_names: Sequence[str] = NAMES, *, seed: int = 0) -> NameRule:
+def name_rule(rule: str, people_names: Sequence[str] | None = None, *, seed: int = 0) -> NameRule:
     """The rule of a name of `NAME_RULES`; of DRAWN the draws follow from the seed and the order of the questions.
 
+    Args:
+        people_names: None for those of VL-BERT's release where they come in turn, else those of VisualBERT's.
     Raises:
         ValueError: for an unknown rule, or no names.
     """
+    if people_names is None:
+        people_names = VL_BERT_NAMES if rule == IN_TURN else NAMES
     if not people_names:
         raise ValueError("names of people: expected at least one, got none")
     if rule == IN_TURN:
