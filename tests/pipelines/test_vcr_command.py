@@ -113,6 +113,8 @@ def test_one_model_of_both_problems_makes_the_whole_file(roibeam: Roibeam, runs:
     for number, more in enumerate(("--permute-images", "--blind")):  # words may then name boxes that are not there
         assert runs.predict(roibeam, tmp_path / str(number), run, more=[more]).code == 0
         assert (tmp_path / str(number)).read_text() != out.read_text()
+    asked_twice = runs.predict(roibeam, tmp_path / "twice", run, more=["--blind", "--permute-images"])
+    assert "--blind sees no other image either" in one_line(asked_twice)
     done = runs.predict(roibeam, out, run, runs.run("rationale"))
     assert done.code == 1 and "RUN and RUN_2 both tell the rationale" in one_line(done)
     config = json.loads((run / "config.json").read_text())

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
 from evidence.report.intervals import difference, share_of
 from evidence.report.tables import STORES, SYSTEMS, Evidence, gain, paragraph, table
-from evidence.tasks.task_arms import (
-    ACCIDENT_PAIR,
-    ACCIDENTS,
-    BLIND,
-    CORRECT_RULES,
-    PAIRS,
-    PERMUTED,
-    PREFIX,
-    TASKS,
-    VQA_KINDS,
-)
+from evidence.tasks.accidents import ACCIDENTS
+from evidence.tasks.task_arms import BLIND, PAIRS, PERMUTED, PREFIX, TASKS, VQA_KINDS
 
 NAMES: Mapping[str, str] = {
     "vqa": "VQA v2, accuracy",
@@ -76,8 +69,8 @@ def tasks(evidence: Evidence) -> Iterator[str]:
         "*Part of the way* is how far a model gets from the floor, 0 %, to the ceiling, 100 %. *Gain from "
         "pre-training* is by how many points it is above the same model that starts from new weights. In the last two "
         "columns the model of seed 0 is asked with another picture, or with none. It may then be below the floor, "
-        "whose reader was made for questions without pictures. RefCOCO+'s testA tells things by where "
-        "they meet, such as inside; its testB compares sizes."
+        "whose reader was made for questions without pictures. Expressions of RefCOCO+ choose among the regions of "
+        "their own picture, so they have no other one. RefCOCO+'s testA tells things by where they meet, such as inside; its testB compares sizes."
     )
     for store, (title, _) in STORES.items():
         pairs = [(task, system) for task, systems in PAIRS.items() for system in systems]
@@ -99,6 +92,7 @@ def tasks(evidence: Evidence) -> Iterator[str]:
             yield table(head, rows)
         else:
             yield f"**{title}.** No runs yet.\n"
+    yield from _lengths(evidence)
     yield from _behind(evidence)
     yield from _kinds(evidence)
     yield from _accidents(evidence)
@@ -130,6 +124,29 @@ def way(evidence: Evidence, share: float, question: str) -> str:
     """As it is shown; "" where it is not known."""
     reached = reached_way(evidence, share, question)
     return "" if reached is None else f"{100 * reached:.0f} %"
+
+
+LONG_SECONDS = 600  # of one core, that a run is meant to take at most
+
+
+def _lengths(evidence: Evidence) -> Iterator[str]:
+    """What the runs of the pairs took, and which took long."""
+    pairs = {f"{task}-{system}": (task, system) for task, systems in PAIRS.items() for system in systems}
+    took = [
+        (run["seconds"], run["arm"].removesuffix("-new"))
+        for run in evidence.runs
+        if run["store"].startswith(PREFIX) and run["arm"].removesuffix("-new") in pairs and run["seconds"] is not None
+    ]
+    if not took:
+        return
+    middle, most = median(seconds for seconds, _ in took) / 60, max(took)[0] / 60
+    long = Counter(pairs[arm] for seconds, arm in took if seconds > LONG_SECONDS)
+    named = ", ".join(f"{task} {SYSTEMS[system]} {count}" for (task, system), count in sorted(long.items()))
+    over = f"; {sum(long.values())} took more than {LONG_SECONDS // 60} minutes ({named})" if long else ""
+    yield paragraph(
+        f"A run took {middle:.1f} minutes of one core, the median of {len(took)}, and {most:.0f} at most, mostly "
+        f"beside other work{over}."
+    )
 
 
 def _behind(evidence: Evidence) -> Iterator[str]:
@@ -184,19 +201,18 @@ def _learned(evidence: Evidence, systems: Sequence[str]) -> Iterator[str]:
 
 def _accidents(evidence: Evidence) -> Iterator[str]:
     """What the releases do oddly, against the correct rule: the same run without it."""
-    task, system = ACCIDENT_PAIR
-    base, question = f"{PREFIX}perfect/{task}-{system}", TASKS[task].main
     rows = []
-    for name, (what, _) in ACCIDENTS.items():
-        if name in CORRECT_RULES.values():
-            continue
-        right = evidence.counts(f"{base}-{CORRECT_RULES[name]}" if name in CORRECT_RULES else base, question)
+    for name, each in ACCIDENTS.items():
+        task, system = each.pair
+        base, question = f"{PREFIX}perfect/{task}-{system}", TASKS[task].main
+        right = evidence.counts(f"{base}-{each.against}" if each.against else base, question)
         found = evidence.counts(f"{base}-{name}", question)
         less = difference(found, right) if found is not None and right is not None else None
         if less is not None:
-            rows.append([what, evidence.shown(f"{base}-{name}", question), gain(less)])
+            on = f"{NAMES[question]}, {SYSTEMS[system]}"
+            rows.append([each.what, on, evidence.shown(f"{base}-{name}", question), gain(less)])
     yield paragraph(
-        f"**What the releases do oddly.** One thing at a time, on {NAMES[question]} with {SYSTEMS[system]}, "
-        "against the correct rule."
+        "**What the releases do oddly.** One thing at a time, against the same run by the correct rule; one run of "
+        "each."
     )
-    yield table(("", "share", "points above the correct rule"), rows) if rows else "No runs yet.\n"
+    yield table(("", "on", "share", "points above the correct rule"), rows) if rows else "No runs yet.\n"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evidence.arms import SEEDS
+from evidence.tasks.accidents import ACCIDENTS, CORRECT_RULES
 from evidence.worlds import DETECTOR
 from roibeam.pipelines.toyworld.tasks.vqa_questions import TYPES as QUESTION_TYPES
 
@@ -59,8 +60,8 @@ VQA_KINDS: Mapping[str, str] = {
 }  # fmt: skip
 # The rate is half of ViLBERT's in pre-training. At twice as much it knows 68 % of VQA after 2,500 steps, and whether a
 # thing is there no better than a reader without the picture; at this rate it knows that of 87 % after 500 steps. Steps
-# are such that a run takes two to four minutes of one core, as there are 165: at 2,500 steps in float32 ViLBERT knows
-# 76 % of VQA, in bf16 74 % from 900 steps on. bf16 takes two thirds of float32's time.
+# are such that most runs take two to eight minutes of one core, as there are many: at 2,500 steps in float32 ViLBERT
+# knows 76 % of VQA, in bf16 74 % from 900 steps on. bf16 takes two thirds of float32's time.
 TASKS: Mapping[str, TaskRules] = {
     rules.name: rules
     for rules in (
@@ -95,28 +96,6 @@ PAIRS: Mapping[str, Sequence[str]] = {
 }
 # VL-BERT's published figures on tasks come from pre-training without the relationship task, which its version 1 had.
 _STARTS = {f"{PERFECT}/vlbert": f"{PERFECT}/vlbert-base", f"{DETECTOR}/vlbert": f"{DETECTOR}/vlbert-released"}
-# What releases do oddly, one at a time, on one pair. A batch of four micro-batches where that matters.
-ACCIDENT_PAIR = ("vqa", "visualbert")
-_MICRO = {"train.accumulation": 4, "data.batch_size": 16}
-_AVERAGE = {"train.average_rate": 0.9997}
-# The correct rule of an accident, where it is not the pair's own run.
-CORRECT_RULES: Mapping[str, str] = {
-    "micro-means": "micro-batches", "last-gradients": "micro-batches", "average": "average-corrected",
-}  # fmt: skip
-ACCIDENTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
-    "micro-batches": ("Four micro-batches, averaged over all their elements", _MICRO),
-    "micro-means": ("The mean of four micro-batches' means", {**_MICRO, "train.loss_mean": "micro_batch"}),
-    "last-gradients": ("Gradients of the last of four micro-batches", {**_MICRO, "train.step_gradients": "last"}),
-    "clip-each": ("Each tensor's gradients are clipped by themselves", {"train.clip_scope": "each"}),
-    "starts-at-zero": ("The schedule lags one step", {"train.starts_at_zero": "true"}),
-    "warm-up-overwritten": ("The full rate again after every 100 steps", {"train.warmup_overwritten_every": 100}),
-    "uncorrected": ("Adam without bias correction", {"train.optimizer": "adamw-transformers-uncorrected"}),
-    "bert-adam": ("BertAdam, each tensor clipped", {"train.optimizer": "bert-adam", "train.clip_scope": "each"}),
-    "average-corrected": ("An average of the weights, corrected for its start", _AVERAGE),
-    "average": (
-        "An average of the weights from before the first step", {**_AVERAGE, "train.average_start": "initial"},
-    ),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -224,10 +203,13 @@ def _through_the_detector() -> Iterator[TaskArm]:
 
 
 def _accidents() -> Iterator[TaskArm]:
-    task, system = ACCIDENT_PAIR
-    kept = f"{PERFECT}/{system}"
-    for name, (what, settings) in ACCIDENTS.items():
-        yield TaskArm(f"{task}-{system}-{name}", what, TASKS[task], system, PERFECT, kept, kept, settings)
+    for name, each in {**CORRECT_RULES, **ACCIDENTS}.items():
+        task, system = each.pair
+        kept, rules = f"{PERFECT}/{system}", TASKS[task]
+        rules = replace(rules, steps=each.updates * rules.steps, ways=())
+        yield TaskArm(
+            f"{task}-{system}-{name}", each.what, rules, system, PERFECT, kept, kept, each.settings, seeds=SEEDS[:1]
+        )
 
 
 _IN_ORDER = (_pairs(PERFECT), _not_trained_before(), _pairs(DETECTOR), _other_starts(), _through_the_detector())

@@ -153,6 +153,10 @@ class TrainConfig:
             f"decay_steps {falls} belong to the schedule steps, not {self.schedule}",
         )
         _require(
+            self.schedule == "steps" or not self.warmup_overwritten_every,
+            f"warmup_overwritten_every belongs to the schedule steps, not {self.schedule}",
+        )
+        _require(
             self.clip_scope == "all" or self.clip_norm > 0,
             "clip_scope each needs a clip_norm above 0; there is no clipping",
         )

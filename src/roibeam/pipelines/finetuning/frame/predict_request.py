@@ -112,6 +112,8 @@ def check_predict(request: PredictRequest) -> None:
         return
     if request.store is None:
         raise ValueError(STORE_MISSING)
+    if request.permute_images and request.blind:
+        raise ValueError("--permute-images: a model that is --blind sees no other image either; leave one out")
     if request.permute_images and described[0]["form"] in (REGION, PHRASE):
         raise ValueError("--permute-images: this task chooses among the regions of its own image; --blind hides them")
     with FeatureStore(request.store) as store:
