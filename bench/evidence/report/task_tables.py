@@ -70,7 +70,8 @@ def tasks(evidence: Evidence) -> Iterator[str]:
         "pre-training* is by how many points it is above the same model that starts from new weights. In the last two "
         "columns the model of seed 0 is asked with another picture, or with none. It may then be below the floor, "
         "whose reader was made for questions without pictures. Expressions of RefCOCO+ choose among the regions of "
-        "their own picture, so they have no other one. RefCOCO+'s testA tells things by where they meet, such as inside; its testB compares sizes."
+        "their own picture, so they have no other one. RefCOCO+'s testA tells things by where they meet, such as "
+        "inside; its testB compares sizes."
     )
     for store, (title, _) in STORES.items():
         pairs = [(task, system) for task, systems in PAIRS.items() for system in systems]
