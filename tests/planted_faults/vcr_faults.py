@@ -97,9 +97,23 @@ FAULTS = (
     Fault(
         "no [SEP] between a question and its answer",
         f"{_FRAME}/group_batches.py",
-        "separator = None if self._system.joins_context else self._separator",
-        "separator = None",
+        "return None if self._system.joins_context else self._separator",
+        "return None",
         f"{_TRAINING}::test_both_releases_of_vilbert_are_fed_so",
+    ),
+    Fault(
+        "long questions are looked at without the pieces between their parts",
+        "src/roibeam/pipelines/finetuning/tasks/vcr_rules/pieces.py",
+        "context += [1] * (len(parts) - 1)",
+        "context += [0] * (len(parts) - 1)",
+        "tests/pipelines/test_vcr_task.py::test_lengths_are_those_of_the_pieces",
+    ),
+    Fault(
+        "boxes of the first image alone are looked for in the store",
+        f"{_FRAME}/shown/region_choice.py",
+        "place = (image, id(group.boxes[number]) if len(group.boxes) else 0)",
+        "place = ('', 0)",
+        "tests/pipelines/test_referring_command.py::test_a_box_that_the_store_lacks_is_told_before_anything_is_written",
     ),
     Fault(
         "classes of hidden boxes are asked, and the boxes are seen",
