@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from evidence.report.intervals import difference, share_of
+from evidence.report.intervals import arm_id, difference, share_of
 from evidence.report.tables import STORES, SYSTEMS, Evidence, gain, paragraph, table
 from evidence.tasks.accidents import ACCIDENTS
 from evidence.tasks.task_arms import BLIND, PAIRS, PERMUTED, PREFIX, TASKS, VQA_KINDS
@@ -127,6 +127,7 @@ def way(evidence: Evidence, share: float, question: str) -> str:
     return "" if reached is None else f"{100 * reached:.0f} %"
 
 
+CALLED: Mapping[str, str] = {"vqa": "VQA", "vcr": "VCR", "refcoco+": "RefCOCO+", "nlvr2": "NLVR2"}
 LONG_SECONDS = 600  # of one core, that a run is meant to take at most
 
 
@@ -142,7 +143,7 @@ def _lengths(evidence: Evidence) -> Iterator[str]:
         return
     middle, most = median(seconds for seconds, _ in took) / 60, max(took)[0] / 60
     long = Counter(pairs[arm] for seconds, arm in took if seconds > LONG_SECONDS)
-    named = ", ".join(f"{task} {SYSTEMS[system]} {count}" for (task, system), count in sorted(long.items()))
+    named = ", ".join(f"{CALLED[task]}, {SYSTEMS[system]}: {count}" for (task, system), count in sorted(long.items()))
     over = f"; {sum(long.values())} took more than {LONG_SECONDS // 60} minutes ({named})" if long else ""
     yield paragraph(
         f"A run took {middle:.1f} minutes of one core, the median of {len(took)}, and {most:.0f} at most, mostly "
@@ -206,14 +207,23 @@ def _accidents(evidence: Evidence) -> Iterator[str]:
     for name, each in ACCIDENTS.items():
         task, system = each.pair
         base, question = f"{PREFIX}perfect/{task}-{system}", TASKS[task].main
-        right = evidence.counts(f"{base}-{each.against}" if each.against else base, question)
+        against = f"{base}-{each.against}" if each.against else base
+        right = evidence.counts(against, question)
         found = evidence.counts(f"{base}-{name}", question)
         less = difference(found, right) if found is not None and right is not None else None
         if less is not None:
             on = f"{NAMES[question]}, {SYSTEMS[system]}"
+            precisions = [_precision(evidence, arm, task) for arm in (f"{base}-{name}", against)]
+            on += f" ({precisions[0]}; the correct rule {precisions[1]})" if len(set(precisions)) > 1 else ""
             rows.append([each.what, on, evidence.shown(f"{base}-{name}", question), gain(less)])
     yield paragraph(
         "**What the releases do oddly.** One thing at a time, against the same run by the correct rule; one run of "
         "each."
     )
     yield table(("", "on", "share", "points above the correct rule"), rows) if rows else "No runs yet.\n"
+
+
+def _precision(evidence: Evidence, arm: str, task: str) -> str:
+    """Of the run of the first seed, which may be other than its task's own."""
+    first = next(run for run in evidence.runs if arm_id(run) == arm)
+    return str(first.get("precision", TASKS[task].precision))

@@ -71,7 +71,7 @@ ACCIDENTS: Mapping[str, Accident] = {
         {**_NO_DECAY, "train.parameter_groups": "visualbert-ucla"}, ("nlvr2", "visualbert"), "no-decay",
     ),
     "updates-apart": Accident(
-        "An update for each of two problems, the first with what the other left", {"vcr.updates": "task"},
+        "An update for each of two problems, the first with gradients that the other left", {"vcr.updates": "task"},
         ("vcr", "visualbert"), updates=2,
     ),
     "clip-each": Accident("A choice: each tensor's gradients are clipped by themselves", {"train.clip_scope": "each"}),
