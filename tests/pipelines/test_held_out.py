@@ -116,13 +116,13 @@ def test_questions_of_vcr_and_statements_of_nlvr2(tmp_path: Path) -> None:
 
 
 def test_files_of_vcr_and_nlvr2_are_known_below_any_folders(tmp_path: Path) -> None:
-    names = ("movie/a@1.jpg", "val2014/COCO_val2014_000000000017.jpg")
+    names = ("lsmdc_1/a@1.jpg", "val2014/COCO_val2014_000000000017.jpg")
     rows = [{"img_fn": name, "objects": ["person"]} for name in names]
     (tmp_path / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     row = {"identifier": "dev-7-0-1", "sentence": "Both are red.", "label": "True"}
     (tmp_path / "dev.json").write_text(json.dumps(row) + "\n")
-    inside = ["vcr1images/movie/a@1", "coco/val2014/COCO_val2014_000000000017", "images/dev/dev-7-0-img1"]
-    others = ["movie2/a@1", "movie/b@1", "images/test1/test1-7-0-img1", "images/dev/ddev-7-0-img1"]
+    inside = ["vcr1images/lsmdc_1/a@1", "coco/val2014/COCO_val2014_000000000017", "images/dev/dev-7-0-img1"]
+    others = ["lsmdc_2/a@1", "lsmdc_1/b@1", "x/day1/a@1", "images/test1/test1-7-0-img1", "images/dev/ddev-7-0-img1"]
     assert scan([f"vcr={tmp_path}/val.jsonl", f"nlvr2={tmp_path}/dev.json"], [*inside, *others]).leaked == tuple(inside)
 
 

@@ -175,13 +175,12 @@ def test_lengths_are_those_of_the_pieces() -> None:
     for _ in range(60):
         texts = [TaskText(tuple("word"[: n % 5] for n in generator.integers(1, 5, 4))) for _ in range(4)]
         rows = [(texts[0], texts[1], choice) for choice in (texts[2], texts[3])]
-        whole = row_pieces(rows, CODER, PieceRules(0, separator=1))
-        most = sum(len(part.ids) for part in whole[0][:-1])
         for rule in TRUNCATIONS:
             for twice in (False, True):
-                limit = int(generator.integers(2 * most, 60))
+                uncut = row_pieces(rows, CODER, PieceRules(0, rule, twice, separator=1))
+                context = sum(len(part.ids) for part in uncut[0][:-1])
+                limit = int(generator.integers(context, max(sum(len(part.ids) for part in row) for row in uncut)))
                 rules = PieceRules(limit, rule, twice, separator=1)
-                uncut = row_pieces(rows, CODER, replace(rules, limit=0))
                 sizes = [
                     [sum(len(part.ids) for part in row) for row in rows]
                     for rows in (uncut, row_pieces(rows, CODER, rules))
@@ -195,6 +194,17 @@ def test_a_question_without_room_for_a_choice_is_told(tmp_path: Path) -> None:
     for asked in (group_pieces, group_lengths):
         with pytest.raises(ValueError, match=r"val-7: a context of \d+ pieces where 10 fit; .*'choice-end'"):
             asked(groups(tmp_path, options)[0], CODER, options)
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_only_rationales_of_a_test_split_stay_whole(split: str, tmp_path: Path) -> None:
+    """Validation asks for rationales of each answer, too, and is cut as training is."""
+    (tmp_path / f"{split}.jsonl").write_text(json.dumps(untold(LINE) if split == "test" else LINE) + "\n")
+    options = replace(RATIONALES, truncation="shared", max_pieces=12, cut_untold=False)
+    task = open_vcr(tmp_path, options, None)
+    (group,) = task.read(split).groups
+    assert len(group.rows) == 16 and task.lengths is not None
+    assert (max(left for _, left in task.lengths(group, CODER, None)) == 12) is (split == "val")
 
 
 def test_rationales_of_a_test_file_may_stay_whole(tmp_path: Path) -> None:

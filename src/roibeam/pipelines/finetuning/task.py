@@ -205,7 +205,8 @@ class DownstreamTask:
         if self.form == LABEL and self.loss != NUMBER_LOSS and len(self.labels) < 2:
             raise ValueError(f"{self.name}: {len(self.labels)} labels; a model that chooses needs at least 2")
         assert self.form == CHOICE or self.pieces is None, "only rows of choices are cut by their task"
-        assert (self.pieces is None) == (self.lengths is None), "whoever cuts a row tells how long it was"
+        if (self.pieces is None) != (self.lengths is None):
+            raise ValueError(f"{self.name}: pieces and lengths belong together; give both, or none")
 
     def check_split(self, split: str) -> None:
         """Raises ValueError for a split that there is not."""

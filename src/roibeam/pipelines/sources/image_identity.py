@@ -8,7 +8,7 @@ A bare number in an id ("2415417") means what the kind of the source, or the fol
 
 Names that leave no doubt count whatever the kind: "COCO_train2014_000000000042" and "000000000042" are COCO's 42,
 "4385058960_b0f291553e_z" is Flickr's 4385058960, "VG_100K_2/2415417" is Visual Genome's 2415417. So do the files of two
-tasks, whatever folders stand before them: "dev-850-0-img1" of NLVR2, and "movie/scene@3" of VCR with its movie.
+tasks, whatever folders stand before them: "dev-850-0-img1" of NLVR2, and "lsmdc_1/scene@3" of VCR with its movie.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DATA_SETS = (COCO, FLICKR, VISUAL_GENOME)  # that a bare number may belong to
 Key = tuple[str, int | str]
 _FILES_OF_TASKS = {
     "nlvr2": re.compile(r"(?<![^/])(?:train|dev|test1|test2)-\d+-\d+-img[01]\Z"),
-    "vcr": re.compile(r"[^/]+/[^/]+@\d+\Z"),
+    "vcr": re.compile(r"(?<![^/])(?:lsmdc|movieclips)_[^/]+/[^/]+@\d+\Z"),
 }
 _KINDS = {
     "karpathy": FLICKR,  # of its files, COCO's have names with all digits
@@ -71,6 +71,9 @@ def image_keys(image_id: str, data_set: str | None) -> list[Key]:
 def _of_tasks(key: Key) -> list[Key]:
     """What the end of a whole id says where it is named as a task names its files."""
     called = str(key[1]) if key[0] == WHOLE_ID else ""
+    if "@" not in called and "-img" not in called:
+        return []  # most names
+    called = "/".join(called.rsplit("/", 2)[-2:])
     return [(task, found[0]) for task, names in _FILES_OF_TASKS.items() if (found := names.search(called)) is not None]
 
 

@@ -154,31 +154,31 @@ class GroupBatches:
         Raises:
             ValueError: naming a group whose text a task that cuts texts itself cannot cut.
         """
-        cut = {group.id: length for group in groups if (length := self._length_if_cut(group))}
+        cut = [(*lengths, group.id) for group in groups if (lengths := self._lengths_if_cut(group)) is not None]
         if not cut:
             return []
-        longest = max(cut, key=lambda each: cut[each])
-        most, option = self._max_pieces, "layout.max_pieces"
+        whole, left, name = max(cut)
+        many = f"{counted(len(cut), f'{what} text')} longer than a row"
         if self._task is not None and self._task.lengths is not None:
-            most, option = self._task.max_pieces, f"{self._task.name}.max_pieces"
+            return [f"{many}: of the longest, {whole} pieces, {left} are read ({printable(name, 80)})"]
         return [
-            f"{counted(len(cut), f'{what} text')} longer than a row: {most} pieces are read of each "
-            f"({option}), and the longest has {cut[longest]} ({printable(longest, 80)})"
+            f"{many}: {left} pieces are read of each (layout.max_pieces), and the longest has {whole} "
+            f"({printable(name, 80)})"
         ]
 
-    def _length_if_cut(self, group: TaskGroup) -> int:
-        """Pieces of the longest of its rows that is cut; 0 where all are read whole."""
+    def _lengths_if_cut(self, group: TaskGroup) -> tuple[int, int] | None:
+        """Pieces of the longest of its rows that is cut, and how many of them are read; None where all are."""
         if self._task is not None and self._task.lengths is not None:
-            lengths = self._task.lengths(group, self._pieces.coder, self._context_separator)
             most = self._max_pieces - _SPECIAL
-            return max(whole if left < whole or left > most else 0 for whole, left in lengths)
+            lengths = self._task.lengths(group, self._pieces.coder, self._context_separator)
+            return max(((whole, min(left, most)) for whole, left in lengths if min(left, most) < whole), default=None)
         longest = 0
         for row in group.rows:
             # A piece has a character at least.
             if sum(len(part.text) for part in row.parts) + _MOST_SPECIAL > self._max_pieces:
                 spans = self._system.text(self._pieces, row.parts, self._asked.form, len(row.images))
                 longest = max(longest, sum(len(span.ids) for span in spans))
-        return longest if longest > self._max_pieces else 0
+        return (longest, self._max_pieces) if longest > self._max_pieces else None
 
     def batch(self, groups: Sequence[TaskGroup]) -> TaskBatch:
         """

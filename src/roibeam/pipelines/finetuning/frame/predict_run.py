@@ -228,7 +228,8 @@ def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked
             batches = trained.from_photos(batches, store, groups, request.photos)
         for first in [group for group in groups if group.is_open][:1]:
             batches.check(first)
-        batches.check_boxes(group for group in groups if group.is_open)
+        with waiting("looking for boxes"):
+            batches.check_boxes(groups)
         with waiting("looking for long texts"):
             notes += batches.notes_of_cuts(groups, request.split)
         trained.network.module.to(device)

@@ -95,12 +95,12 @@ _VQA_PAPER = _vqa(
     ),
 )
 _VCR_TEXTS: Mapping[str, Any] = MappingProxyType(
-    {"names": "in-turn", "truncation": "shared", "max_pieces": 64, "cut_untold": False}
+    {"names": "in-turn", "people": "vl-bert", "truncation": "shared", "max_pieces": 64, "cut_untold": False}
 )
 _VCR_OPEN = (
     "People's names go on from one question to the next, so they depend on the order of the file: by the release.",
     "That a long choice shortens the question of all four is by the release, and that rationales are not cut where "
-    "they are asked for each answer.",
+    "nobody tells the answer (test).",
     "Photos of half of the questions are mirrored, without a change of words; stored features are not.",
     _STORED_OPEN,
 )

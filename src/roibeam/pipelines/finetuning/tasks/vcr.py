@@ -57,8 +57,8 @@ class VcrOptions:
             of ViLBERT and InterBERT take the problem's rate over the smallest, which is 1 for each.
         names: what people are called: by the order of "mention" in a row; "restarted" in the choice (VisualBERT);
             "in-turn", from one question to the next (VL-BERT); "drawn" (ViLBERT). See vcr_rules/names.py.
-        people: a file with their names, a table with a column "name"; "" for the 15 of VisualBERT's release, or
-            "in-turn" the 13 of VL-BERT's.
+        people: a file with their names, a table with a column "name"; "" for the 15 of VisualBERT's release,
+            "vl-bert" for the 13 of VL-BERT's.
         seed: of names that are drawn.
         joining: a word between the objects of one tag: "and" (VL-BERT), or none.
         truncation: of a longer text, one of `TRUNCATIONS` of vcr_rules/pieces.py.
@@ -165,7 +165,7 @@ def read_vcr_groups(path: str, options: VcrOptions, *, told: bool = True) -> Ite
     Raises:
         ValueError: for a file that is not as VCR writes it, or options that do not fit it.
     """
-    people = read_people_names(options.people) if options.people else None
+    people = read_people_names(options.people)
     return vcr_groups(read_vcr_asked(path), options, name_rule(options.names, people, seed=options.seed), told=told)
 
 
@@ -212,7 +212,7 @@ def group_lengths(
 
 def _rules(group: TaskGroup, options: VcrOptions, separator: int | None) -> PieceRules:
     problem = group.facts["problem"]
-    untold = problem == RATIONALE and group.target is None and not options.cut_untold
+    untold = problem == RATIONALE and group.facts[ANSWER] is None and not options.cut_untold
     return PieceRules(0 if untold else options.pieces_of(problem), options.truncation, options.pieces_twice, separator)
 
 

@@ -22,7 +22,7 @@ from roibeam.pipelines.inputs.shown_regions import strongest_regions
 class ChosenRegions:
     """
     Attributes:
-        record: that they are regions of: the image's own, or what is made of it.
+        record: the image's own, or one that is made of it.
         regions: (R,) int64, their numbers in the record, in the order in which they are shown.
         named: number of a box, as words name it -> its place among these.
         num_boxes: that words may name.
@@ -76,6 +76,8 @@ class RegionChoice:
     def check(self, groups: Iterable[TaskGroup]) -> None:
         """Looks once at the boxes of every image whose regions the task gives or joins, without any feature.
 
+        Groups that no model is asked about need no record.
+
         Raises:
             ValueError: naming the first group whose boxes a store lacks, or whose records in two stores are of photos
                 of different sizes.
@@ -87,6 +89,8 @@ class RegionChoice:
         choice = RegionChoice(light, self._task, self._options)
         seen = set[tuple[str, int]]()
         for group in groups:
+            if not group.is_open:
+                continue
             for number, image in enumerate(group.images):
                 place = (image, id(group.boxes[number]) if len(group.boxes) else 0)
                 if place in seen or not (len(group.boxes) or isinstance(light, StorePair)):

@@ -113,6 +113,7 @@ def hard_neighbours(store: RecordStore, image_ids: Sequence[str], path: Path, *,
 def _write(path: Path, digest: str, image_ids: Sequence[str], found: Sequence[np.ndarray]) -> None:
     lengths = np.array([len(each) for each in found])
     aside = path.with_name(f".writing-{path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     with aside.open("wb") as file:
         np.savez(
             file, digest=np.array(digest), images=np.array(list(image_ids)), counts=lengths,

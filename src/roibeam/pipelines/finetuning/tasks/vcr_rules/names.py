@@ -15,7 +15,8 @@ from roibeam.pipelines.sources.datasets.vcr_texts import NAMES, PERSON, VcrToken
 
 BY_MENTION, RESTARTED, IN_TURN, DRAWN = "mention", "restarted", "in-turn", "drawn"
 NAME_RULES = (BY_MENTION, RESTARTED, IN_TURN, DRAWN)
-VL_BERT_NAMES = tuple(name for name in dict.fromkeys(NAMES) if name != "Skyler")  # vcr/data/datasets/vcr.py:21
+VL_BERT = "vl-bert"  # in place of a file of names: those of its release (vcr/data/datasets/vcr.py:21)
+VL_BERT_NAMES = tuple(name for name in dict.fromkeys(NAMES) if name != "Skyler")
 
 
 class EntryNames(NamedTuple):
@@ -65,7 +66,7 @@ class NamesInTurn:
     So a name depends on the questions before (jackroos/VL-BERT vcr/data/datasets/vcr.py:118, 282).
     """
 
-    def __init__(self, people_names: Sequence[str] = VL_BERT_NAMES) -> None:
+    def __init__(self, people_names: Sequence[str] = NAMES) -> None:
         self._names, self._next = people_names, 0
         self._given: dict[int, str] = {}
 
@@ -99,16 +100,12 @@ class NamesDrawn:
         return EntryNames(given, (given,) * len(choices))
 
 
-def name_rule(rule: str, people_names: Sequence[str] | None = None, *, seed: int = 0) -> NameRule:
+def name_rule(rule: str, people_names: Sequence[str] = NAMES, *, seed: int = 0) -> NameRule:
     """The rule of a name of `NAME_RULES`; of DRAWN the draws follow from the seed and the order of the questions.
 
-    Args:
-        people_names: None for those of VL-BERT's release where they come in turn, else those of VisualBERT's.
     Raises:
         ValueError: for an unknown rule, or no names.
     """
-    if people_names is None:
-        people_names = VL_BERT_NAMES if rule == IN_TURN else NAMES
     if not people_names:
         raise ValueError("names of people: expected at least one, got none")
     if rule == IN_TURN:
@@ -120,12 +117,15 @@ def name_rule(rule: str, people_names: Sequence[str] | None = None, *, seed: int
     raise ValueError(f"names {rule!r}: expected one of {', '.join(NAME_RULES)}")
 
 
-def read_people_names(path: str) -> tuple[str, ...]:
-    """Names from a table with a column "name", such as the releases' unisex_names_table.csv.
+def read_people_names(path: str) -> Sequence[str]:
+    """Names from a table with a column "name", such as the releases' unisex_names_table.csv; "" for those of
+    VisualBERT's release, "vl-bert" for those of VL-BERT's.
 
     Raises:
         ValueError: for a file without that column, or without a name in it.
     """
+    if path in ("", VL_BERT):
+        return VL_BERT_NAMES if path else NAMES
     with open(path, encoding="utf-8-sig", newline="") as file:
         try:
             names = tuple(row["name"] for row in csv.DictReader(file, strict=True) if row.get("name"))
