@@ -16,6 +16,11 @@ import pytest
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 from tiny_commands import TINY_ENCODER, one_line
 
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.frame.shown.region_choice import RegionChoice
+from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+
 NUMBERS = {"train": (1, 2), "val": (3,)}
 
 
@@ -143,6 +148,15 @@ def test_a_box_that_the_store_lacks_is_told_before_anything_is_written(
     place = ("--store", boxes, "--data", data, "--device", "cpu")
     told = one_line(roibeam("finetune", tmp_path / "run", *words, *place, "--steps", 1, "--batch-size", 2))
     assert "no region at 1 of 1 box" in told and not (tmp_path / "run").exists()
+
+
+def test_a_sentence_that_no_model_is_asked_about_needs_no_record(made: tuple[Path, Path, Path]) -> None:
+    group = TaskGroup(id="1", images=("nowhere",), rows=(), target=None, boxes=(((0, 0, 9, 9),),), is_open=False)
+    with FeatureStore(made[1]) as store:
+        choice = RegionChoice(store, None, LayoutOptions())
+        choice.check([group])
+        with pytest.raises(KeyError, match="nowhere"):
+            choice.check([replace(group, is_open=True)])
 
 
 def test_what_is_measured_in_the_input_of_a_network_needs_photos(
