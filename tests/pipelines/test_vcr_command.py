@@ -252,5 +252,9 @@ def test_long_questions_are_told_before_anything_is_written(roibeam: Roibeam, ru
     before = sorted(tmp_path.iterdir())
     assert "where 20 fit" in one_line(roibeam(*asked, "--data", data, "--out", tmp_path / "said.csv"))
     assert sorted(tmp_path.iterdir()) == before
+    # Nor by the first of two runs, where the second one's rule refuses.
+    both = ("predict", runs.run("rationale"), *asked[1:])
+    assert "where 20 fit" in one_line(roibeam(*both, "--data", data, "--out", tmp_path / "two.csv"))
+    assert sorted(tmp_path.iterdir()) == before
     done = roibeam("finetune", tmp_path / "other", *words, "--data", data)
     assert done.code == 0 and "1 training text longer than a row: of the longest, 18" in done.err

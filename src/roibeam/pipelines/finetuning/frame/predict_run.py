@@ -17,6 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,7 +166,9 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     task.check_split(request.split)
     device = choose_device(request.device)
     logger.info("%s", device.words)
-    asked = [_asked(request, each, device.name) for each in trained]
+    with ExitStack() as stores:
+        ready = [_checked(request, each, stores) for each in trained]  # of both runs, before either writes
+        asked = [_asked(request, each, device.name) for each in ready]
     if is_main_process():
         told = _join_parts(request.out, task, [part for each in asked for part in each.parts])
         _write_card(request, trained, asked, told)
@@ -192,53 +195,74 @@ class _Asked(NamedTuple):
     seen: SeenBefore
 
 
-def _asked(request: PredictRequest, trained: TrainedTask, device: str) -> _Asked:
+class _Ready(NamedTuple):
+    """What one model will be asked: the groups as they are shown, their batches, and what is known of them."""
+
+    trained: TrainedTask
+    groups: Sequence[TaskGroup]
+    batches: GroupBatches
+    notes: Sequence[str]
+    seen: SeenBefore
+
+
+def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -> _Ready:
+    """Reads and checks all that is asked.
+
+    Args:
+        stores: closes what is opened here.
+    """
     task = trained.task
     if task.joins_training_alone and request.annotated_store is None and request.split != task.train:
         task = replace(task, joined=None)
     check_annotated(task, request.annotated_store, from_photos=trained.photos is not None)
-    with opened_store(request.store) as store, opened_store(request.annotated_store) as annotated:
-        stores = [each for each in (store, annotated) if each is not None]
-        features = [] if trained.photos else stores  # photos take its boxes alone
-        notes = [note for each in features for note in check_feature_space(trained.found, each)]
-        what = f"{task.name}, {request.split}"
-        with waiting(f"joining {request.split} with the store"):
-            read = task.read(request.split)
-            notes += read.notes
-            check_ids(task, read.groups, what)
-            joined = JoinedGroups(read.groups, (), 0, 0)
-            if store is not None:
-                joined = StoreImages(store).join(read.groups, what, min_match=1.0)
-            shown = store if annotated is None or store is None else StorePair(store, annotated)
-            if isinstance(shown, StorePair):
-                joined = shown.with_both(joined, what, min_match=1.0)
-        check_num_boxes(task, joined.groups, shown)
-        if request.page is not None and not any(map(task.is_told, joined.groups)):
-            raise ValueError(f"--page: nothing in {request.data} says what is right in the split {request.split}")
-        seen = SeenBefore(0, ())
+    store = stores.enter_context(opened_store(request.store))
+    annotated = stores.enter_context(opened_store(request.annotated_store))
+    stored = [each for each in (store, annotated) if each is not None]
+    features = [] if trained.photos else stored  # photos take its boxes alone
+    notes = [note for each in features for note in check_feature_space(trained.found, each)]
+    what = f"{task.name}, {request.split}"
+    with waiting(f"joining {request.split} with the store"):
+        read = task.read(request.split)
+        notes += read.notes
+        check_ids(task, read.groups, what)
+        joined = JoinedGroups(read.groups, (), 0, 0)
         if store is not None:
-            seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
-        notes += seen.notes(trained.run, request.split)
-        groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
-        batches = GroupBatches(
-            trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
-            trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
-        )  # fmt: skip
-        if trained.photos is not None and store is not None:
-            batches = trained.from_photos(batches, store, groups, request.photos)
-        for first in [group for group in groups if group.is_open][:1]:
-            batches.check(first)
-        with waiting("looking for boxes"):
-            batches.check_boxes(groups)
-        with waiting("looking for long texts"):
-            notes += batches.notes_of_cuts(groups, request.split)
-        trained.network.module.to(device)
-        weights = weights_digest(trained.network.module.state_dict())
-        digest = _digest(request, weights, trained.task.tells, groups)
-        folder = request.out.with_name(f"{request.out.name}.parts-{digest}")
-        folder.mkdir(parents=True, exist_ok=True)
-        made = _write_parts(request, trained, batches, groups, folder)
-        trained.network.module.to("cpu")
+            joined = StoreImages(store).join(read.groups, what, min_match=1.0)
+        shown = store if annotated is None or store is None else StorePair(store, annotated)
+        if isinstance(shown, StorePair):
+            joined = shown.with_both(joined, what, min_match=1.0)
+    check_num_boxes(task, joined.groups, shown)
+    if request.page is not None and not any(map(task.is_told, joined.groups)):
+        raise ValueError(f"--page: nothing in {request.data} says what is right in the split {request.split}")
+    seen = SeenBefore(0, ())
+    if store is not None:
+        seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
+    notes += seen.notes(trained.run, request.split)
+    groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
+    batches = GroupBatches(
+        trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
+        trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
+    )  # fmt: skip
+    if trained.photos is not None and store is not None:
+        batches = trained.from_photos(batches, store, groups, request.photos)
+    for first in [group for group in groups if group.is_open][:1]:
+        batches.check(first)
+    with waiting("looking for boxes"):
+        batches.check_boxes(groups)
+    with waiting("looking for long texts"):
+        notes += batches.notes_of_cuts(groups, request.split)
+    return _Ready(trained, groups, batches, notes, seen)
+
+
+def _asked(request: PredictRequest, ready: _Ready, device: str) -> _Asked:
+    trained, groups, batches, notes, seen = ready
+    trained.network.module.to(device)
+    weights = weights_digest(trained.network.module.state_dict())
+    digest = _digest(request, weights, trained.task.tells, groups)
+    folder = request.out.with_name(f"{request.out.name}.parts-{digest}")
+    folder.mkdir(parents=True, exist_ok=True)
+    made = _write_parts(request, trained, batches, groups, folder)
+    trained.network.module.to("cpu")
     parts = [_part(folder, number) for number in range(_num_parts(groups))]
     return _Asked([group.id for group in groups], parts, made, notes, weights, seen)
 
