@@ -6,7 +6,7 @@ hidden by itself and predicted, with the picture, with another one, and with non
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,37 +89,36 @@ class Asked:
         }
         return {name: tally for question in asked for name, tally in questions[question]()}
 
-    def words(self) -> Iterator[tuple[str, Tally]]:
+    def words(self, hidden: Set[str] = GROUNDED) -> Iterator[tuple[str, Tally]]:
         """With the caption's own picture, and with another one."""
         corpus = self.chosen.corpus
-        yield "words true", self._words(corpus.record)
-        yield (
-            "words wrong",
-            self._words(
-                lambda row: corpus.record(corpus.draw_row_of_another_image(row, np.random.default_rng([SEED, row])))
-            ),
-        )
+        yield "words true", self._words(corpus.record, hidden)
+
+        def another(row: int) -> RegionRecord:
+            return corpus.record(corpus.draw_row_of_another_image(row, np.random.default_rng([SEED, row])))
+
+        yield "words wrong", self._words(another, hidden)
 
     def words_alone(self) -> Iterator[tuple[str, Tally]]:
         nothing = _nothing(self.chosen.corpus.record(0))
-        yield "words alone", self._words(lambda row: nothing)
+        yield "words alone", self._words(lambda row: nothing, GROUNDED)
 
-    def _words(self, record_of: Callable[[int], RegionRecord]) -> Tally:
+    def _words(self, record_of: Callable[[int], RegionRecord], hidden: Set[str]) -> Tally:
         rows: list[EvaluationRow] = []
         pictures: list[int] = []
         for row in map(int, self.chosen.rows):
             record = record_of(row)
-            for ids, labels in self.hidden_words(self.chosen.corpus.caption(row)):
+            for ids, labels in self._hidden(self.chosen.corpus.caption(row), hidden):
                 rows.append(self.samples.row(record, ids, labels, np.zeros(record.num_regions, bool), match=1))
                 pictures.append(int(self.chosen.image_of_caption[row]))
         return self._tally(self._each(rows, "masked_word_accuracy"), pictures)
 
-    def hidden_words(self, caption: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Ids and labels of the caption, once for each grounded word, all pieces of which are hidden."""
+    def _hidden(self, caption: str, hidden: Set[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Ids and labels of the caption, once for each of its words to hide, all pieces of which are hidden."""
         encoded = self.samples.text(caption)
         words = caption.split()
         for number, word in enumerate(words):
-            if word in GROUNDED:
+            if word in hidden:
                 here = encoded.word_ids == number
                 labels = np.where(here, encoded.ids, IGNORE_INDEX)
                 yield np.where(here, self.tokenizer.mask_id, encoded.ids), labels
