@@ -260,7 +260,7 @@ def _second_attempts() -> Iterator[Arm]:
     ):  # fmt: skip
         half = begun[arm]
         what = f"{half.what}, all steps"
-        yield replace(half, name=f"{half.name}-all", what=what, steps=STEPS, kept=False, seeds=SEEDS[:1])
+        yield replace(half, name=f"{half.name}-all", what=what, steps=STEPS, kept=False)
 
 
 def _half(

@@ -27,7 +27,7 @@ from evidence.tasks.own_arms import HEAD_ARMS, OWN_ARMS, HeadArm
 from evidence.tasks.task_arms import TASK_ARMS, TaskArm
 from evidence.tasks.task_runs import TaskRuns
 
-SECONDS_A_STEP = 0.09  # of one core, until a run was measured
+SECONDS_A_STEP, SECONDS_A_STEP_OF_PHOTOS = 0.09, 3.7  # of one core, until a run was measured
 AnyArm = Arm | TaskArm | HeadArm
 ALL_ARMS: Mapping[str, AnyArm] = {**ARMS, **TASK_ARMS, **HEAD_ARMS, **OWN_ARMS}
 
@@ -97,7 +97,10 @@ class Runs:
     def _seconds_of(self, run: Run) -> float:
         known = [self._read(Run(run.arm, seed)) for seed in SEEDS]
         found = [answers["seconds"] for answers in known if answers is not None and answers["seconds"] is not None]
-        return float(np.mean(found)) if found else SECONDS_A_STEP * self._steps(run.arm)
+        if found:
+            return float(np.mean(found))
+        of_photos = isinstance(run.arm, Arm) and "--end-to-end" in run.arm.options
+        return (SECONDS_A_STEP_OF_PHOTOS if of_photos else SECONDS_A_STEP) * self._steps(run.arm)
 
     def go(self, jobs: int, say: Callable[[str], None], *, words: Sequence[str]) -> None:
         """Makes what is missing, in the order of the arms, so many at once. An arm that others go on from comes first;

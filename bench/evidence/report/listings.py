@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from evidence.arms import SEEDS
 from evidence.report.claims import FLOOR, NOT_RUN, NOT_SHOWN, OTHER_WAY, PAPERS, Judged, points
 from evidence.report.intervals import arm_id
 from evidence.report.own_tables import NAMES as OWN_NAMES
@@ -95,8 +96,18 @@ def not_shown(evidence: Evidence) -> Iterator[str]:
 
 def missing(evidence: Evidence) -> Iterator[str]:
     yield "## Not run yet\n"
-    arms = [arm for arm in evidence.commands if arm not in evidence.answers]
-    yield f"Arms: {', '.join(arms)}.\n" if arms else "Every arm has at least one run.\n"
+    without, fewer = [], []
+    for arm in evidence.commands:
+        planned = ALL_ARMS[arm].seeds if arm in ALL_ARMS else SEEDS
+        made = {run["seed"] for run in evidence.runs if arm_id(run) == arm}
+        left = [str(seed) for seed in planned if seed not in made]
+        if left and arm in evidence.answers:
+            fewer.append(f"{arm} {' and '.join(left)}")
+        elif arm not in evidence.answers:
+            without.append(arm)
+    yield f"Arms without a run: {', '.join(without)}.\n" if without else "Every arm has at least one run.\n"
+    if fewer:
+        yield f"Further seeds: {', '.join(fewer)}.\n"
     waiting: dict[bool, list[str]] = {False: [], True: []}
     for claim in (each.claim for each in evidence.judged if each.verdict == NOT_RUN):
         there = all(arm in {*evidence.answers, FLOOR} for arm in (claim.first_arm, claim.second_arm))
@@ -117,9 +128,13 @@ def runs(evidence: Evidence) -> Iterator[str]:
         "`make evidence` trains what is missing, and `make evidence ARGS=--list` names it. Each run trains by the "
         "command shown. *Last quarter* is what hidden words and matching still gained there, in points, on "
         "pictures for validation: much of it says that the model was not done. Seconds are of one core that did "
-        "other work too. A seed names the GPU of its run, which has no seconds. Where it says float32, the CPU was "
-        "slower in bf16, and the command was run without `--precision bf16`."
+        "other work too. A run on a GPU has its name behind the seed, and no seconds. Where it says float32, the CPU "
+        "was slower in bf16, and the command was run without `--precision bf16`."
     )
+    hours = sum(run["seconds"] or 0 for run in evidence.runs) / 3600
+    elsewhere = sum(run["seconds"] is None for run in evidence.runs)
+    told = f" No time is kept of the other {elsewhere}, most of which ran on a GPU." if elsewhere else ""
+    yield paragraph(f"{len(evidence.runs) - elsewhere} runs took {hours:,.1f} hours of one core.{told}")
     rows = []
     for arm in evidence.commands:
         mine = [run for run in evidence.runs if arm_id(run) == arm]
@@ -150,15 +165,21 @@ def _seed(run: Mapping[str, Any]) -> str:
 
 def _still_learning(evidence: Evidence) -> Iterator[str]:
     """The systems of the main tables that were not done."""
-    told = []
+    told, measured = [], 0
     for arm in (f"{store}/{system}" for store in STORES for system in SYSTEMS):
         mine = [run for run in evidence.runs if arm_id(run) == arm]
-        measures = {"words": "masked_word_accuracy", "matching": "matching_accuracy"}
+        measures = {
+            "words": "masked_word_accuracy", "regions": "masked_region_accuracy", "matching": "matching_accuracy",
+        }  # fmt: skip
+        measured += bool(mine)
         gains = {name: _last_quarter(mine, measure) for name, measure in measures.items()}
         if left := [f"{name} {gained}" for name, gained in gains.items() if gained and float(gained) >= 1]:
             told.append(f"- {arm}: {', '.join(left)}")
     if told:
-        yield "In the main tables these gained a point or more there, so more steps might help:\n"
+        yield paragraph(
+            f"{len(told)} of the {measured} systems of the main tables gained a point or more there, so more steps "
+            "might help. The aim was less than a point:"
+        )
         yield "\n".join(told) + "\n"
 
 

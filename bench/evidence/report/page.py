@@ -16,7 +16,6 @@ from evidence.report.claims import (
     OTHER_WAY,
     PAPERS,
     SHOWN,
-    VERDICTS,
     WITHHELD,
     Bound,
     Claim,
@@ -45,6 +44,7 @@ from evidence.report.tables import (
 )
 from evidence.report.task_tables import NAMES as TASK_NAMES
 from evidence.report.task_tables import tasks
+from evidence.runs import ALL_ARMS
 from evidence.tasks.task_arms import PREFIX
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def write_page(
 def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
     yield "# Evidence: what small models learn on the toy world\n"
     yield paragraph(
-        f"Small models of the five papers (width 128, three layers) learn from {evidence.train:,} drawn pictures "
-        "with captions: once with perfect regions, once with those of a small detector."
+        f"Small models of the five papers (width 128, three or four layers) learn from {evidence.train:,} drawn "
+        "pictures with captions: once with perfect regions, once with those of a small detector."
     )
     if quick:
         yield "**This is a quick run, to see that all of it works. Its figures say nothing.**\n"
@@ -115,7 +115,7 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
         "Most lines of a plot compare two trainings that differ in one thing. A dot right of 0 is what the paper "
         "says; its bar, the 95 % interval, must leave 0 out. A grey band is drawn where the paper expects no "
         "difference, or no gain: there the bar must lie in the band. Claims without a second training, such as that "
-        "the picture helps, and controls of ours are counted above and stand [below](#claims)."
+        "the picture helps, and comparisons of our own are counted above and stand [below](#claims)."
     )
     for system, paper in SYSTEMS.items():  # in one paragraph: side by side where there is room
         yield f"![Claims of {paper}]({_plot_name(system)})"
@@ -135,7 +135,8 @@ def _findings(judged: Sequence[Judged]) -> Iterator[str]:
         f"**Of {len(ran)} comparisons that were run, {found[SHOWN]} are shown, {found[NOT_SHOWN]} not shown, and "
         f"{found[OTHER_WAY]} go the other way. {few} of the {len(ran)} rest on fewer than {len(SEEDS)} runs, most of "
         f"them on one: take these as hints.** {found[NOT_RUN]} more are not run yet. {len(ran) - ours} test a sentence "
-        f"of a paper, {ours} are controls of ours. With so many, a few are shown, or go the other way, by chance."
+        f"of a paper, {ours} are comparisons of our own, controls among them. With so many, a few are shown, or go the "
+        "other way, by chance."
     )
     groups: Mapping[str, Callable[[Claim], bool]] = {
         "A hidden word is guessed better with its own picture than with another one": lambda claim: (
@@ -164,6 +165,7 @@ def _findings(judged: Sequence[Judged]) -> Iterator[str]:
 def _reading(evidence: Evidence) -> Iterator[str]:
     seeds = Counter(len({run["seed"] for run in evidence.runs if arm_id(run) == arm}) for arm in evidence.answers)
     few = sum(arms for count, arms in seeds.items() if count < len(SEEDS))
+    meant = sum(arm in ALL_ARMS and len(ALL_ARMS[arm].seeds) < len(SEEDS) for arm in evidence.answers)
     yield paragraph(
         "`make evidence` makes all of this page; do not edit it. The pictures are those of the toy world "
         f"([detectors.md](detectors.md#the-toy-world)). All models are asked about the same {evidence.test:,} "
@@ -171,26 +173,28 @@ def _reading(evidence: Evidence) -> Iterator[str]:
     )
     yield paragraph(
         f"Each picture has five captions of about 100 different words in all. {100 * HIDDEN_WORDS:.0f} % of the words "
-        "are hidden in training, 15 % in the papers, and there is no dropout: small models learn sooner so. ViLBERT "
-        "and InterBERT learn at half the rate of the others; at the full one ViLBERT learns no more in all steps than "
-        "so in a quarter of them. Two streams have more than twice the weights of one."
+        "are hidden in training, 15 % in the papers, and there is no dropout: small models learn sooner so. "
+        "InterBERT's groups hide as many words. ViLBERT and InterBERT learn at half the rate of the others. Two "
+        "streams have more than twice the weights of one."
     )
     yield paragraph(
         "Shares are in percent. An *arm* is one way of training. Each run of it has another *seed*, a number that "
         f"chooses its random start. An interval is a bootstrap of {DRAWS:,} draws. Each draws pictures and runs, with "
         "replacement. Three runs are few, so intervals are rather too narrow. Two arms are compared on the same "
-        "pictures and the seeds that both have; so a difference may not be that of two cells of a table."
+        "pictures and the seeds that both have, so a difference can differ from what two cells of a table give. Runs "
+        "of a task start from one pre-trained model; another one might differ by more than they do."
     )
     yield paragraph(
         "Most arms that are compared with each other alone, such as those called *-base*, have *half the steps*: "
         f"{HALF:,} in place of {STEPS:,}. Runs through the detector go on from such a run for {END_TO_END_STEPS:,} "
-        f"steps of {END_TO_END_BATCH} pictures."
+        f"steps of {END_TO_END_BATCH} pictures. Claims named *all steps* are second attempts."
     )
     yield paragraph(
         "Verdicts: *shown*, the difference is as expected and its interval leaves 0 out; *the other way*, it is "
         "the opposite and leaves 0 out; *not shown*, the interval holds 0, which does not say that both are the same. "
-        "Some are expected to be *alike*: shown "
-        f"when the whole interval lies within {ALIKE_POINTS:g} points of 0. *No more* is shown when it lies below "
+        "Only the direction is judged, not a size that a paper names. Some are expected to be *alike*: shown when the "
+        f"whole interval lies within {ALIKE_POINTS:g} points of 0, the other way when it leaves 0 out and reaches "
+        "further. *No more* is shown when it lies below "
         f"+{ALIKE_POINTS:g}, so also when the first is far behind. A remark that begins with *{WITHHELD}* says why a "
         "comparison that would count as shown is not trusted: it is *not shown*."
     )
@@ -198,32 +202,36 @@ def _reading(evidence: Evidence) -> Iterator[str]:
         yield "**No runs yet.**\n"
     elif few:
         yield paragraph(
-            f"**{few} of {len(evidence.answers)} arms have fewer than {len(SEEDS)} runs so far.** An interval of "
-            "one run is over pictures alone, and another run might differ by more."
+            f"**{few} of {len(evidence.answers)} arms have fewer than {len(SEEDS)} runs{_meant(meant)}.** An interval "
+            "of one run is over pictures alone, and another run might differ by more."
         )
+
+
+def _meant(arms: int) -> str:
+    return f"; {arms} are meant to have fewer" if arms else ""
 
 
 def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
-    """How its claims came out, in one sentence; those that go the other way are named while there is room."""
+    """How its claims came out, in one sentence, with the largest difference of two trainings each way by name."""
     total, found = len(judged), Counter(each.verdict for each in judged)
     if found[NOT_RUN] == total:
         return f"**{paper}**: none of its {total} claims was run yet."
-    few = sum(each.found is not None and each.found.seeds < len(SEEDS) for each in judged)
-    ran = total - found[NOT_RUN]
-    rough = f"; {few} of the {ran} run {'has' if few == 1 else 'have'} fewer than {len(SEEDS)} seeds" if few else ""
-    against = "; ".join(each.claim.short for each in judged if each.verdict == OTHER_WAY)
-    for named in (f" ({against})", ""):
-        kinds = {SHOWN: "are shown", OTHER_WAY: f"go the other way{named}"}
-        told = [f"{found[verdict]} {kinds.get(verdict, f'are {verdict}')}" for verdict in VERDICTS if found[verdict]]
-        told = [
-            text.replace(" are ", " is ").replace(" go ", " goes ") if text.startswith("1 ") else text for text in told
-        ]
-        sentence = (
-            f"**{paper}**: of {total} claims {' and '.join(filter(None, (', '.join(told[:-1]), told[-1])))}{rough}."
-        )
-        if len(sentence.split()) <= MOST_WORDS:
-            break
-    return sentence
+    told = []
+    for verdict, one, more in ((SHOWN, "is shown", "are shown"), (OTHER_WAY, "goes the other way", "go the other way")):
+        if found[verdict]:
+            named = _clearest([each for each in judged if each.verdict == verdict])
+            told.append(f"{found[verdict]} {one if found[verdict] == 1 else more}{named}")
+    told += [f"{found[verdict]} {verdict}" for verdict in (NOT_SHOWN, NOT_RUN) if found[verdict]]
+    return f"**{paper}**: of {total} claims {'; '.join(told)}."
+
+
+def _clearest(judged: Sequence[Judged]) -> str:
+    """By name that of a paper's own which compares two trainings and differs most; "" where there is none."""
+    own = [each for each in judged if each.claim.compares_trainings and not each.claim.is_control and each.found]
+    if not own:
+        return ""
+    most = max(own, key=lambda each: abs(each.found.difference if each.found else 0))
+    return f", most of all *{most.claim.short}* ({points(most.found.difference if most.found else 0)} points)"
 
 
 def _plot_name(system: str) -> str:

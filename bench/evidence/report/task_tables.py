@@ -47,7 +47,7 @@ BEHIND: Mapping[str, str] = {
         "Each question asks for a relation, in its answer or in its rationale. InterBERT, and VL-BERT on the "
         "detector's regions, find 25 to 35 % of relations among four, and 75 % of colours. VL-BERT and ViLBERT learn "
         "relations no better when they learn nothing else. Pre-training does not teach them: no system finds left or "
-        "right better with a caption's own picture than with another one (BENCHMARKS.md, The toy world)."
+        "right in captions more often than the commoner of both is right (BENCHMARKS.md, The toy world)."
     ),
     "vcr-visualbert": (
         "It is told no boxes, so it cannot learn left and right. It learns colours slowly, why is not known: after 500 "
@@ -164,7 +164,7 @@ def _behind(evidence: Evidence) -> Iterator[str]:
                 told = BEHIND.get(pair, BEHIND.get(task, "No reason is given yet."))
                 lines.append(f"- {SYSTEMS[system]}, {NAMES[question]}: {100 * reached:.0f} %. {told}")
     if lines:
-        yield "**What gets less than half the way**, perfect regions, with the likely reason.\n"
+        yield "**What gets less than half the way**, perfect regions, main figures, with the likely reason.\n"
         yield "\n".join(lines) + "\n"
 
 
