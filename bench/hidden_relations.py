@@ -3,7 +3,8 @@
 
 A caption's word for a relation, such as left, is hidden and predicted, with its own picture and with another one. A
 model that sees the relation is better with its own. Beside them stand the share of the commonest word, which needs no
-picture, and how many captions say what the store's boxes say. All words may be predicted, so "and" for "above" is wrong.
+picture, and how many captions say what the store's boxes say. All words may be predicted: "and" in place of "above" is
+wrong.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ def test_claims_get_their_verdicts_and_keep_what_people_wrote(claims: ModuleType
 
 def test_the_page_tells_what_was_found(full: Any) -> None:
     first = full.text[: full.text.index("## ")]
-    assert "- **VisualBERT**: of 4 claims 3 are shown and 1 goes the other way (no picture: words).\n" in first
+    assert "- **VisualBERT**: of 4 claims 3 are shown; 1 goes the other way.\n" in first
     assert "- **VL-BERT**: none of its 2 claims was run yet.\n" in first
     assert "**Of 5 comparisons that were run, 4 are shown, 0 not shown, and 1" in first
     assert "with its own picture than with another one: shown in 1 of 1 comparisons; all differences are +" in first
@@ -293,7 +293,11 @@ def test_the_page_tells_what_was_found(full: Any) -> None:
     assert "1 of 6 arms have fewer than 3 runs" in full.text
     # Seeds 0 and 2 of text-only: the run of another command is not read.
     assert "| perfect/text-only |" in full.text and "| 0, 2 | 400 |" in full.text and "| +5.0 |" in full.text
-    assert "Arms: detector/vlbert-later." in full.text and "Claims that wait for them: row-5." in full.text
+    assert (
+        "Arms without a run: detector/vlbert-later." in full.text and "Further seeds: perfect/text-only 1." in full.text
+    )
+    assert "for three systems. Found: VisualBERT (beside a caption) 89 %." in full.text
+    assert "Claims that wait for them: row-5." in full.text
     assert "none of both with the question or the floor: row-6." in full.text
     assert (
         "as it should, / or so |" in full.text
@@ -403,14 +407,18 @@ def test_what_is_learned_of_the_same_pictures_stands_beside_what_was_known(claim
     assert Page(own).long_sentences(40) == []
 
 
-def test_a_long_list_of_names_is_left_out_of_a_papers_sentence(claims: ModuleType) -> None:
+def test_a_papers_sentence_names_what_differs_most(claims: ModuleType) -> None:
     sentence = import_module("evidence.report.page").paper_sentence
     claim = claims.Claim(**{**ROW, "expected": "less", "short": "five words are in here"})
-    judged = [claims.Judged(replace(claim, id=str(n)), claims.Found(60, 50, 10, 9, 11, 3)) for n in range(10)]
-    assert sentence("VL-BERT", judged) == "**VL-BERT**: of 10 claims 10 go the other way."
-    assert "(five words are in here; five" in sentence("VL-BERT", judged[:2])
-    one = claims.Judged(claim, claims.Found(60, 50, 10, 9, 11, seeds=1))
-    assert sentence("VL-BERT", [one, *judged]).endswith("11 go the other way; 1 of the 11 run has fewer than 3 seeds.")
+    against = claims.Judged(claim, claims.Found(60, 50, 10, 9, 11, 3))
+    most = claims.Judged(replace(claim, short="most"), claims.Found(70, 50, 20, 19, 21, 3))
+    shown = claims.Judged(replace(claim, short="as expected"), claims.Found(30, 50, -20, -21, -19, 3))
+    ours = claims.Judged(replace(claim, place=claims.CONTROL, short="ours"), claims.Found(90, 50, 40, 39, 41, 3))
+    told = "1 is shown, most of all *as expected* (-20.0 points); 3 go the other way, most of all *most* (+20.0 points)"
+    assert sentence("VL-BERT", [shown, against, most, ours]) == f"**VL-BERT**: of 4 claims {told}."
+    assert sentence("VL-BERT", [ours]) == "**VL-BERT**: of 1 claims 1 goes the other way."
+    left = claims.Judged(claim, None)
+    assert sentence("VL-BERT", [shown, left]).endswith("(-20.0 points); 1 not run.")
 
 
 def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:
