@@ -220,6 +220,9 @@ def _compared() -> Iterator[Arm]:
         "sampling.mismatched_probability": 0,
     }
     yield _half("imagebert-no-matching", "ImageBERT without matching", "imagebert", two, no_match)
+    every_pair = {"model.masked_loss_pairs": "all"}
+    told = "ImageBERT, which learns from hidden words of mismatched pairs too"
+    yield _half("imagebert-all-pairs", told, "imagebert", words, every_pair, seeds=SEEDS[:1])
     whole = {"model.global_feature_size": FEATURE_DIM}
     yield _half(
         "imagebert-whole", "ImageBERT with a feature of the whole picture", "imagebert", _ALL, whole, store=WHOLE
