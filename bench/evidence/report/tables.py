@@ -191,9 +191,9 @@ def _regions(evidence: Evidence, store: str) -> Iterator[str]:
     yield paragraph(
         "**Hidden regions.** One region is hidden and its class is asked; all others are in sight. VisualBERT never "
         "learns this. *Alone*, *touching* and *covered* say how much of the region another one overlaps: up to 0.1, "
-        "up to 0.5, more (intersection over union); they are asked with the caption. VL-BERT stays behind because its "
-        "paper replaces a masked region's box along with its feature, so hidden regions of a picture look alike to "
-        "it; the released form keeps the box (BENCHMARKS.md, The toy world)."
+        "up to 0.5, more (intersection over union); they are asked with the caption. VL-BERT stays behind: its "
+        "paper hides a masked region's box with its feature, so the masked regions of a picture look alike. The "
+        "released form keeps the box, and finds more (BENCHMARKS.md, The toy world)."
     )
     if store == "detector":
         yield paragraph(
