@@ -164,7 +164,8 @@ def _words(evidence: Evidence, store: str) -> Iterator[str]:
     yield paragraph(
         "**Hidden words.** How many are guessed right. Each word that names a kind, a colour or a pattern is hidden by "
         "itself. *Text alone* is a model that was trained on captions without pictures. VL-BERT is that of its paper's "
-        f"first version here: it also learns whether a caption belongs. {_released(evidence, store)} {_every_pair(evidence)}"
+        "first version here: it also learns whether a caption belongs. "
+        f"{_released(evidence, store)} {_every_pair(evidence)}"
     )
     rows = [
         [name, evidence.shown(arm, "words true"), evidence.shown(arm, "words wrong"),
