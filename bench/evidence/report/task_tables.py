@@ -94,6 +94,7 @@ def tasks(evidence: Evidence) -> Iterator[str]:
             yield table(head, rows)
         else:
             yield f"**{title}.** No runs yet.\n"
+    yield from _on_the_detector(evidence)
     yield from _lengths(evidence)
     yield from _behind(evidence)
     yield from _kinds(evidence)
@@ -126,6 +127,23 @@ def way(evidence: Evidence, share: float, question: str) -> str:
     """As it is shown; "" where it is not known."""
     reached = reached_way(evidence, share, question)
     return "" if reached is None else f"{100 * reached:.0f} %"
+
+
+def _on_the_detector(evidence: Evidence) -> Iterator[str]:
+    """What an empty column there means, and who is below the floor."""
+    below = [
+        f"{SYSTEMS[system]} on {CALLED[task]}"
+        for task, systems in PAIRS.items()
+        for system in systems
+        if (counts := evidence.counts(f"{PREFIX}detector/{task}-{system}", TASKS[task].main)) is not None
+        and (reached := reached_way(evidence, share_of(counts), TASKS[task].main)) is not None
+        and reached < 0
+    ]
+    if below:
+        yield paragraph(
+            "Models without pre-training ran on perfect regions alone, so the detector's have no gain to show. Below "
+            f"the floor there: {', '.join(below)}. Why is not known: other systems are above it with the same regions."
+        )
 
 
 CALLED: Mapping[str, str] = {"vqa": "VQA", "vcr": "VCR", "refcoco+": "RefCOCO+", "nlvr2": "NLVR2"}
