@@ -328,7 +328,7 @@ def _begun(evidence: Evidence, arms: Sequence[tuple[str, str]]) -> str:
         counts = evidence.counts(arm, own_question(evidence, arm, "matching"))
         if counts is not None:
             shares = (f"{100 * share_of(counts.of([seed])):.1f}" for seed in counts.seeds)
-            told.append(f"{' and '.join(shares)} % at {name}")
+            told.append(f"{', '.join(shares)} % at {name}")
     return (
         f"VisualBERT begins to match suddenly, and some runs had not begun: run by run, {'; '.join(told)}."
         if told
