@@ -296,7 +296,7 @@ def test_the_page_tells_what_was_found(full: Any) -> None:
     assert (
         "Arms without a run: detector/vlbert-later." in full.text and "Further seeds: perfect/text-only 1." in full.text
     )
-    assert "for three systems. Found: VisualBERT (beside a caption) 89 %." in full.text
+    assert "for three systems. Found: VisualBERT 89 % (beside a caption" in full.text
     assert "Claims that wait for them: row-5." in full.text
     assert "none of both with the question or the floor: row-6." in full.text
     assert (
@@ -414,11 +414,12 @@ def test_a_papers_sentence_names_what_differs_most(claims: ModuleType) -> None:
     most = claims.Judged(replace(claim, short="most"), claims.Found(70, 50, 20, 19, 21, 3))
     shown = claims.Judged(replace(claim, short="as expected"), claims.Found(30, 50, -20, -21, -19, 3))
     ours = claims.Judged(replace(claim, place=claims.CONTROL, short="ours"), claims.Found(90, 50, 40, 39, 41, 3))
-    told = "1 is shown, most of all *as expected* (-20.0 points); 3 go the other way, most of all *most* (+20.0 points)"
+    told = "1 is shown, most of all *as expected* (-20.0 points, 3 runs)"
+    told += "; 3 go the other way, most of all *most* (+20.0 points, 3 runs)"
     assert sentence("VL-BERT", [shown, against, most, ours]) == f"**VL-BERT**: of 4 claims {told}."
     assert sentence("VL-BERT", [ours]) == "**VL-BERT**: of 1 claims 1 goes the other way."
     left = claims.Judged(claim, None)
-    assert sentence("VL-BERT", [shown, left]).endswith("(-20.0 points); 1 not run.")
+    assert sentence("VL-BERT", [shown, left]).endswith("(-20.0 points, 3 runs); 1 not run.")
 
 
 def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:

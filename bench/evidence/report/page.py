@@ -231,7 +231,10 @@ def _clearest(judged: Sequence[Judged]) -> str:
     if not own:
         return ""
     most = max(own, key=lambda each: abs(each.found.difference if each.found else 0))
-    return f", most of all *{most.claim.short}* ({points(most.found.difference if most.found else 0)} points)"
+    if most.found is None:
+        return ""
+    runs = "1 run" if most.found.seeds == 1 else f"{most.found.seeds} runs"
+    return f", most of all *{most.claim.short}* ({points(most.found.difference)} points, {runs})"
 
 
 def _plot_name(system: str) -> str:

@@ -137,8 +137,9 @@ def _bars(evidence: Evidence) -> Iterator[str]:
             counts, bound = evidence.counts(arm, question), evidence.bounds.get(question)
             whole = bound.ceiling if bound is not None and of_ceiling else 1.0
             if counts is not None and whole:
-                beside = " (beside a caption)" if question.endswith(BESIDE) else ""
-                into.append(f"{name}{beside} {100 * share_of(counts) / whole:.0f} %")
+                blind = f"; a blind reader {100 * bound.floor / whole:.0f} %" if bound and bound.floor else ""
+                beside = f" (beside a caption{blind})" if question.endswith(BESIDE) else ""
+                into.append(f"{name} {100 * share_of(counts) / whole:.0f} %{beside}")
     alone = (f"{DETECTOR}/text-only", "words alone")
     gains = [
         f"{name} {told}"
