@@ -145,3 +145,24 @@ except KeyboardInterrupt:
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (ended.stdout, ended.stderr) == (f"heard {128 + number}\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_falls_into_an_import_is_heard_after_it(tmp_path: Path, number: signal.Signals) -> None:
+    """C++ that imports ends the process on an exception that it does not know, or raises another in its place."""
+    lines = ["import os, time", f"os.kill(os.getpid(), {int(number)})", "time.sleep(0.3)", "done = True"]
+    (tmp_path / "imported.py").write_text("\n".join(lines))
+    code = f"""
+import sys, time
+from roibeam.pipelines.foundation.console.interruption import exit_code, stop_as_by_ctrl_c
+
+sys.path.insert(0, {str(tmp_path)!r})
+stop_as_by_ctrl_c()
+try:
+    import imported
+    time.sleep(20)
+except KeyboardInterrupt:
+    print("heard", exit_code(), imported.done)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == (f"heard {128 + number} True\n", "")

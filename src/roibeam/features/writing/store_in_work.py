@@ -207,10 +207,9 @@ class StoreInWork:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Ctrl-C is heard after the block: with half a record in it a shard would be lost. Only where it would raise
-    KeyboardInterrupt here; a program's own handler is left as it is."""
-    raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not raises or threading.current_thread() is not threading.main_thread():
+    """Ctrl-C is heard after the block: with half a record in it a shard would be lost."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield
         return
     heard: list[int] = []
@@ -218,6 +217,6 @@ def _interrupts_wait() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
     if heard:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -38,20 +39,57 @@ _KEPT = {
 _GROUPS = ("store", "detector")
 _told: dict[str, str] = {}  # what this process knows better than the table: "kept", and options to go on with
 _signals: list[int] = []
-_UNHEARD_SECONDS = 0.1  # by then the destructor that swallowed a Ctrl-C has returned
+_AGAIN_SECONDS = 0.1  # after which a Ctrl-C that could not be heard comes again
+_IMPATIENT_SECONDS = 3.0
+
+
+class _CtrlC:
+    """The handler of SIGINT: raises KeyboardInterrupt, but not inside an import.
+
+    Modules in C++ run Python while they are imported. An exception that they do not expect ends the process there, or
+    comes out as another one. So Ctrl-C waits for the end of the import. If somebody waits three seconds and types it
+    again, it waits no longer.
+    """
+
+    def __init__(self) -> None:
+        self._came = 0.0
+        self._is_ours = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        is_ours, self._is_ours = self._is_ours, False
+        now = time.monotonic()
+        self._came = self._came or now
+        if not _imports(frame) or (not is_ours and now - self._came > _IMPATIENT_SECONDS):
+            raise KeyboardInterrupt
+        self.send_again()
+
+    def send_again(self) -> None:
+        self._is_ours = True
+        timer = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def stop_as_by_ctrl_c() -> None:
     """From now on SIGTERM does what Ctrl-C does, whatever that is at the time. Only in the main thread.
 
-    Python drops an exception that is raised in a destructor, so a Ctrl-C that falls into one would do nothing: it comes
-    again.
+    Ctrl-C raises KeyboardInterrupt, after an import that is under way. Python drops an exception that is raised in a
+    destructor, so a Ctrl-C that falls into one comes again.
     """
     if threading.current_thread() is not threading.main_thread():
         return
     process = os.getpid()
     _signals.clear()
     _told.clear()
+    ctrl_c = _CtrlC()
 
     def stop(number: int, frame: FrameType | None) -> None:
         if os.getpid() != process:  # a forked worker, which has nothing to bring to an end
@@ -68,9 +106,11 @@ def stop_as_by_ctrl_c() -> None:
         if not issubclass(found.exc_type, KeyboardInterrupt):
             tell(found)
         elif os.getpid() == process:
-            threading.Timer(_UNHEARD_SECONDS, os.kill, (process, signal.SIGINT)).start()
+            ctrl_c.send_again()
 
     sys.unraisablehook = send_again
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
+        signal.signal(signal.SIGINT, ctrl_c)
     signal.signal(signal.SIGTERM, stop)
 
 
