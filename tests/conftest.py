@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -21,8 +22,12 @@ SHARED = REPOSITORY.parent / "shared"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(trylast=True)  # after -m has left tests out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests marked `soak(cases=True)` only a share of the cases is run, where a share is asked for."""
+    """Of tests marked `soak(cases=True)` only a share of the cases is run, where a share is asked for.
+
+    Those marked `long` begin first, each in another process: at the end all would wait for them.
+    """
     from soak_share import share_of
 
     by_test: dict[str, list[pytest.Item]] = {}
@@ -33,6 +38,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    long = [item for item in items if item.get_closest_marker("long")]
+    items[:] = [item for item in items if item not in long]
+    for number, item in enumerate(long):  # xdist gives each process a row of neighbours to begin with
+        items.insert(number % processes * (len(items) + 1) // processes, item)
 
 
 def pytest_collection_finish() -> None:

@@ -42,6 +42,7 @@ def test_the_names_that_it_imports_are_there() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_it_runs_and_its_model_has_learned(tmp_path: Path) -> None:
     done = executed(NOTEBOOK, tmp_path)
     lines = dict(line.split("   chance ") for line in texts_of(done).splitlines() if "chance" in line)

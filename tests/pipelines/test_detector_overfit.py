@@ -30,7 +30,7 @@ OPTIONS = [
     "--set", "train.checkpoint_every=0",
 ]  # fmt: skip
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_the_eight_photos_are_learned_by_heart(roibeam: Any, shared_data: Path, tmp_path: Path) -> None:
