@@ -45,7 +45,7 @@ BEHIND: Mapping[str, str] = {
     "vqa-visualbert": "It is told no boxes, and learns neither whether a thing is there nor how many there are.",
     "vcr": (
         "Each question asks for a relation, in its answer or in its rationale. InterBERT, and VL-BERT on the "
-        "detector's regions, find 25 to 35 % of relations among four, and 75 % of colours. VL-BERT and ViLBERT learn "
+        "detector's regions, find 25 to 35 % of relations among four, and 70 to 77 % of colours. VL-BERT and ViLBERT learn "
         "relations no better when they learn nothing else. Pre-training does not teach them: no system finds left or "
         "right in captions more often than the commoner of both is right (BENCHMARKS.md, The toy world)."
     ),
@@ -163,10 +163,10 @@ def _lengths(evidence: Evidence) -> Iterator[str]:
     middle, most = median(seconds for seconds, _ in took) / 60, max(took)[0] / 60
     long = Counter(pairs[arm] for seconds, arm in took if seconds > LONG_SECONDS)
     named = ", ".join(f"{CALLED[task]}, {SYSTEMS[system]}: {count}" for (task, system), count in sorted(long.items()))
-    over = f"; {sum(long.values())} took more than {LONG_SECONDS // 60} minutes ({named})" if long else ""
+    over = f" {sum(long.values())} took more than {LONG_SECONDS // 60} minutes ({named})." if long else ""
     yield paragraph(
-        f"A run took {middle:.1f} minutes of one core, the median of {len(took)}, and {most:.0f} at most, mostly "
-        f"beside other work{over}."
+        f"A run took {middle:.1f} minutes of one core, the median of {len(took)}, and {most:.0f} at most. Most "
+        f"had other work beside them.{over}"
     )
 
 
