@@ -45,8 +45,8 @@ BEHIND: Mapping[str, str] = {
     "vqa-visualbert": "It is told no boxes, and learns neither whether a thing is there nor how many there are.",
     "vcr": (
         "Each question asks for a relation, in its answer or in its rationale. InterBERT, and VL-BERT on the "
-        "detector's regions, find 25 to 35 % of relations among four, and 70 to 77 % of colours. VL-BERT and ViLBERT learn "
-        "relations no better when they learn nothing else. Pre-training does not teach them: no system finds left or "
+        "detector's regions, find 25 to 35 % of relations among four, and 70 to 77 % of colours. VL-BERT and ViLBERT "
+        "learn relations no better when they learn nothing else. Pre-training does not teach them: no system finds left or "
         "right in captions more often than the commoner of both is right (BENCHMARKS.md, The toy world)."
     ),
     "vcr-visualbert": (
