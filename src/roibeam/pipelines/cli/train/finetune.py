@@ -55,8 +55,8 @@ def finetune_command(
         list[str] | None,
         option(
             "set",
-            "Sections: train, data, layout, head, one with the name of the task; end to end also detector, encoder, "
-            "photos, end_to_end. docs/finetuning.md tells more.",
+            "Sections: train, data, layout, head, steps, one with the name of the task; end to end also detector, "
+            "encoder, photos, end_to_end. docs/finetuning.md tells more.",
             group=TRAINING,
         ),
     ] = None,
@@ -80,9 +80,9 @@ def finetune_command(
 ) -> None:
     """Trains a pre-trained model on a task, from stored features or through the detector's network.
 
-    Tasks are vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, flickr30k-entities and those of GLUE (cola, sst-2, mrpc,
-    sts-b, qqp, mnli, qnli, rte, wnli), from their official files; labels, one label for an image and a text, from a
-    table of your own; or a file of your own task. torchrun starts it on several GPUs.
+    Tasks are vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, flickr30k-entities, retrieval and those of GLUE (cola,
+    sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli), from their official files; labels, one label for an image and a
+    text, from a table of your own; or a file of your own task. torchrun starts it on several GPUs.
 
     Examples:
         roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
