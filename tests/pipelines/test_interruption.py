@@ -166,3 +166,33 @@ except KeyboardInterrupt:
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.stdout, ended.stderr) == (f"heard {128 + number} True\n", "")
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_three_seconds_later_interrupts_an_import_too(tmp_path: Path) -> None:
+    """An import that hangs, as on a network's file system. What is sent again by ourselves is no second one."""
+    lines = [
+        "import os, time",
+        "started = time.monotonic()",
+        "os.kill(os.getpid(), 2)",
+        "while time.monotonic() - started < 4:",
+        "    time.sleep(0.05)",
+        "print('still there', flush=True)",
+        "os.kill(os.getpid(), 2)",
+        "time.sleep(20)",
+    ]
+    (tmp_path / "imported.py").write_text("\n".join(lines))
+    code = f"""
+import sys, time
+from roibeam.pipelines.foundation.console.interruption import stop_as_by_ctrl_c
+
+sys.path.insert(0, {str(tmp_path)!r})
+stop_as_by_ctrl_c()
+started = time.monotonic()
+try:
+    import imported
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - started < 15)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == ("still there\ninterrupted True\n", "")

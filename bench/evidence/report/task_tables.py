@@ -46,8 +46,8 @@ BEHIND: Mapping[str, str] = {
     "vcr": (
         "Each question asks for a relation, in its answer or in its rationale. InterBERT, and VL-BERT on the "
         "detector's regions, find 25 to 35 % of relations among four, and 70 to 77 % of colours. VL-BERT and ViLBERT "
-        "learn relations no better when they learn nothing else. Pre-training does not teach them: no system finds left "
-        "or right in captions more often than the commoner of both is right (BENCHMARKS.md, The toy world)."
+        "learn relations no better when they learn nothing else. Pre-training does not teach them: no system finds "
+        "left or right in captions more often than the commoner of both is right (BENCHMARKS.md, The toy world)."
     ),
     "vcr-visualbert": (
         "It is told no boxes, so it cannot learn left and right. It learns colours slowly, why is not known: after 500 "

@@ -53,6 +53,7 @@ class _CtrlC:
 
     def __init__(self) -> None:
         self._came = 0.0
+        self._waits = False
         self._is_ours = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -64,10 +65,16 @@ class _CtrlC:
         self.send_again()
 
     def send_again(self) -> None:
-        self._is_ours = True
-        timer = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+        if self._waits:  # one more of the same would fall into what the command does at its end
+            return
+        self._waits = True
+        timer = threading.Timer(_AGAIN_SECONDS, self._send)
         timer.daemon = True
         timer.start()
+
+    def _send(self) -> None:
+        self._waits, self._is_ours = False, True
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def _imports(frame: FrameType | None) -> bool:
