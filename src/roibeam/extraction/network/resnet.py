@@ -83,14 +83,9 @@ class NormedConv(nn.Conv2d):
         self.norm = norm(out_channels, eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cuda" and isinstance(self.norm, FrozenBatchNorm):
-            return self.folded(x)
-        return self.norm(super().forward(x))
-
-    def folded(self, x: Tensor) -> Tensor:
-        """The same through a convolution of scaled weights, where the norm is fixed. A GPU takes a third of a training
-        step for such norms' backward passes, which lay out every map anew."""
-        assert isinstance(self.norm, FrozenBatchNorm)
+        if not isinstance(self.norm, FrozenBatchNorm):
+            return self.norm(super().forward(x))
+        # A fixed norm scales the weights instead of every map: a third less time in a training step, and less memory.
         gain, shift = self.norm.gain_and_shift()
         scaled = self.weight * gain.view(-1, 1, 1, 1)
         return functional.conv2d(x, scaled, shift, self.stride, self.padding, self.dilation)
@@ -120,10 +115,12 @@ class Bottleneck(nn.Module):
         self.shortcut = conv(in_channels, out_channels, 1, stride=stride) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
-        out = functional.relu(self.conv1(x))
-        out = functional.relu(self.conv2(out))
+        # In place: no backward pass of a convolution or a norm reads what it gave.
+        out = functional.relu(self.conv1(x), inplace=True)
+        out = functional.relu(self.conv2(out), inplace=True)
         out = self.conv3(out)
-        return functional.relu(out + (x if self.shortcut is None else self.shortcut(x)))
+        out += x if self.shortcut is None else self.shortcut(x)
+        return functional.relu(out, inplace=True)
 
 
 class Stem(nn.Module):
@@ -135,7 +132,7 @@ class Stem(nn.Module):
         self.caffe_pool = conventions.stem_pool == "pad-0-ceil"
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.pool(functional.relu(self.conv1(pixels)))
+        return self.pool(functional.relu(self.conv1(pixels), inplace=True))
 
     def pool(self, x: Tensor) -> Tensor:
         padding = 0 if self.caffe_pool else 1
