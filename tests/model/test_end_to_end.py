@@ -341,6 +341,11 @@ class TestWhatIsRefused:
         ):
             EndToEndModel(make(), encoder(), RELEASE)
 
+    def test_no_whole_image_for_a_model_that_needs_one(self):
+        """Before the first step, not in it."""
+        with pytest.raises(ValueError, match="needs a feature of the whole image: set whole_image='box'"):
+            EndToEndModel(vlbert(), encoder(), BLANK)
+
 
 class TestRowsOfTextAlone:
     """VL-BERT's second corpus: such rows have no photo, and none is made up for them."""

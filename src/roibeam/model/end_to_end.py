@@ -95,7 +95,8 @@ class EndToEndModel(nn.Module):
 
     Raises:
         ValueError: when the encoder's features are not as wide as the model's, a model that shows masked regions would
-            be shown whole ones, or a whole image is asked for that the model does not read.
+            be shown whole ones, or a whole image is asked for that the model does not read, or left out of one that
+            needs it.
     """
 
     def __init__(self, model: nn.Module, region_encoder: RegionEncoder, choices: EndToEndChoices) -> None:
@@ -121,6 +122,11 @@ class EndToEndModel(nn.Module):
             raise ValueError(
                 "masked_pixels 'shown' is of a VL-BERT with masked_appearance 'pixels' and masked_region_token, which "
                 "tells a masked region by its token; set masked_pixels to 'blank' or 'whole'"
+            )
+        if choices.whole_image == "model" and getattr(config, "needs_whole_image", False):
+            raise ValueError(
+                f"{type(model).__name__} with masked_appearance 'pixels' needs a feature of the whole image: set "
+                f"whole_image='box', or another masked_appearance"
             )
         self.model = model
         self.region_encoder = region_encoder

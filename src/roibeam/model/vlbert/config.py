@@ -31,6 +31,12 @@ class VLBertConfig(VLBertFields, BertSizes):
         """Width of a visual feature."""
         return self.visual_size or self.hidden_size
 
+    @property
+    def needs_whole_image(self) -> bool:
+        """Whether a batch must bring a feature of the whole image: a mean of regions that are shown with their pixels
+        masked would do silently what no published model does."""
+        return self.masked_appearance == "pixels"
+
 
 _PLAIN = VLBertConfig()
 PRE_TRAINING_FIELDS = (

@@ -100,8 +100,7 @@ class VLBertModel(VLBertPreTrainedModel):
                 has no `region_classes`; for rows without an image in a model that was
                 not made for them.
         """
-        if self.config.masked_appearance == "pixels" and batch.whole_image_features is None:
-            # A mean of regions would do silently what no published model does.
+        if self.config.needs_whole_image and batch.whole_image_features is None:
             raise ValueError(
                 "VLBertModel: masked_appearance 'pixels' needs VLBatch.whole_image_features, the region encoder's "
                 "feature of the box [0, 0, width - 1, height - 1]"
@@ -255,7 +254,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
                 rows without an image.
         """
         check_text_alone("VL-BERT", batch)
-        if self.config.masked_appearance == "pixels":  # such a model asks for a feature of the whole image
+        if self.config.needs_whole_image:
             batch = replace(batch, whole_image_features=batch.region_features.sum(dim=1))
         return self.vlbert(batch, with_attention=with_attention)
 
