@@ -22,7 +22,7 @@ EVALUATIONS = 8  # of a run, at even distances
 HIDDEN_WORDS = 0.4
 # InterBERT's groups hide 40.0 % of the words and 15.8 % of the regions with these anchors (2,000 captions).
 GROUP_ANCHORS, GROUP_REGIONS, HIDDEN_REGIONS = 0.25, 0.15, 0.16
-END_TO_END_STEPS, END_TO_END_BATCH = 200, 16
+END_TO_END_STEPS, END_TO_END_BATCH = 2000, 8
 QUICK_STEPS = 150
 
 _WIDTH = {

@@ -27,7 +27,7 @@ from evidence.tasks.own_arms import HEAD_ARMS, OWN_ARMS, HeadArm
 from evidence.tasks.task_arms import TASK_ARMS, TaskArm
 from evidence.tasks.task_runs import TaskRuns
 
-SECONDS_A_STEP, SECONDS_A_STEP_OF_PHOTOS = 0.09, 3.7  # of one core, until a run was measured
+SECONDS_A_STEP, SECONDS_A_STEP_OF_PHOTOS = 0.09, 0.7  # of one core, until a run was measured
 AnyArm = Arm | TaskArm | HeadArm
 ALL_ARMS: Mapping[str, AnyArm] = {**ARMS, **TASK_ARMS, **HEAD_ARMS, **OWN_ARMS}
 
