@@ -23,8 +23,9 @@ SHOWN, NOT_SHOWN, OTHER_WAY, NOT_RUN = "shown", "not shown", "the other way", "n
 VERDICTS = (SHOWN, OTHER_WAY, NOT_SHOWN, NOT_RUN)
 ALIKE_POINTS = 2.0  # two shares are alike when the whole interval of their difference lies so near to 0
 MOST_SHORT, MOST_WORDS = 46, 40
-WITHHELD = "Withheld"  # first word of a remark on what a person does not trust: it does not count as shown
+WITHHELD = "Withheld"  # first word of a remark on what a person does not trust: it counts neither way
 CONTROL = "no claim of the paper"  # so begins the place of a control of ours
+SECOND_ATTEMPT = "-all"  # ends the id of a claim that is the one before this ending once more, after all steps
 
 
 class Bound(Protocol):
@@ -101,7 +102,7 @@ class Judged:
         if self.found is None:
             return NOT_RUN
         verdict = _verdict(self.claim.expected, self.found)
-        return NOT_SHOWN if verdict == SHOWN and self.claim.remark.startswith(WITHHELD) else verdict
+        return NOT_SHOWN if verdict != NOT_SHOWN and self.claim.remark.startswith(WITHHELD) else verdict
 
 
 WRITTEN = tuple(field.name for field in fields(Claim) if field.name != "remark")

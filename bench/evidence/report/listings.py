@@ -27,7 +27,8 @@ def questions(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "The floor is that of a blind reader, which sees no picture and answers as well as it can, or that of the "
         "commonest answer; the last column says which. The ceiling is that of a perfect reader, which sees the whole "
-        "scene. For tasks, which come last in the table, both stand in result files of `roibeam toyworld "
+        "scene. Where the whole scene would be the answer, or is not given, the last column says what the reader knows. "
+        "For tasks, which come last in the table, both stand in result files of `roibeam toyworld "
         "--tasks`; the others are computed from the test captions by `bench/evidence/readers`. *Beside* in a name: a "
         "second, true caption of the picture is given, too, as VisualBERT was trained. Shares are in percent."
     )
@@ -47,13 +48,14 @@ def claims(evidence: Evidence) -> Iterator[str]:
         "Every row compares a first arm, or question, with a second one; one sentence of a paper may have several "
         "rows. The column *first; second* names the arms, as STORE/ARM, and what they are asked "
         "([questions](#floors-and-ceilings)). *Difference* is first less second, in percent points, with its 95 % "
-        "interval. Arms are described under [runs](#runs). The table is `bench/evidence/claims.tsv`."
+        "interval. *Of two precisions* names seeds of which one side ran in bf16, the other in float32, which alone "
+        "can make 2 points. Arms are described under [runs](#runs). The table is `bench/evidence/claims.tsv`."
     )
     for paper in PAPERS:
         yield f"**{paper}**\n"
         rows = [
-            [each.claim.sentence, each.claim.place, _sides(each), each.claim.expected, *_figures(each), each.verdict,
-             each.claim.remark]
+            [each.claim.sentence, each.claim.place, _sides(each), each.claim.expected, *_figures(each),
+             _seeds(evidence, each), each.verdict, each.claim.remark]
             for each in evidence.judged if each.claim.paper == paper
         ]  # fmt: skip
         head = ("what the paper says", "where", "first; second", "expected", "first", "second", "difference", "seeds",
@@ -76,9 +78,18 @@ def _sides(judged: Judged) -> str:
 def _figures(judged: Judged) -> list[str]:
     found = judged.found
     if found is None:
-        return ["", "", "", ""]
+        return ["", "", ""]
     between = f"{points(found.difference)} [{points(found.low)} .. {points(found.high)}]"
-    return [f"{found.first:.1f}", f"{found.second:.1f}", between, str(found.seeds)]
+    return [f"{found.first:.1f}", f"{found.second:.1f}", between]
+
+
+def _seeds(evidence: Evidence, judged: Judged) -> str:
+    """How many, and which of them compare runs of different precision."""
+    if judged.found is None:
+        return ""
+    sides = [evidence.precisions(arm) for arm in (judged.claim.first_arm, judged.claim.second_arm)]
+    mixed = [str(seed) for seed in sides[0] if sides[0][seed] != sides[1].get(seed, sides[0][seed])]
+    return f"{judged.found.seeds} (of two precisions: {', '.join(mixed)})" if mixed else str(judged.found.seeds)
 
 
 def not_shown(evidence: Evidence) -> Iterator[str]:

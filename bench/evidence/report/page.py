@@ -15,6 +15,7 @@ from evidence.report.claims import (
     NOT_SHOWN,
     OTHER_WAY,
     PAPERS,
+    SECOND_ATTEMPT,
     SHOWN,
     WITHHELD,
     Bound,
@@ -130,13 +131,18 @@ def _findings(judged: Sequence[Judged]) -> Iterator[str]:
     if not ran:
         return
     few = sum(each.found is not None and each.found.seeds < len(SEEDS) for each in judged)
+    own = Counter(each.verdict for each in ran if not each.claim.is_control)
     ours = sum(each.claim.is_control for each in ran)
     yield paragraph(
         f"**Of {len(ran)} comparisons that were run, {found[SHOWN]} are shown, {found[NOT_SHOWN]} not shown, and "
         f"{found[OTHER_WAY]} go the other way. {few} of the {len(ran)} rest on fewer than {len(SEEDS)} runs, most of "
-        f"them on one: take these as hints.** {found[NOT_RUN]} more are not run yet. {len(ran) - ours} test a sentence "
-        f"of a paper, {ours} are comparisons of our own, controls among them. With so many, a few are shown, or go the "
-        "other way, by chance."
+        f"them on one: take these as hints.** {found[NOT_RUN]} more are not run yet. With so many, a few are shown, or "
+        "go the other way, by chance."
+    )
+    yield paragraph(
+        f"{len(ran) - ours} of them test a sentence of a paper: {own[SHOWN]} are shown, {own[NOT_SHOWN]} not shown, and "
+        f"{own[OTHER_WAY]} go the other way. {_by_sentence(judged)} The other {ours} are comparisons of our own, "
+        "controls among them."
     )
     groups: Mapping[str, Callable[[Claim], bool]] = {
         "A hidden word is guessed better with its own picture than with another one": lambda claim: (
@@ -162,18 +168,34 @@ def _findings(judged: Sequence[Judged]) -> Iterator[str]:
     )
 
 
+def _by_sentence(judged: Sequence[Judged]) -> str:
+    """How many sentences of the papers are shown in all of their comparisons that were run, in some, in none."""
+    verdicts: dict[tuple[str, str], set[str]] = {}
+    for each in judged:
+        if each.found is not None and not each.claim.is_control:
+            verdicts.setdefault((each.claim.paper, each.claim.sentence), set()).add(each.verdict)
+    whole = sum(found == {SHOWN} for found in verdicts.values())
+    part = sum(SHOWN in found for found in verdicts.values()) - whole
+    return (
+        f"Of the {len(verdicts)} sentences {whole} are shown in all of their comparisons, {part} in some, and "
+        f"{len(verdicts) - whole - part} in none."
+    )
+
+
 def _reading(evidence: Evidence) -> Iterator[str]:
     seeds = Counter(len({run["seed"] for run in evidence.runs if arm_id(run) == arm}) for arm in evidence.answers)
     few = sum(arms for count, arms in seeds.items() if count < len(SEEDS))
     meant = sum(arm in ALL_ARMS and len(ALL_ARMS[arm].seeds) < len(SEEDS) for arm in evidence.answers)
     yield paragraph(
         "`make evidence` makes all of this page; do not edit it. The pictures are those of the toy world "
-        f"([detectors.md](detectors.md#the-toy-world)). All models are asked about the same {evidence.test:,} "
-        "pictures, which none of them saw in training. What holds here holds for small models in a small world."
+        "([detectors.md](detectors.md#the-toy-world)). All pre-trained models are asked about the same "
+        f"{evidence.test:,} pictures, which none of them saw in training. Tasks and texts have pictures of their own. "
+        "What holds here holds for small models in a small world."
     )
     yield paragraph(
-        f"Each picture has five captions of about 100 different words in all. {100 * HIDDEN_WORDS:.0f} % of the words "
-        "are hidden in training, 15 % in the papers, and there is no dropout: small models learn sooner so. "
+        "Each picture has five captions. All captions together have about 100 different words. "
+        f"{100 * HIDDEN_WORDS:.0f} % of the words are hidden in training, 15 % in the papers, and there is no dropout: "
+        "small models learn sooner so. "
         "InterBERT's groups hide as many words. ViLBERT and InterBERT learn at half the rate of the others. Two "
         "streams have more than twice the weights of one."
     )
@@ -187,7 +209,7 @@ def _reading(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "Most arms that are compared with each other alone, such as those called *-base*, have *half the steps*: "
         f"{HALF:,} in place of {STEPS:,}. Runs through the detector go on from such a run for {END_TO_END_STEPS:,} "
-        f"steps of {END_TO_END_BATCH} pictures. Claims named *all steps* are second attempts."
+        f"steps of {END_TO_END_BATCH} pictures. Claims named *all steps* or *2,000 steps* are second attempts."
     )
     yield paragraph(
         "Verdicts: *shown*, the difference is as expected and its interval leaves 0 out; *the other way*, it is "
@@ -196,7 +218,8 @@ def _reading(evidence: Evidence) -> Iterator[str]:
         f"whole interval lies within {ALIKE_POINTS:g} points of 0, the other way when it leaves 0 out and reaches "
         "further. *No more* is shown when it lies below "
         f"+{ALIKE_POINTS:g}, so also when the first is far behind. A remark that begins with *{WITHHELD}* says why a "
-        "comparison that would count as shown is not trusted: it is *not shown*."
+        "comparison that would count, either way, is not trusted: it is *not shown*. Where a paper measures a task, "
+        "hidden words, matching or zero-shot retrieval may stand in: the third column says which."
     )
     if not evidence.answers:
         yield "**No runs yet.**\n"
@@ -212,25 +235,28 @@ def _meant(arms: int) -> str:
 
 
 def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
-    """How its claims came out, in one sentence, with the largest difference of two trainings each way by name."""
-    total, found = len(judged), Counter(each.verdict for each in judged)
+    """How its own claims came out, in one sentence, with the largest difference of two trainings each way by name."""
+    own = [each for each in judged if not each.claim.is_control]
+    total, found = len(own), Counter(each.verdict for each in own)
+    again = {each.claim.id for each in own}  # a first attempt does not stand for its claim where there is a second
+    latest = [each for each in own if f"{each.claim.id}{SECOND_ATTEMPT}" not in again]
     if found[NOT_RUN] == total:
         return f"**{paper}**: none of its {total} claims was run yet."
     told = []
     for verdict, one, more in ((SHOWN, "is shown", "are shown"), (OTHER_WAY, "goes the other way", "go the other way")):
         if found[verdict]:
-            named = _clearest([each for each in judged if each.verdict == verdict])
+            named = _clearest([each for each in latest if each.verdict == verdict])
             told.append(f"{found[verdict]} {one if found[verdict] == 1 else more}{named}")
     told += [f"{found[verdict]} {verdict}" for verdict in (NOT_SHOWN, NOT_RUN) if found[verdict]]
     return f"**{paper}**: of {total} claims {'; '.join(told)}."
 
 
 def _clearest(judged: Sequence[Judged]) -> str:
-    """By name that of a paper's own which compares two trainings and differs most; "" where there is none."""
-    own = [each for each in judged if each.claim.compares_trainings and not each.claim.is_control and each.found]
-    if not own:
+    """By name that which compares two trainings and differs most; "" where there is none."""
+    compared = [each for each in judged if each.claim.compares_trainings and each.found]
+    if not compared:
         return ""
-    most = max(own, key=lambda each: abs(each.found.difference if each.found else 0))
+    most = max(compared, key=lambda each: abs(each.found.difference if each.found else 0))
     if most.found is None:
         return ""
     runs = "1 run" if most.found.seeds == 1 else f"{most.found.seeds} runs"
