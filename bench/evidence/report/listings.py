@@ -27,8 +27,8 @@ def questions(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "The floor is that of a blind reader, which sees no picture and answers as well as it can, or that of the "
         "commonest answer; the last column says which. The ceiling is that of a perfect reader, which sees the whole "
-        "scene. Where the whole scene would be the answer, or is not given, the last column says what the reader knows. "
-        "For tasks, which come last in the table, both stand in result files of `roibeam toyworld "
+        "scene. Where the whole scene would be the answer, or is not given, the last column says what the reader "
+        "knows. For tasks, which come last in the table, both stand in result files of `roibeam toyworld "
         "--tasks`; the others are computed from the test captions by `bench/evidence/readers`. *Beside* in a name: a "
         "second, true caption of the picture is given, too, as VisualBERT was trained. Shares are in percent."
     )

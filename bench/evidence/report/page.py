@@ -140,8 +140,8 @@ def _findings(judged: Sequence[Judged]) -> Iterator[str]:
         "go the other way, by chance."
     )
     yield paragraph(
-        f"{len(ran) - ours} of them test a sentence of a paper: {own[SHOWN]} are shown, {own[NOT_SHOWN]} not shown, and "
-        f"{own[OTHER_WAY]} go the other way. {_by_sentence(judged)} The other {ours} are comparisons of our own, "
+        f"{len(ran) - ours} of them test a sentence of a paper: {own[SHOWN]} are shown, {own[NOT_SHOWN]} not shown, "
+        f"and {own[OTHER_WAY]} go the other way. {_by_sentence(judged)} The other {ours} are comparisons of our own, "
         "controls among them."
     )
     groups: Mapping[str, Callable[[Claim], bool]] = {

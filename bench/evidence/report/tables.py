@@ -324,8 +324,8 @@ def controls(evidence: Evidence) -> Iterator[str]:
     yield "## Controls\n"
     yield paragraph(
         "*Wrong captions*: a model whose pictures had other pictures' captions in training. The gain from the own "
-        "picture must be gone, and matching must be at chance, 50. They had half the steps. *Masks alone*: what a classifier makes of the "
-        "places that are hidden, without words and picture. Its interval must hold 50."
+        "picture must be gone, and matching must be at chance, 50. They had half the steps. *Masks alone*: what a "
+        "classifier makes of the places that are hidden, without words and picture. Its interval must hold 50."
     )
     if floor := evidence.bound(f"matching{BESIDE}", "floor"):
         yield paragraph(
