@@ -88,6 +88,13 @@ def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
     text = page.read_text("utf-8")
     assert "<script" not in text and "\u202e" not in text and "&lt;b&gt;y&lt;/b&gt;" in text
     assert "data:image/jpeg" in text and len(text) < 2_000_000
+    assert roibeam(*words, "--task", task).code == 0  # files of ours give way
+    notes = tmp_path / "notes.txt"
+    notes.write_text("keep")
+    for place in ("--out", "--page"):
+        refused = one_line(roibeam(*words, "--task", task, place, notes))
+        assert place in refused and "is there already, and roibeam did not write it" in refused
+    assert notes.read_text() == "keep"
     entries = json.loads(out.read_text())
     out.write_text(json.dumps([entries[1], entries[0]]))
     again = json.loads(roibeam("score", task, out, "--data", own, "--json").out)["card"]["predicted"][0]

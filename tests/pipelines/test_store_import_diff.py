@@ -334,7 +334,12 @@ def test_page(roibeam: Roibeam, two_stores: tuple[Path, Path], tmp_path: Path) -
     assert not [tag for tag, _ in page.tags if tag in ("script", "link", "iframe")]
     addresses = re.findall(r'(?:href|src)="([^"]{0,20})', html.read_text())
     assert all(address.startswith("data:image/jpeg;base64,"[:20]) for address in addresses)
-    assert roibeam("store", "diff", *two_stores, "--html", html).code == 1
+    assert roibeam("store", "diff", *two_stores, "--html", html).code == 1  # a page of ours gives way
+    notes = tmp_path / "notes.txt"
+    notes.write_text("keep")
+    refused = roibeam("store", "diff", *two_stores, "--html", notes)
+    assert refused.code == 2 and "is there already, and roibeam did not write it" in refused.err
+    assert notes.read_text() == "keep"
     empty = Page(html.read_text(encoding="utf-8"))
     assert sum(tag == "image" for tag, _ in empty.tags) == 0
     assert sum(attributes.get("class") == "empty" for _, attributes in empty.tags) == 4

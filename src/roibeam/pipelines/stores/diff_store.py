@@ -67,14 +67,6 @@ def _banners(left: RecordSource, right: RecordSource) -> list[Banner]:
     ]
 
 
-def check_page_path(path: Path) -> None:
-    """Raises ValueError where no page can be written: to be asked before a long comparison."""
-    if path.is_dir():
-        raise ValueError(f"--html {path}: is a folder; name a file, such as {path / 'diff.html'}")
-    if not path.parent.is_dir():
-        raise ValueError(f"--html {path}: there is no folder {path.parent}; make it, or name a file in another one")
-
-
 class _Photos:
     """Where the photo of an image lies; only files that the folder's listing names are ever opened."""
 

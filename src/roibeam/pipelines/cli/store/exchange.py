@@ -165,9 +165,10 @@ def diff_command(
             raise ValueError("--photos is for the page: give --html FILE too")
         if html is not None:
             # Not above: photos need the packages that decode them, which take seconds to import.
-            from roibeam.pipelines.stores.diff_store import check_page_path, write_comparison_page
+            from roibeam.pipelines.foundation.pages.page_file import check_page_file
+            from roibeam.pipelines.stores.diff_store import write_comparison_page
 
-            check_page_path(html)
+            check_page_file("--html", html)
         check_named_files([("LEFT", left), ("RIGHT", right), ("--photos", photos)])
         check_scratch(scratch, (left, right))
         with opened_source(left, scratch) as first, opened_source(right, scratch) as second:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.cards.prediction_card import card_path
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos
 from roibeam.pipelines.finetuning.frame.seeds import best_of_seeds
 from roibeam.pipelines.finetuning.rows import PHRASE, REGION
@@ -14,6 +15,7 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
+from roibeam.pipelines.foundation.pages.page_file import check_page_file
 from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.model_folder import CONFIG, FoundModel, model_folder
 from roibeam.pipelines.training.run_folder.folder import saved_config
@@ -97,8 +99,10 @@ def check_predict(request: PredictRequest) -> None:
     found = named.look(request.checkpoints) if has_run else None
     if has_store:
         named.look(lambda: FeatureStore(str(request.store)).close())
-    named.look(lambda: _refuse_folder("--out", request.out))
-    named.look(lambda: _refuse_folder("--page", request.page))
+    named.look(lambda: _check_results_file(request.out))
+    if request.page is not None and request.page.parent.is_dir():
+        page = request.page
+        named.look(lambda: check_page_file("--page", page))
     named.check()
     assert found is not None
     if not asks_pairs(request) and (request.max_images or request.folds != 1):
@@ -159,6 +163,12 @@ def reads_photos(found: FoundModel) -> bool:
     return "end_to_end" in read_json_object(found.source / CONFIG)
 
 
-def _refuse_folder(option: str, file: Path | None) -> None:
-    if file is not None and file.is_dir():
-        raise ValueError(f"{option} {str(file)!r} is a folder; name a file to write")
+def _check_results_file(file: Path) -> None:
+    """Predictions take the place of older ones of ours, which have a card, and of nothing else."""
+    if file.is_dir():
+        raise ValueError(f"--out {str(file)!r} is a folder; name a file to write")
+    if file.exists() and not card_path(file).is_file():
+        raise ValueError(
+            f"--out {str(file)!r} is there already, and roibeam did not write it (no {card_path(file).name} lies "
+            f"beside it); name another file"
+        )
