@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from roibeam import beam_filesystems
 from roibeam.extraction.weights import sources as weight_sources
 from roibeam.extraction.weights.sources import default_cache_dir, fetch_weights
 
@@ -301,3 +302,18 @@ def test_hub_errors_are_one_line(server, tmp_path):
         strict=True,
     ):
         assert error.startswith(f"ValueError weights {spec}: ") and words in error
+
+
+def test_without_credentials_s3_is_not_asked_for_minutes(monkeypatch, cache, tmp_path):
+    """Without options Beam opened no file of S3, and without credentials it tries again for minutes."""
+    filesystems = pytest.importorskip("apache_beam.io.filesystems").FileSystems
+    monkeypatch.setattr(filesystems, "_pipeline_options", None)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    beam_filesystems._has_own.cache_clear()
+    with pytest.raises(ValueError, match="weights s3://bucket/vg.pth: no credentials for S3 are found; set AWS_"):
+        fetch_weights("s3://bucket/vg.pth", cache_dir=cache)
+    beam_filesystems._has_own.cache_clear()

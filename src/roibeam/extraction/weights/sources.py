@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from roibeam.beam_filesystems import beam_filesystems, require_credentials
 from roibeam.extraction.weights.shown_download import shown_download
 
 _log = logging.getLogger(__name__)
@@ -158,15 +159,15 @@ def _check_url(url: str) -> None:
 
 def _from_beam(url: str, checksum: str, cache_dir: Path) -> Path:
     try:
-        beam_io = importlib.import_module("apache_beam.io.filesystems")
+        filesystems = beam_filesystems()
         compression = importlib.import_module("apache_beam.io.filesystem").CompressionTypes.UNCOMPRESSED
     except ImportError:
         raise ValueError(
             f"weights {url}: remote filesystems need apache-beam, which is not installed; "
             f"copy the file here and give its path"
         ) from None
-    filesystems = beam_io.FileSystems
     try:
+        require_credentials(url)
         matches = filesystems.match([url])[0].metadata_list
         if len(matches) != 1:
             raise ValueError(f"weights {url}: {'no such file' if not matches else 'names more than one file'}")

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from roibeam.beam_filesystems import beam_filesystems, require_credentials
+
 _URL = re.compile(r"([a-zA-Z][-a-zA-Z0-9+.]*)://")
 # Beam's extra for a scheme, and a module that it brings.
 _DRIVERS = {
@@ -55,7 +57,7 @@ def use_beam_options(arguments: Sequence[str]) -> None:
     """Beam's own options, some of which are for filesystems (--hdfs_host, --s3_endpoint_url)."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    _filesystems().set_options(PipelineOptions(list(arguments)))
+    beam_filesystems().set_options(PipelineOptions(list(arguments)))
     _s3_client.cache_clear()
 
 
@@ -68,7 +70,7 @@ def open_url(url: str) -> BinaryIO:
     """
     from apache_beam.io.filesystem import CompressionTypes
 
-    filesystems = _filesystems()
+    filesystems = beam_filesystems()
 
     def opened() -> BinaryIO:
         file: BinaryIO
@@ -123,7 +125,7 @@ def _s3_client(process: int) -> Any:
     Args:
         process: number of this process; lines of a client are not shared with a forked one.
     """
-    options = _filesystems().get_filesystem("s3://")._options
+    options = beam_filesystems().get_filesystem("s3://")._options
     return importlib.import_module("apache_beam.io.aws.clients.s3.boto3_client").Client(options)
 
 
@@ -147,7 +149,7 @@ def read_url(url: str, *, max_bytes: int) -> bytes:
 
 def url_exists(url: str) -> bool:
     """Raises OSError when that cannot be told."""
-    return bool(with_retries(url, lambda: _filesystems().exists(url)))
+    return bool(with_retries(url, lambda: beam_filesystems().exists(url)))
 
 
 def why_not_reached(url: str) -> str:
@@ -160,7 +162,7 @@ def why_not_reached(url: str) -> str:
     def look() -> None:
         try:
             _require_driver(url)
-            _filesystems().exists(url)
+            beam_filesystems().exists(url)
             reasons.append("")
         except Exception as error:  # what drivers raise has no common base
             reasons.append(f"{url}: {_one_line(error)}" if url not in str(error) else _one_line(error))
@@ -173,7 +175,7 @@ def why_not_reached(url: str) -> str:
 
 def list_url(pattern: str, *, limit: int | None = None) -> list[str]:
     """URLs of the files that a pattern matches, sorted: "*" stays in a folder, "**" reaches into sub-folders."""
-    result = with_retries(pattern, lambda: _filesystems().match([pattern], [limit])[0])
+    result = with_retries(pattern, lambda: beam_filesystems().match([pattern], [limit])[0])
     return sorted(metadata.path for metadata in result.metadata_list)
 
 
@@ -224,7 +226,7 @@ def _is_absent(url: str) -> bool:
     if is_url_pattern(url):
         return False
     try:
-        return not _filesystems().exists(url)
+        return not beam_filesystems().exists(url)
     except Exception:  # it could not be told: the first error stands
         return False
 
@@ -233,7 +235,7 @@ def _require_driver(url: str) -> None:
     match = _URL.match(url)
     scheme = match[1].lower() if match else ""
     try:
-        _filesystems().get_filesystem(url)
+        beam_filesystems().get_filesystem(url)
         missing = scheme in _DRIVERS and importlib.util.find_spec(_DRIVERS[scheme][1]) is None
     except ValueError as error:
         if scheme in _DRIVERS and "Unable to get filesystem" not in str(error):
@@ -248,11 +250,10 @@ def _require_driver(url: str) -> None:
         )
     if missing:
         raise ValueError(f"{url}: Beam has no filesystem for {scheme}://; it knows {', '.join(_DRIVERS)}")
-
-
-def _filesystems() -> Any:
-    # Importing Beam takes seconds, which a command that meets no URL does not need to spend.
-    return importlib.import_module("apache_beam.io.filesystems").FileSystems
+    try:
+        require_credentials(url)
+    except ValueError as error:
+        raise ValueError(f"{url}: {error}") from None
 
 
 def _one_line(error: BaseException) -> str:
