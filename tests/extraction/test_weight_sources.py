@@ -314,6 +314,6 @@ def test_without_credentials_s3_is_not_asked_for_minutes(monkeypatch, cache, tmp
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     beam_filesystems._has_own.cache_clear()
-    with pytest.raises(ValueError, match="weights s3://bucket/vg.pth: no credentials for S3 are found; set AWS_"):
+    with pytest.raises(ValueError, match=r"weights s3://bucket/vg\.pth: no credentials for S3 are found; set AWS_"):
         fetch_weights("s3://bucket/vg.pth", cache_dir=cache)
     beam_filesystems._has_own.cache_clear()

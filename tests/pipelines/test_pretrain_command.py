@@ -183,8 +183,8 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
         (["--num-classes", "7"], "--num-classes says 7; leave the option out"),
         (["--captions", "missing.json"], "no such file or folder: --captions 'missing.json'"),
         (["--store", "{tmp}"], "no feature store here"),
-        (["--store", "gs://bucket/store"], "need --cache-dir FOLDER"),
-        (["--cache-gb", "1"], "need --cache-dir FOLDER"),
+        (["--store", "gs://bucket/store"], "so name a folder on a local disk with --cache-dir"),
+        (["--cache-gb", "1"], "so name a folder on a local disk with --cache-dir"),
     ],
 )
 def test_user_errors_are_one_clear_line(

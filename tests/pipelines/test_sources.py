@@ -30,10 +30,13 @@ def ids(*args: object, **options: object) -> list[str]:
 
 
 def test_folder_ids_are_paths_without_extension_sorted_by_bytes(tmp_path: Path) -> None:
-    touch(tmp_path, "b.JPG", "sub/a.png", "a b é.webp", ".hidden.jpg", ".git/x.jpg", "notes.txt")
+    touch(tmp_path, "b.JPG", "sub/a.png", "a b é.webp", ".hidden.jpg", ".git/x.jpg", "notes.txt", "c.HEIC", "sub/d.dng")
     source = open_source(str(tmp_path))
     assert [image.image_id for image in source.images] == ["a b é", "b", "sub/a"]
-    assert source.notes == ["1 file without an image extension left out"]
+    assert source.notes == [
+        "2 photos left out, whose format is not read (.dng, .heic): convert to .jpg",
+        "1 file without an image extension left out",
+    ]
     assert ids(tmp_path, id_rule="with-extension") == ["a b é.webp", "b.JPG", "sub/a.png"]
 
 

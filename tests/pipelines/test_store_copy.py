@@ -176,6 +176,11 @@ def test_subset_by_ids_and_by_split(roibeam: Roibeam, whole: Path, tmp_path: Pat
     shown = roibeam("store", "info", tmp_path / "few").out
     assert f"copied from     {whole}" in shown and f"changed         images of {ids}" in shown
     assert read(tmp_path / "few").keys() == {"image03", "image04", "image20"}
+    nobodies = tmp_path / "nobodies.txt"
+    nobodies.write_text("image03.jpg\nnobody\n")
+    done = roibeam("store", "copy", whole, tmp_path / "none", "--ids", nobodies)
+    assert done.code == 1 and "none of its 2 ids is in a store to copy; an id there is 'image00'" in done.err
+    assert not (tmp_path / "none").exists()
     done = roibeam("store", "copy", whole, tmp_path / "lenient", "--ids", ids, "--max-failures", 0.3, "--json")
     assert done.code == 0 and json.loads(done.out)["first_missing"] == ["nobody"]
 

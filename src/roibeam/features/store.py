@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import resource
 import sys
 import threading
@@ -39,6 +40,7 @@ from roibeam.name_list import check_list
 # What a notebook shows of a store.
 _LISTED_RECORDS = 5
 _LISTED_CLASSES = 4
+_LOOKS_LIKE_A_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")  # a path has one slash of its two
 
 
 class FeatureStore:
@@ -422,6 +424,10 @@ def _read_manifest(folder: Path) -> StoreManifest:
             raise FileNotFoundError(
                 f"{folder}: has shards but no {STORE_MANIFEST_NAME}: the run that writes it has not finished: "
                 f"run the same command again"
+            ) from None
+        if url := _LOOKS_LIKE_A_URL.match(str(folder)):
+            raise FileNotFoundError(
+                f"{url[1]}://{url[2]} is a URL, and a store is read from a folder: copy it with roibeam store copy"
             ) from None
         raise FileNotFoundError(f"{folder}: no feature store here ({_instead(folder)}); is the path right?") from None
 

@@ -84,7 +84,7 @@ def extract_command(
     ] = None,
     photos: Annotated[
         str | None,
-        option("photos", "For a list or annotation file.", default="found near it"),
+        option("photos", "Or a URL. For a list or annotation file.", default="found near it"),
     ] = None,
     min_match: Annotated[float, option("min-match")] = MIN_MATCH,
     held_out: Annotated[list[str] | None, HELD_OUT] = None,

@@ -156,6 +156,7 @@ def copy_store(
             opened.enter_context(borrowed_store(source, scratch=scratch, keep_damaged=options.drop_damaged))
             for source in sources
         ]
+        _check_some_are_there(stores, options.asked)
         merge = StoreMerge(stores, None if options.asked is None else options.asked.ids)
         fingerprint = merged_fingerprint(stores, options.change)
         text = merged_text(stores, options.change)
@@ -219,6 +220,18 @@ def _options_json(options: CopyOptions) -> dict[str, Any]:
     asked = None if options.asked is None else {"from": options.asked.origin, "ids": len(options.asked.ids)}
     named = {} if options.vocab is None else {"vocab": options.vocab}
     return {**options.change.to_json(), **sizes, "asked": asked, **named}
+
+
+def _check_some_are_there(stores: Sequence[FeatureStore], asked: AskedIds | None) -> None:
+    """Raises ValueError where a list names no image of any store: ids of another form, most often."""
+    if asked is None or any(image_id in store for store in stores for image_id in asked.ids):
+        return
+    own = next((image_id for store in stores for image_id in store.ids()), None)
+    if own is not None:
+        raise ValueError(
+            f"{asked.origin}: none of its {counted(len(asked.ids), 'id')} is in a store to copy; an id there is "
+            f"{printable(own)!r}; roibeam store ids STORE lists all"
+        )
 
 
 def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions, names: ImportedClasses | None) -> str:

@@ -20,7 +20,7 @@ def leaks_command(
     held_out: Annotated[list[str], HELD_OUT_NEEDED],
     photos: Annotated[
         str | None,
-        option("photos", "For a list or annotation file.", default="found near that file"),
+        option("photos", "Or a URL. For a list or annotation file.", default="found near that file"),
     ] = None,
     numbers_of: Annotated[str | None, NUMBERS_OF] = None,
     id_rule: Annotated[str, ID_RULE] = "no-extension",

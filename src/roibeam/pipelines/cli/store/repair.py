@@ -14,7 +14,8 @@ from roibeam.pipelines.cli.surface.option import argument, option
 def repair_command(
     store: Annotated[str, argument("STORE", "Folder or URL of the store that `roibeam extract` wrote.")],
     photos: Annotated[
-        str | None, option("photos", "Where they are now, or the archives that hold them. Without it: only report.")
+        str | None,
+        option("photos", "Or a URL: where they are now, or the archives that hold them. Without it: only report."),
     ] = None,
     weights: Annotated[str | None, option("weights", default="where they were")] = None,
     detector: Annotated[

@@ -97,10 +97,10 @@ def _flag(meaning: str, group: str, *, off: str | None = None, is_advanced: bool
 
 
 _INPUTS = {
-    "photos": _text("Folder or URL of the photos.", "DIR", INPUT),
+    "photos": _text("Folder of the photos.", "DIR", INPUT),
     "data": _path("Folder with the official files of a data set.", "DIR", INPUT),
     "photo": _path("File of one photo.", "FILE", INPUT),
-    "store": _text("Store of region features: a folder, or a URL.", "STORE", INPUT),
+    "store": _text("Folder of a store of region features.", "STORE", INPUT),
     "annotated-store": _text(
         "Of the task's own boxes, beside the regions that --store detected (VCR).", "STORE", INPUT, is_advanced=True
     ),

@@ -47,7 +47,11 @@ def pretrain_command(
     context: typer.Context,
     out: Annotated[Path, argument("OUT", "Run folder to write.")],
     store: Annotated[
-        list[str] | None, option("store", "Given again, stores of one kind are mixed. Not needed with --text-corpus.")
+        list[str] | None,
+        option(
+            "store",
+            "With --cache-dir also a URL. Given again, stores of one kind are mixed. Not needed with --text-corpus.",
+        ),
     ] = None,
     captions: Annotated[
         list[str] | None,

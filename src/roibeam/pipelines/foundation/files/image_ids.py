@@ -8,6 +8,8 @@ import os
 IMAGE_EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .png .gif .webp .avif .bmp .dib .tif .tiff .ppm .pgm .pbm .pnm .jp2".split()
 )
+# Photos all the same, of formats that nothing here reads.
+UNREAD_EXTENSIONS = frozenset(".heic .heif .jxl .dng .cr2 .cr3 .nef .arw .orf .rw2 .raf".split())
 MAX_PATH_LETTERS = 4096  # no path that the system takes is longer
 ID_RULES = ("no-extension", "with-extension")
 

@@ -158,5 +158,6 @@ def _open_store(store: str, stage_to: Path | None, stage_gb: float | None) -> Fe
     if stage_to is not None:
         return StagedStore(store, stage_to, max_bytes=None if stage_gb is None else int(stage_gb * 1e9))
     if "://" in store or stage_gb is not None:
-        raise ValueError(f"--store {store}: a URL, and --cache-gb, need --cache-dir FOLDER on a local disk")
+        what = "this is a URL" if "://" in store else "--cache-gb is given"
+        raise ValueError(f"--store {store}: {what}, so name a folder on a local disk with --cache-dir")
     return FeatureStore(store)

@@ -16,11 +16,12 @@ import fnmatch
 import os
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.counted import counted
-from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS, image_id_of
+from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS, UNREAD_EXTENSIONS, image_id_of
 from roibeam.pipelines.sources.datasets.drawn_world import is_contact_sheet
 
 _WILDCARDS = frozenset("*?[")
@@ -32,12 +33,14 @@ class Listing(ABC):
     Attributes:
         root: absolute path or URL that their paths are below.
         num_other_files: whose name has no image extension; counted while `images` are taken.
+        unread: photos of a format that is not read, by extension; counted as those.
         num_folder_links: not followed; counted while `paths` are.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.num_other_files = 0
+        self.unread: Counter[str] = Counter()
         self.num_folder_links = 0
 
     @abstractmethod
@@ -45,11 +48,13 @@ class Listing(ABC):
         """Of all files, below the root."""
 
     def images(self, *, id_rule: str = "no-extension") -> Iterator[ImageRef]:
-        self.num_other_files = 0
+        self.num_other_files, self.unread = 0, Counter()
         root = self.root.rstrip("/")
         for path in self.paths():
-            place = f"{root}/{path}"
-            if os.path.splitext(path)[1].lower() not in IMAGE_EXTENSIONS:
+            place, extension = f"{root}/{path}", os.path.splitext(path)[1].lower()
+            if extension in UNREAD_EXTENSIONS:
+                self.unread[extension] += 1
+            elif extension not in IMAGE_EXTENSIONS:
                 self.num_other_files += 1
             elif not is_contact_sheet(place):
                 yield ImageRef(image_id_of(path, id_rule=id_rule), place)
@@ -57,6 +62,9 @@ class Listing(ABC):
     def notes(self) -> list[str]:
         """What was left out, once the images have been taken."""
         found = []
+        if self.unread:
+            photos, formats = counted(self.unread.total(), "photo"), ", ".join(sorted(self.unread))
+            found.append(f"{photos} left out, whose format is not read ({formats}): convert to .jpg")
         if self.num_other_files:
             found.append(f"{counted(self.num_other_files, 'file')} without an image extension left out")
         if self.num_folder_links:
