@@ -212,6 +212,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*extract, "--weights", folder / "odd.weights"), "suffix '.weights'; readable are .safetensors"),
         WrongCall((*extract, "--weights", photos), "is a folder; name a file"),
         WrongCall(("extract", photos / "*.nothing", out, "--detector", "toy"), "no file fits this pattern"),
+        WrongCall(("extract", photos, "gs:/bucket/store", "--detector", "toy"), "write gs://bucket/store"),
         WrongCall(("extract", photos / first, photos / first, "--detector", "toy"), "the last argument is the folder"),
         WrongCall(("extract", photos / first, photos, photos / first, "--detector", "toy"), "quote the pattern"),
         WrongCall(("extract", photos, photos / "store", "--detector", "toy"), "only read; name a folder beside it"),

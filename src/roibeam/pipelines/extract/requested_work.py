@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_
 from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_sources
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
+_ONE_SLASH = re.compile(r"(gs|s3|hdfs|azfs):/([^/].*)")  # a URL of which one slash is missing
 _FILE_SUFFIXES = (".h5", ".hdf5", ".lmdb", ".tsv", ".npz", ".npy", ".pkl")  # of other code bases' feature files
 NO_STORE = "memory://dry-run"  # an empty one
 
@@ -228,6 +230,8 @@ def _threads(asked: int | None, run: RunOptions) -> int | None:
 def _store(request: ExtractRequest) -> OutputFolder:
     if any(map(is_url, request.images.sources)) or is_url(request.images.image_root or ""):
         use_beam_options(request.run.beam_args)
+    if slash := _ONE_SLASH.match(request.out):
+        raise ValueError(f"OUT {request.out!r}: a slash is missing; write {slash[1]}://{slash[2]}")
     store = output_folder(request.out if "://" in request.out else os.path.abspath(request.out))
     if request.run.scratch is not None and store.local_path is not None:
         raise ValueError("--scratch is for stores at a URL; a store on a disk is written in its own folder")

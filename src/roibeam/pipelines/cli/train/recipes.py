@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roibeam.near_names import name_hint
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument
@@ -35,7 +36,10 @@ def recipes_command(
 
     chosen: dict[str, Recipe | TaskRecipe] = {**RECIPES, **TASK_RECIPES}
     if name is not None:
-        chosen = {name: TASK_RECIPES.get(name) or recipe_named(name)}
+        if name not in chosen:
+            listed = f"roibeam recipes lists all {len(chosen)}"
+            raise ValueError(f"no recipe {name!r}: {name_hint(name, chosen, listed_by=listed)}")
+        chosen = {name: chosen[name]}
     if as_json:
         typer.echo(json_line({each: _plain(recipe) for each, recipe in chosen.items()}, event="recipes"))
     elif name is None:

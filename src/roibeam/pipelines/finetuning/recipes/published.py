@@ -29,6 +29,6 @@ TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
 def task_recipe_named(name: str) -> TaskRecipe:
     """Raises ValueError for an unknown name."""
     if name not in TASK_RECIPES:
-        listed = f"roibeam recipes lists all {len(TASK_RECIPES)}"
+        listed = "roibeam recipes lists all; those of pre-training are for roibeam pretrain"
         raise ValueError(f"--recipe {name!r}: {name_hint(name, TASK_RECIPES, listed_by=listed)}")
     return TASK_RECIPES[name]

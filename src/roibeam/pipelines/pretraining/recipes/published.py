@@ -27,6 +27,6 @@ def stages_before(name: str) -> list[str]:
 def recipe_named(name: str) -> Recipe:
     """Raises ValueError for an unknown name, with the near ones."""
     if name not in RECIPES:
-        listed = f"roibeam recipes lists all {len(RECIPES)}"
+        listed = "roibeam recipes lists all; those of a task are for roibeam finetune"
         raise ValueError(f"no recipe {name!r}: {name_hint(name, RECIPES, listed_by=listed)}")
     return RECIPES[name]

@@ -210,7 +210,8 @@ def check_match(report: JoinReport, *, min_match: float, captions: str, images: 
             f"none; expected caption TAB path on each line"
         )
     elsewhere = counted(report.images_of_other_splits, "image")
-    others = f"; {elsewhere} of them in other splits of the file" * bool(report.images_of_other_splits)
+    others = f"; {elsewhere} of them in other splits of the file (roibeam evaluate --split names one)"
+    others *= bool(report.images_of_other_splits)
     if not report.found_images:
         raise ValueError(
             f"{captions}: none of {counted(report.captioned_images, 'captioned image')} is among the "
