@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
+from roibeam.near_names import name_hint
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -70,6 +71,8 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
     """
     place = SHIPPED.get(str(folder), Path(folder))
     path, weights = place / CONFIG_NAME, place / WEIGHTS_NAME
+    if not place.exists():
+        raise ValueError(f"detector {str(folder)!r} is unknown: no such folder; {name_hint(str(folder), [*SHIPPED])}")
     for needed in (path, weights):
         if not needed.is_file():
             raise ValueError(

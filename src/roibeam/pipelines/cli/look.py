@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR_SET, JSON, PRESET, SELECTION, WEIGHTS
+from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR_SET, JSON, PRESET_NAMES, SELECTION, WEIGHTS
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.foundation.console.progress import waiting
@@ -18,7 +18,7 @@ def look_command(
     detector: Annotated[
         str | None, option("detector", default="toy; with --weights or --preset that of the preset")
     ] = None,
-    preset: Annotated[str | None, PRESET] = None,
+    preset: Annotated[str | None, option("preset", values=PRESET_NAMES)] = None,
     weights: Annotated[str | None, WEIGHTS] = None,
     vocab: Annotated[str | None, option("vocab", default="those of the detector's folder, else none")] = None,
     conventions: Annotated[str | None, CONVENTIONS] = None,

@@ -24,9 +24,10 @@ BACKGROUND_FIRST = option("background-first", pair=False)
 TASK_TOKEN = option("task-token")
 
 # The detector of extract, probe and look.
+PRESET_NAMES = "butd-10-100, butd-36, milvlg, lxmert, d2, vl-bert, vilbert, visualbert, imagebert or interbert"
 PRESET = option(
     "preset",
-    values="butd-10-100, butd-36, milvlg, lxmert, d2, vl-bert, vilbert, visualbert, imagebert or interbert",
+    values=PRESET_NAMES,
     default="that of the store, else butd-10-100",
 )
 DETECTOR = option("detector", default="that of the preset")

@@ -86,6 +86,8 @@ def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> World
     _check(seed, num_images, workers)
     start = time.monotonic()
     plan = {"format": WORLD_FORMAT, "world_version": WORLD_VERSION, "seed": seed, "images": num_images}
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; name a folder to write into")
     out.mkdir(parents=True, exist_ok=True)
     _is_ours(out, plan)  # Here too: a lock is a file, and another's folder gets none.
     with store_lock(out):
