@@ -136,7 +136,7 @@ def _findings(judged: Sequence[Judged]) -> Iterator[str]:
     yield paragraph(
         f"**Of {len(ran)} comparisons that were run, {found[SHOWN]} are shown, {found[NOT_SHOWN]} not shown, and "
         f"{found[OTHER_WAY]} go the other way. {few} of the {len(ran)} rest on fewer than {len(SEEDS)} runs, most of "
-        f"them on one: take these as hints.** {found[NOT_RUN]} more are not run yet. With so many, a few are shown, or "
+        f"them on one: take these as hints.** Not run yet: {found[NOT_RUN]}. With so many, a few are shown, or "
         "go the other way, by chance."
     )
     yield paragraph(
