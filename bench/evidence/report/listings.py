@@ -49,7 +49,8 @@ def claims(evidence: Evidence) -> Iterator[str]:
         "rows. The column *first; second* names the arms, as STORE/ARM, and what they are asked "
         "([questions](#floors-and-ceilings)). *Difference* is first less second, in percent points, with its 95 % "
         "interval. *Of two precisions* names seeds of which one side ran in bf16, the other in float32, which may "
-        "make a difference of its own. Arms are described under [runs](#runs). The table is `bench/evidence/claims.tsv`."
+        "make a difference of its own. Arms are described under [runs](#runs). The table is "
+        "`bench/evidence/claims.tsv`."
     )
     for paper in PAPERS:
         yield f"**{paper}**\n"
