@@ -112,6 +112,12 @@ def as_csv(photos: Path, to: Path) -> Path:
     return to / "list.csv"
 
 
+def as_text(photos: Path, to: Path) -> Path:
+    lines = [f" {each}\r" for each in sorted(photos.iterdir())]
+    (to / "list.txt").write_text("\n\n".join(lines), encoding="utf-8-sig")
+    return to / "list.txt"
+
+
 FORMS = {
     "folder": (as_folder, "folder", False),
     "tar": (as_tar, "tar", False),
@@ -119,6 +125,7 @@ FORMS = {
     "webdataset": (as_webdataset, "archives", True),
     "parquet": (as_parquet, "image-list", True),
     "csv": (as_csv, "image-list", True),
+    "text": (as_text, "image-list", False),
 }
 
 
@@ -252,6 +259,10 @@ def test_lists_of_several_files_and_lists_without_an_image(tmp_path: Path) -> No
     table = pa.table({"path": pa.array(["a.jpg", "b.jpg"]).dictionary_encode(), "label": [3.0, float("nan")]})
     pq.write_table(table, tmp_path / "pandas.parquet")
     assert told(tmp_path / "pandas.parquet") == {"a": ((), ("3.0",)), "b": ((), ())}
+    (tmp_path / "l.txt").write_bytes(b"./a b.jpg\n\xff.jpg\n../c.jpg\n/d.jpg\n")
+    listed = open_source(str(tmp_path / "l.txt"))
+    assert [image.image_id for image in listed.images] == ["a b"]
+    assert "3 rows left out" in listed.notes[0] and "lines 2, 3, 4" in listed.notes[0]
     (tmp_path / "bad.csv").write_bytes(b'path,caption\na.jpg,"' + b"x" * 200_000)
     with pytest.raises(ValueError, match=r"after row 0: not a csv file \(field larger"):
         open_source(str(tmp_path / "bad.csv"))

@@ -20,6 +20,7 @@ from roibeam.pipelines.extract.preset_names import OTHER_SETTINGS, flat_settings
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedImages, RequestedRecords, RunOptions
 from roibeam.pipelines.extract.requested_detector import (
     ON_THIS_MACHINE,
+    RUNNERS,
     check_runner_name,
     need_detector,
     open_detector,
@@ -57,7 +58,12 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
     Raises:
         ValueError: one line: whatever of the request is unknown, does not fit together or cannot be opened.
     """
-    _check(request, runs_here=request.run.runner in ON_THIS_MACHINE)
+    run = request.run
+    _check(request, runs_here=run.runner in ON_THIS_MACHINE)
+    if run.runner in RUNNERS and run.runner not in ON_THIS_MACHINE:
+        from roibeam.pipelines.extract.runners.option_sets import check_needed  # with Beam, which the run needs anyway
+
+        check_needed(run.runner, run.beam_args)
     store = _store(request)
     check_output_folder(store)
     spec, vocabulary = _detector(request, store, tell)

@@ -161,7 +161,7 @@ def genome_split_images(path: str, root: str, id_rule: str, notes: list[str]) ->
 
 
 def list_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
-    """Images of a .parquet, .csv or .jsonl."""
+    """Images of a .parquet, .csv, .jsonl or .txt."""
     bad = BadRows("line")
     for row in bad.passed(image_list.read_image_list(path, root, id_rule=id_rule)):
         yield ImageRef(row.image_id, os.path.join(root, row.path), captions=row.captions, labels=row.labels)

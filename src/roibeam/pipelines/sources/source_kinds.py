@@ -13,7 +13,7 @@ from roibeam.pipelines.foundation.files.locations import location_exists
 from roibeam.pipelines.foundation.files.remote_files import is_url, is_web, local_copy, parent_url
 from roibeam.pipelines.sources import annotated_images, listed_images
 from roibeam.pipelines.sources.annotated_images import json_kind
-from roibeam.pipelines.sources.datasets import flickr30k, folder, vcr
+from roibeam.pipelines.sources.datasets import flickr30k, folder, vcr, visual_genome
 from roibeam.pipelines.sources.image_table import ImageTable, check_utf8
 from roibeam.pipelines.sources.photo_folders import folders_that_hold, folders_to_try
 
@@ -55,8 +55,8 @@ class Source:
 def open_source(location: str, *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
     """Lists the images of a folder, glob pattern, archive, annotation file or list, with their captions and labels.
 
-    Files may lie at URLs of Beam's filesystems; docs/extract.md says what each kind of file gives. A .json or .jsonl
-    is known by its content. Images of all splits are listed.
+    Files may lie at URLs of Beam's filesystems; docs/extract.md says what each kind of file gives. A .json, .jsonl
+    or .txt is known by its content. Images of all splits are listed.
 
     Args:
         location: what the user named.
@@ -157,6 +157,8 @@ def _open_file(where: str, extension: str, image_root: str | None, id_rule: str)
                 kind = json_kind(path)
             elif extension == ".jsonl":
                 kind = annotated_images.json_lines_kind(path)
+            elif extension == ".txt":
+                kind = "visual-genome-split" if visual_genome.is_split(path) else "image-list"
             else:
                 kind = _KINDS.get(extension, "")
             if kind == "vcr" and image_root is None and not is_url(root):
@@ -174,10 +176,9 @@ def _open_file(where: str, extension: str, image_root: str | None, id_rule: str)
 
 
 _KINDS = {
-    ".tsv": "caption-tsv", ".csv": "image-list", ".parquet": "image-list", ".txt": "visual-genome-split",
-    ".token": "flickr30k",
+    ".tsv": "caption-tsv", ".csv": "image-list", ".parquet": "image-list", ".token": "flickr30k",
 }  # fmt: skip
-_FILE_EXTENSIONS = frozenset((".json", ".jsonl", *_KINDS, *ARCHIVE_EXTENSIONS))
+_FILE_EXTENSIONS = frozenset((".json", ".jsonl", ".txt", *_KINDS, *ARCHIVE_EXTENSIONS))
 
 
 def _images_of(kind: str, path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
@@ -196,7 +197,7 @@ def _images_of(kind: str, path: str, root: str, id_rule: str, notes: list[str]) 
         raise ValueError(
             f"{path!r}: expected a folder, a glob pattern, a .tar or .zip, a .json of COCO, Karpathy, SBU or Visual "
             f"Genome, a caption .tsv, Flickr30k's .token, Visual Genome's .txt, a VCR .jsonl, or a list as .parquet, "
-            f".csv or .jsonl"
+            f".csv, .jsonl or .txt"
         )
     return readers[kind]()
 

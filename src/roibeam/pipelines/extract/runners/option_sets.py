@@ -51,6 +51,12 @@ def missing_options(runner: str, beam_args: Sequence[str]) -> list[str]:
     return [f"{name}={example}" for name, example in _NEEDED.get(runner, {}).items() if _value(name, beam_args) is None]
 
 
+def check_needed(runner: str, beam_args: Sequence[str]) -> None:
+    """Raises ValueError that names what a runner cannot do without and is not given."""
+    if missing := missing_options(runner, beam_args):
+        raise ValueError(f"--runner {runner} needs -- {' '.join(missing)}{_NEEDED_WORDS.get(runner, '')}")
+
+
 def runner_flags(
     runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu", to_plan: bool = False,
     num_elements: int | None = None,
@@ -68,9 +74,8 @@ def runner_flags(
         ValueError: for an option that is missing, or that belongs before the --.
     """
     _check(beam_args)
-    missing = missing_options(runner, beam_args)
-    if missing and not to_plan:
-        raise ValueError(f"--runner {runner} needs -- {' '.join(missing)}{_NEEDED_WORDS.get(runner, '')}")
+    if not to_plan:
+        check_needed(runner, beam_args)
     defaults = {"portable": _portable, "flink": _flink, "spark": _spark, "dataflow": _dataflow}
     ours = defaults[runner](beam_args, preload, device) if runner in defaults else []
     if runner == "flink" and _value("--parallelism", beam_args) is None:

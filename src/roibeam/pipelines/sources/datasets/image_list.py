@@ -1,6 +1,6 @@
-"""Lists of images in .parquet, .csv (with a header) or .jsonl, as people and other tools write them.
+"""Lists of images in .parquet, .csv (with a header), .jsonl or .txt, as people and other tools write them.
 
-Columns are known by their names, in any letter case; the first that is there counts, others are passed over:
+A .txt has one image path a line. In the others, columns are known by their names, in any letter case; the first that is there counts, others are passed over:
 
     image       image_path, image, path, file_name, filename, filepath, file, location, img_path, img
     id          image_id
@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from roibeam.pipelines.foundation.files.image_ids import MAX_PATH_LETTERS, image_id_of, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
-from roibeam.pipelines.sources.datasets.rows import BadRow, is_web_url
+from roibeam.pipelines.sources.datasets.rows import BadRow, is_web_url, read_lines
 
 IMAGE_COLUMNS = (
     "image_path", "image", "path", "file_name", "filename", "filepath", "file", "location", "img_path", "img",
@@ -80,6 +80,9 @@ def read_image_list(path: str, root: str, *, id_rule: str = "no-extension") -> I
         OSError: if it cannot be read.
     """
     extension = os.path.splitext(path)[1].lower()
+    if extension == ".txt":
+        yield from _text_rows(path, root, id_rule)
+        return
     read = {".parquet": _parquet_rows, ".csv": _csv_rows, ".jsonl": _json_rows}[extension]
     for line, columns, entry in read(path):
         try:
@@ -150,6 +153,19 @@ def _first(wanted: tuple[str, ...], names: list[str]) -> str | None:
 
 
 _Entries = Iterator[tuple[int, _Columns, dict[str, Any]]]
+
+
+def _text_rows(path: str, root: str, id_rule: str) -> Iterator[ListRow | BadRow]:
+    """Of a list without columns; blank lines are passed over."""
+    columns = _Columns(IMAGE_COLUMNS[0], None, None, None)
+    for row in read_lines(path):
+        if isinstance(row, BadRow):
+            yield row
+        elif row[1].strip():
+            try:
+                yield _row(row[0], columns, {columns.image: row[1]}, root, id_rule)
+            except ValueError as error:
+                yield BadRow(row[0], str(error))
 
 
 def _parquet_rows(path: str) -> _Entries:

@@ -37,6 +37,8 @@ _WRITTEN_FIRST = frozenset(
 )  # fmt: skip
 # How long a run lasts and when its rate falls is often known only when it is on its way.
 _SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
+# Of changed settings, so many are named in the refusal.
+_NAMED = 6
 
 
 def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
@@ -118,6 +120,12 @@ def _filled(saved: Mapping[str, Any], defaults: Mapping[str, Any], now: Mapping[
     return filled
 
 
+def _short(value: object) -> str:
+    """A setting's value for a message of one line. Long values, paths above all, often differ at their end."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:30]} ... {text[-45:]}"
+
+
 def check_same_run(
     folder: Path, now: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 ) -> None:
@@ -142,7 +150,7 @@ def check_same_run(
     before, after = _flatten(saved), _flatten(now)
     same_batch = before.get("global_batch") == after.get("global_batch")
     changed = {
-        name: f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
+        name: f"{name}: {_short(before.get(name))} -> {_short(after.get(name))}"
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
         and name not in FREE_ON_RESUME
@@ -151,8 +159,10 @@ def check_same_run(
     }
     another_batch = changed.pop("global_batch", None)
     if not changed.keys() <= _SCHEDULE:
+        named = list(changed.values())
+        rest = [f"and {len(named) - _NAMED} more"] if len(named) > _NAMED else []
         raise ValueError(
-            f"{folder} belongs to another configuration ({'; '.join(changed.values())}); start a new run folder"
+            f"{folder} belongs to another configuration ({'; '.join(named[:_NAMED] + rest)}); start a new run folder"
         )
     if changed:
         bends = "; ".join(changed.values())
