@@ -253,7 +253,7 @@ def test_a_run_on_texts_alone_trains_predicts_and_is_scored(roibeam: Callable[..
     out = str(tmp_path / "run")
     told = roibeam("finetune", out, *words, *small, "--json")
     evaluation = json.loads(told.out)["evaluation"]
-    roibeam("predict", out, "--data", str(data), "--split", "dev", "--out", str(tmp_path / "MRPC.tsv"),
+    roibeam("predict", out, "--data", str(data), "--out", str(tmp_path / "MRPC.tsv"),
             "--page", str(tmp_path / "page.html"), "--device", "cpu")  # fmt: skip
     scored = json.loads(roibeam("score", "mrpc", str(tmp_path / "MRPC.tsv"), "--data", str(data), "--json").out)
     assert {each["name"].replace(" ", "_"): each["value"] for each in scored["figures"]} == pytest.approx(evaluation)

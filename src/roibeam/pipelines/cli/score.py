@@ -22,7 +22,7 @@ def score_command(
     task: Annotated[str, argument("TASK", "As of `roibeam finetune`; glue for a zip of all its tables.")],
     file: Annotated[Path, argument("FILE", "Predictions, in the task's official format (docs/look.md).")],
     data: Annotated[Path, option("data")],
-    split: Annotated[str | None, option("split", default="val, or dev for nlvr2")] = None,
+    split: Annotated[str | None, option("split", default="val; dev of nlvr2 and GLUE; test of retrieval")] = None,
     rules: Annotated[
         str, option("rules", "strict and official; boxes: uniter, vl-bert, vilbert; retrieval: five-folds, subset.")
     ] = "strict",

@@ -213,6 +213,16 @@ class DownstreamTask:
         if split not in self.splits:
             raise ValueError(f"{self.name} has no split {split!r}; choose one of {', '.join(self.splits)}")
 
+    def asked_split(self, split: str) -> str:
+        """The split that is asked for; of "" val, or what the task calls so: dev, or MNLI's dev_matched.
+
+        Raises:
+            ValueError: for a split that there is not.
+        """
+        asked = split or next((name for name in ("val", "dev", "dev_matched") if name in self.splits), "val")
+        self.check_split(asked)
+        return asked
+
 
 class NamedTask(NamedTuple):
     """A task that can be opened.

@@ -29,7 +29,7 @@ def predict_command(
     photos: Annotated[
         str | None, option("photos", "For a model trained end to end.", default="where the store says")
     ] = None,
-    split: Annotated[str, option("split")] = "val",
+    split: Annotated[str | None, option("split", default="val; dev of nlvr2 and GLUE")] = None,
     page: Annotated[Path | None, option("page")] = None,
     blind: Annotated[bool, option("blind")] = False,
     permute_images: Annotated[bool, option("permute-images")] = False,
@@ -58,7 +58,7 @@ def predict_command(
 
     request = PredictRequest(
         run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, photos=photos,
-        split=split, blind=blind, permute_images=permute_images, seed=seed, batch_size=batch_size, device=device,
+        split=split or "", blind=blind, permute_images=permute_images, seed=seed, batch_size=batch_size, device=device,
         max_images=max_images or 0, folds=folds, threads=threads, task=task, page=page, command=typed_again(sys.argv),
     )  # fmt: skip
     check_predict(request)
@@ -74,8 +74,8 @@ def predict_command(
         typer.echo(
             json_line(
                 {
-                    "out": str(result.out), "task": result.task, "groups": result.groups, "parts_made": result.made,
-                    "checkpoint": str(result.checkpoint), "notes": list(result.notes),
+                    "out": str(result.out), "task": result.task, "split": result.split, "groups": result.groups,
+                    "parts_made": result.made, "checkpoint": str(result.checkpoint), "notes": list(result.notes),
                     "page": None if result.page is None else str(result.page),
                 }
             )
@@ -87,6 +87,6 @@ def predict_command(
         typer.echo(f"{result.page}   the best and the worst of them")
     scored = f"roibeam score {result.task} {result.out} --data {data}"
     known = SCORED_TASKS.get(result.task)
-    if known is not None and split != next(iter(known.splits)):
-        scored += f" --split {split}"
+    if known is not None and result.split != next(iter(known.splits)):
+        scored += f" --split {result.split}"
     typer.echo(f"{result.out}   {result.groups:,} answers; {scored}")

@@ -34,7 +34,7 @@ class PredictRequest:
         store, data, annotated_store: as of `FinetuneRequest`.
         photos: folder of the photos, for a model that was trained end to end; None where the store says that they lie.
         out: result file to write.
-        split: of the task.
+        split: of the task; "" for val, or what the task calls so.
         blind: show no regions.
         permute_images: show every group another group's images, drawn by `seed`.
         batch_size: groups at once.
@@ -53,7 +53,7 @@ class PredictRequest:
     second: Path | None = None
     annotated_store: str | None = None
     photos: str | None = None
-    split: str = "val"
+    split: str = ""
     blind: bool = False
     permute_images: bool = False
     seed: int = 0

@@ -78,6 +78,7 @@ class PredictResult:
     Attributes:
         out: result file; it is there in the main process alone, when the others may still be ending.
         task: its name.
+        split: whose rows were asked.
         groups: questions, statements or expressions in it.
         made: parts that this process made; the others were there, or are another's.
         checkpoint: folder of the model that was asked.
@@ -87,6 +88,7 @@ class PredictResult:
 
     out: Path
     task: str
+    split: str
     groups: int
     made: int
     checkpoint: Path
@@ -163,7 +165,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     trained = [TrainedTask.read(found, request.data, request.task) for found in request.checkpoints()]
     task = trained[0].task
     _check_told([each.task.tells for each in trained])
-    task.check_split(request.split)
+    request = replace(request, split=task.asked_split(request.split))
     device = choose_device(request.device)
     logger.info("%s", device.words)
     with ExitStack() as stores:
@@ -175,6 +177,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     return PredictResult(
         out=request.out,
         task=task.name,
+        split=request.split,
         groups=len({name for each in asked for name in each.ids}),
         made=sum(each.made for each in asked),
         checkpoint=trained[0].found.source,

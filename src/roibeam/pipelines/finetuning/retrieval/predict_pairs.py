@@ -55,7 +55,8 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     """
     check_predict(request)
     _check_asked(request)
-    if request.store is None:
+    store_path = request.store
+    if store_path is None:
         raise ValueError(STORE_MISSING)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
@@ -66,10 +67,10 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
             f"{request.run} was trained end to end, and all pairs are scored on stored features: extract a store with "
             f"its encoder, and fine-tune on that"
         )
-    trained.task.check_split(request.split)
+    request = replace(request, split=trained.task.asked_split(request.split))
     device = choose_device(request.device)
     logger.info("%s", device.words)
-    with FeatureStore(request.store) as store:
+    with FeatureStore(store_path) as store:
         notes = list(check_feature_space(trained.found, store))
         captions, images, more, seen = _joined(request, trained, store)
         notes += more
@@ -84,7 +85,14 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         if is_main_process():
             _write_beside(request, trained, store, captions, images, weights, seen)
     return PredictResult(
-        request.out, trained.task.name, len(captions), made, trained.found.source, tuple(notes), request.page
+        request.out,
+        trained.task.name,
+        request.split,
+        len(captions),
+        made,
+        trained.found.source,
+        tuple(notes),
+        request.page,
     )
 
 

@@ -1,6 +1,7 @@
 """Lists of images in .parquet, .csv (with a header), .jsonl or .txt, as people and other tools write them.
 
-A .txt has one image path a line. In the others, columns are known by their names, in any letter case; the first that is there counts, others are passed over:
+A .txt has one image path a line. The others have columns, known by their names in any letter case; the first that is
+there counts, and unknown ones are passed over:
 
     image       image_path, image, path, file_name, filename, filepath, file, location, img_path, img
     id          image_id
