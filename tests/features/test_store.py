@@ -199,3 +199,20 @@ def test_what_publishing_refuses(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is the manifest of shard 0, expected 1"):
         publish()
     assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_store_is_found_when_the_process_moves(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(store.path.parent)
+    with FeatureStore(store.path.name) as opened:
+        first = next(opened.ids())
+    opened = FeatureStore(store.path.name)
+    monkeypatch.chdir("/")
+    assert opened[first].equals(store[first]) and str(opened.path) == store.path.name
+
+
+def test_ids_are_texts(store: FeatureStore) -> None:
+    for wrong in (0, slice(2), b"a", ["a"]):
+        with pytest.raises(TypeError, match="image ids are texts, got"):
+            store[wrong]  # type: ignore[index]
+    ids = list(store.ids())[:2]
+    assert store.get_batch(iter(ids)).image_ids == tuple(ids)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -327,3 +328,70 @@ def test_what_cannot_be_asked_for(store: FeatureStore) -> None:
         RegionBatchSampler(store, batch_size=1, at_epoch_end="stop")
     with pytest.raises(ValueError, match="fields \\['masks'\\] are unknown"):
         RegionIterable(store, batch_size=1, fields=("masks",))
+
+
+def test_a_sample_may_be_given_more_or_be_cut(store: FeatureStore) -> None:
+    """Labels are collated by torch's rules, rows of regions padded, and a cut that forgets an array is refused."""
+    dataset = RegionDataset(store)
+
+    def batch_of(change: Any) -> Any:
+        return next(iter(DataLoader([change(dataset[index]) for index in (2, 3, 6)], batch_size=3)))  # type: ignore[arg-type]
+
+    added = {"label": 3, "name": "x", "answers": torch.zeros(5)}
+    made = batch_of(lambda sample: sample | added | {"ranks": torch.arange(len(sample["features"]))})
+    assert made["label"].tolist() == [3, 3, 3] and made["name"] == ["x"] * 3 and made["answers"].shape == (3, 5)
+    assert made["ranks"].tolist() == [[0, 1, 0], [0, 1, 2], [0, 1, 0]] and made["region_mask"].sum(1).tolist() == [
+        2,
+        3,
+        2,
+    ]
+
+    def cut(sample: Any, *names: str) -> Any:
+        return sample | {name: sample[name][:1] for name in names}
+
+    def cut_whole(sample: Any) -> Any:
+        return cut(sample, "boxes", "class_ids", "class_scores", "features") | {"num_regions": torch.tensor(1)}
+
+    assert batch_of(cut_whole)["region_mask"].tolist() == [[True]] * 3
+    with pytest.raises(ValueError, match="'i02': features has 1 rows, and num_regions is 2"):
+        batch_of(lambda sample: cut(sample, "features"))
+    with pytest.raises(ValueError, match="'i06' has label int, record 'i02' none"):
+        batch_of(lambda sample: sample | ({"label": 1} if sample["image_id"] == "i06" else {}))
+
+
+def test_damage_is_found_where_checks_are_asked_for(store: FeatureStore, tmp_path: Path) -> None:
+    shutil.copytree(store.path, tmp_path / "s")
+    with FeatureStore(tmp_path / "s") as damaged:
+        for field, options in (("features", {}), ("class_scores", {"fields": ()})):
+            wanted = getattr(damaged["i07"], field)
+            path = next(file for file in (tmp_path / "s").glob("part-00001.*.lmdb"))
+            data = path.read_bytes()
+            at = data.index(wanted.tobytes())
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            with FeatureStore(tmp_path / "s") as reader:
+                assert reader.get_batch(["i07"], **options).num_regions == [3]  # as fast as can be, so not checked
+                stream = BatchStream(reader, batch_size=TOTAL, check=True, **options)
+                readers = (
+                    lambda reader=reader, options=options: reader.get_batch(["i07"], check=True, **options),
+                    lambda reader=reader, options=options: RegionDataset(reader, check=True, **options)[7],
+                    lambda reader=reader, options=options: list(
+                        RegionIterable(reader, batch_size=4, at_epoch_end="short", check=True, **options)
+                    ),
+                    lambda stream=stream: next(iter(stream)),
+                )
+                for read in readers:
+                    with pytest.raises(ValueError, match=r"'i07'.*checksum"):
+                        read()
+            path.write_bytes(data)
+
+
+def test_a_stream_of_batches_is_not_batched_again(store: FeatureStore, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="batch_size=None"):
+        next(iter(DataLoader(RegionIterable(store, batch_size=2))))
+    for made in (RegionDataset, RegionBatchSampler, RegionIterable, BatchStream):
+        with pytest.raises(TypeError, match="open it with FeatureStore"):
+            made(str(store.path), **({} if made is RegionDataset else {"batch_size": 2}))  # type: ignore[operator]
+    for wrong in ("i00", [0, 1], 1.5):
+        with pytest.raises(TypeError, match="counts its records: expected a number"):
+            RegionDataset(store)[wrong]  # type: ignore[index]
+    assert not list(RegionIterable(store, batch_size=24)) and "there is nothing to read" in caplog.text

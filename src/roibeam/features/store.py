@@ -51,8 +51,8 @@ class FeatureStore:
         max_open_shards: shards open at once, each one file descriptor; the least recently used is let go beyond that.
             Never more than a quarter of the files that the process may have open (`ulimit -n`).
     Attributes:
-        checked_one_in: of so many records that are read to train on or to judge, one is compared with its checksums.
-            Whoever calls `get` says it there.
+        checked_one_in: of so many records that roibeam's own training and evaluation read, one is compared with its
+            checksums. Whoever reads says `check=` instead.
     Raises:
         FileNotFoundError: when there is no manifest, saying whether a run is unfinished.
         ValueError: when the manifest is damaged or of another version.
@@ -62,6 +62,7 @@ class FeatureStore:
         if max_open_shards < 1:
             raise ValueError(f"max_open_shards must be at least 1, got {max_open_shards}")
         self.path = Path(path)
+        self._root = Path(os.path.abspath(path))  # a notebook may change its folder
         self._max_open_shards = max_open_shards
         self.checked_one_in = 1
         self.manifest = _read_manifest(self.path)
@@ -78,6 +79,11 @@ class FeatureStore:
     def folder(self) -> OutputFolder:
         """Where the store lies; `str()` of it is how messages name the store."""
         return LocalFolder(self.path)
+
+    @property
+    def _here(self) -> Path:
+        """The folder as it was named, while that name leads to it."""
+        return self.path if os.path.abspath(self.path) == str(self._root) else self._root
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -142,10 +148,16 @@ class FeatureStore:
         reader, row = self._place(image_id)
         return reader.record_at(row, image_id=image_id, copy=copy, check=check)
 
-    def meta(self, image_id: str) -> RegionMeta:
-        """Boxes, classes and scores, without touching the features; errors as `get`."""
+    def meta(self, image_id: str, *, check: bool = False) -> RegionMeta:
+        """Boxes, classes and scores, without touching the features.
+
+        Args:
+            check: compare them with their checksum.
+        Raises:
+            KeyError, ValueError: as `get`.
+        """
         reader, row = self._place(image_id)
-        return reader.meta_at(row)
+        return reader.meta_at(row, check=check)
 
     def num_regions_of(self, image_ids: Iterable[str]) -> np.ndarray:
         """(n,) int32, how many regions each record has, from the offset indexes alone; errors as `get`."""
@@ -160,6 +172,7 @@ class FeatureStore:
         fields: Collection[str] = ("features",),
         ragged: bool = False,
         regions: RegionFilter | None = None,
+        check: bool = False,
         out: BatchBuffers | None = None,
     ) -> RegionBatch:
         """Records of some images as one batch of arrays; each stored byte is read once and written once.
@@ -170,18 +183,27 @@ class FeatureStore:
                 "class_distribution", "image_feature". With () no page of the large values is touched.
             ragged: regions of all images one after another, instead of padded to the most that one has.
             regions: keeps some of each record's regions.
+            check: as of `get`; of the records read, which are those of `fields`.
             out: memory to assemble in; the arrays of the batch before are overwritten.
         Raises:
-            KeyError, ValueError: as `get`; ValueError also for a field that a record lacks.
+            KeyError, ValueError: as `get`; ValueError also for a field that a record lacks, and for `regions` where
+                the store has no class scores.
         """
         check_list(image_ids, "image_ids")
         check_fields(fields)
+        self.check_filter(regions)
+        ids = list(image_ids)
         records: Iterable[RegionRecord | RegionMeta]
         if fields:
-            records = (self.get(image_id, copy=False) for image_id in image_ids)
+            records = (self.get(image_id, copy=False, check=check) for image_id in ids)
         else:
-            records = (self.meta(image_id) for image_id in image_ids)
-        return assemble(image_ids, records, fields=fields, ragged=ragged, regions=regions, out=out)
+            records = (self.meta(image_id, check=check) for image_id in ids)
+        return assemble(ids, records, fields=fields, ragged=ragged, regions=regions, out=out)
+
+    def check_filter(self, regions: RegionFilter | None) -> None:
+        """Raises ValueError for a filter of regions where the store's class scores only fill their place."""
+        if regions is not None and not has_classes(self.fingerprint):
+            raise ValueError(f"{self.path}: its regions have no class scores, so {regions!r} cannot choose among them")
 
     def prefetch(self, image_ids: Iterable[str], *, fields: Collection[str] = ("features",)) -> None:
         """Asks the operating system to read what `get_batch` with these `fields` will, and returns at once: name the
@@ -235,7 +257,7 @@ class FeatureStore:
         """
         if self.manifest.annotations is None:
             raise ValueError(f"{self.path}: its images have no captions and no labels")
-        return checked_annotations(self.path, self.manifest.annotations)
+        return checked_annotations(self._here, self.manifest.annotations)
 
     def draw(
         self, image_id: str, photo: PhotoLike | None, *, max_regions: int = MAX_DRAWN, scale: float = 1.0
@@ -273,6 +295,8 @@ class FeatureStore:
         self._open = None
 
     def __enter__(self) -> Self:
+        if self._open is None:
+            raise ValueError(f"{self.path}: this store is closed; open it again with FeatureStore(folder)")
         return self
 
     def __exit__(
@@ -323,6 +347,11 @@ class FeatureStore:
         return (entry for entry in self.manifest.shards if entry.num_records)
 
     def _place(self, image_id: str) -> tuple[ShardReader, int]:
+        if not isinstance(image_id, str):
+            raise TypeError(
+                f"image ids are texts, got {image_id!r:.80}; RegionDataset(store)[0] reads by number, and "
+                f"store.get_batch([...]) many images"
+            )
         place = self._find(image_id)
         if place is None:
             raise KeyError(f"image id {image_id!r} is not in the store {self.path} ({len(self)} records)")
@@ -368,7 +397,7 @@ class FeatureStore:
             return reader
 
     def _open_shard(self, entry: ShardEntry) -> ShardReader:
-        path = self.path / entry.manifest
+        path = self._here / entry.manifest
         manifest = ShardManifest.read(path)
         got = hashlib.sha256(path.read_bytes()).hexdigest()
         if got != entry.manifest_sha256 or manifest.data_file is None:
@@ -381,7 +410,13 @@ class FeatureStore:
                 f"{path}: has features {manifest.feature_dim} {manifest.feature_dtype}, {STORE_MANIFEST_NAME} says "
                 f"{self.feature_dim} {self.feature_dtype}; verify the store"
             )
-        return ShardReader(self.path / manifest.data_file, manifest)
+        return ShardReader(self._here / manifest.data_file, manifest)
+
+
+def check_store(store: object) -> None:
+    """Raises TypeError for what is no open store, such as its folder."""
+    if not isinstance(store, FeatureStore):
+        raise TypeError(f"store: expected a FeatureStore, got {store!r}; open it with FeatureStore(folder) first")
 
 
 def _names_in_short(names: tuple[str, ...] | None) -> str:

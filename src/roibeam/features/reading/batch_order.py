@@ -6,15 +6,18 @@ Batch j of what follows the position goes to rank j % num_ranks, so all ranks to
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Required, TypedDict
 
 import numpy as np
 
+from roibeam.features.counted import counted
 from roibeam.features.reading.epoch_order import DEFAULT_WINDOW, EpochOrder
 from roibeam.features.shard.manifest import ShardEntry
-from roibeam.features.store import FeatureStore
+from roibeam.features.store import FeatureStore, check_store
 
+log = logging.getLogger(__name__)
 _STATE_FORMAT = 1
 AT_EPOCH_END = ("go on", "drop", "short")
 
@@ -67,6 +70,7 @@ class BatchOrder:
             raise ValueError(f"batch_size {batch_size} must be at least 1, rank {rank} one of {num_ranks} ranks")
         if at_epoch_end not in AT_EPOCH_END:
             raise ValueError(f"at_epoch_end {at_epoch_end!r}: choose one of {', '.join(AT_EPOCH_END)}")
+        check_store(store)
         entries = store.manifest.shards
         known = set(entries)
         if shards is not None and (foreign := [entry.shard for entry in shards if entry not in known]):
@@ -74,6 +78,12 @@ class BatchOrder:
         mine = None if shards is None else {entry.shard for entry in shards}
         sizes = [entry.num_records if mine is None or entry.shard in mine else 0 for entry in entries]
         self._order = EpochOrder(sizes, seed=seed, window=window, shuffle=shuffle)
+        if at_epoch_end == "drop" and batch_size * num_ranks > self._order.num_samples:
+            log.warning(
+                'an epoch of %s has no batch of %d for each of %s, and at_epoch_end="drop" leaves out smaller ones: '
+                "there is nothing to read",
+                counted(self._order.num_samples, "image"), batch_size, counted(num_ranks, "rank"),
+            )  # fmt: skip
         self._batch_size, self._rank, self._num_ranks = batch_size, rank, num_ranks
         self._at_epoch_end = at_epoch_end
         self._settings = {

@@ -13,7 +13,7 @@ import numpy as np
 from roibeam.features.batch import BatchBuffers, RegionBatch, check_fields
 from roibeam.features.reading.batch_order import BatchOrder, OrderOptions
 from roibeam.features.region_filter import RegionFilter
-from roibeam.features.store import FeatureStore
+from roibeam.features.store import FeatureStore, check_store
 
 
 class BatchStream:
@@ -23,7 +23,7 @@ class BatchStream:
     Args:
         store: open for as long as the stream is used.
         order: which images in which batch, see `BatchOrder`; `at_epoch_end` is "go on".
-        fields, ragged, regions: see `FeatureStore.get_batch`.
+        fields, ragged, regions, check: see `FeatureStore.get_batch`.
         ahead: batches that are assembled or read from the disk before they are asked for; as many more buffers.
         allocate: memory of the batches, see `BatchBuffers`; pinned memory makes copies to a GPU overlap.
     Raises:
@@ -37,6 +37,7 @@ class BatchStream:
         fields: Collection[str] = ("features",),
         ragged: bool = False,
         regions: RegionFilter | None = None,
+        check: bool = False,
         ahead: int = 2,
         allocate: Callable[[int], np.ndarray] | None = None,
         **order: Unpack[OrderOptions],
@@ -44,8 +45,12 @@ class BatchStream:
         if ahead < 1:
             raise ValueError(f"ahead {ahead} must be at least 1")
         check_fields(fields)
+        check_store(store)
+        store.check_filter(regions)
         self._store = store
-        self._options: dict[str, Any] = {"fields": tuple(fields), "ragged": ragged, "regions": regions}
+        self._options: dict[str, Any] = {
+            "fields": tuple(fields), "ragged": ragged, "regions": regions, "check": check
+        }  # fmt: skip
         if order.get("at_epoch_end", "go on") != "go on":
             raise ValueError('a BatchStream never ends; RegionIterable has epochs (at_epoch_end="drop" or "short")')
         self._order = BatchOrder(store, **order)

@@ -17,30 +17,43 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from roibeam.features.batch import BatchBuffers, RegionBatch, check_fields
 from roibeam.features.region_filter import RegionFilter
-from roibeam.features.store import FeatureStore
+from roibeam.features.store import FeatureStore, check_store
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 _OF_IMAGES = ("image_hw", "num_regions", "image_feature")  # one row an image, also in a ragged batch
+_OF_REGIONS = {each.name for each in fields(RegionBatch)} - {"image_ids", "offsets", "region_mask", *_OF_IMAGES}
 
 
 class RegionSample(dict[str, Any]):
     """One image: `image_id`, `image_hw` (2,), `num_regions` (), and (K, ...) tensors named as in `RegionBatch`.
+
+    It may be given more: `sample["label"] = 3`, or `sample | {"label": 3}`. torch's default collate makes a batch of
+    it as always: what has a row for each region is padded, anything else collated by torch's own rules.
 
     Attributes:
         ragged: whether torch's default collate makes a ragged batch of such samples, or a padded one.
     """
 
     ragged: bool = False
+
+    def __or__(self, other: Mapping[str, Any]) -> RegionSample:  # type: ignore[override]
+        joined = RegionSample({**self, **other})
+        joined.ragged = self.ragged
+        return joined
+
+    def copy(self) -> RegionSample:
+        return self | {}
 
 
 class RegionSamples(Sequence[RegionSample]):
@@ -85,7 +98,7 @@ class TensorBatches:
     no uint16, and computes nothing with it.
 
     Args:
-        fields, ragged, regions: see `FeatureStore.get_batch`.
+        fields, ragged, regions, check: see `FeatureStore.get_batch`.
         reused_buffers: None makes each batch in memory of its own. With a number n, the n-th batch after it overwrites
             a batch, which saves the operating system making fresh pages; counted in each worker for itself.
     Raises:
@@ -99,15 +112,16 @@ class TensorBatches:
         fields: Collection[str] = ("features",),
         ragged: bool = False,
         regions: RegionFilter | None = None,
+        check: bool = False,
         reused_buffers: int | None = None,
     ) -> None:
-        if not isinstance(store, FeatureStore):
-            raise TypeError(f"store: expected a FeatureStore, got {store!r}; open it with FeatureStore(folder) first")
+        check_store(store)
         check_fields(fields)
+        store.check_filter(regions)
         if reused_buffers is not None and reused_buffers < 2:
             raise ValueError(f"reused_buffers must be at least 2 (the batch in use and the next), got {reused_buffers}")
         self.store = store
-        self.fields, self.ragged, self.regions = tuple(fields), ragged, regions
+        self.fields, self.ragged, self.regions, self._check = tuple(fields), ragged, regions, check
         self._reused_buffers = reused_buffers
         self._ring: deque[BatchBuffers] = deque()
         self._ring_pid = os.getpid()
@@ -144,7 +158,9 @@ class TensorBatches:
         return self.__dict__ | {"_ring": deque()}
 
     def _assemble(self, image_ids: Sequence[str], *, ragged: bool, out: BatchBuffers) -> RegionBatch:
-        return self.store.get_batch(image_ids, fields=self.fields, ragged=ragged, regions=self.regions, out=out)
+        return self.store.get_batch(
+            image_ids, fields=self.fields, ragged=ragged, regions=self.regions, check=self._check, out=out
+        )
 
     def _buffers(self) -> BatchBuffers:
         if self._reused_buffers is None:
@@ -163,35 +179,69 @@ def collate_samples(samples: Sequence[RegionSample], *, collate_fn_map: object =
     Args:
         collate_fn_map: torch's, of no use here.
     Raises:
-        ValueError: when the images have different fields, or one of another width.
+        ValueError: when the images have different fields, or one of another width, or one has not a row for each of
+            its regions.
     """
+    from torch.utils.data import default_collate
+
     if isinstance(samples, RegionSamples):
         return samples.batch
     first = samples[0]
-    for sample in samples:
-        for name in first.keys() | sample.keys():
-            kinds = [_kind(each.get(name), name) for each in (first, sample)]
-            if kinds[0] != kinds[1]:
-                raise ValueError(
-                    f"record {sample['image_id']!r} has {name} {kinds[1]}, record {first['image_id']!r} {kinds[0]}; "
-                    f"a batch needs one kind"
-                )
-    counts = [int(sample["num_regions"]) for sample in samples]
+    counts = [_num_regions(sample) for sample in samples]
     batch: dict[str, Any] = {"image_ids": [sample["image_id"] for sample in samples]}
-    for name in first:
-        values = [sample[name] for sample in samples]
+    for name in dict.fromkeys(name for sample in samples for name in sample):
+        values: list[Any] = [sample.get(name) for sample in samples]
         if name in _OF_IMAGES:
+            _check_alike(samples, name, skipped=0)
             batch[name] = _stacked(values)
-        elif name != "image_id":
+        elif name in _OF_REGIONS or _has_rows(values, counts):
+            _check_alike(samples, name, skipped=1)
             batch[name] = _in_a_row(values) if first.ragged else _padded(values, max(counts))
+        elif name != "image_id":
+            _check_alike(samples, name, skipped=None)
+            batch[name] = default_collate(values)
     return batch | _places(counts, ragged=first.ragged)
 
 
-def _kind(value: Any, name: str) -> str:
-    """What all samples of a batch have alike: shape, but for the number of regions, and dtype."""
-    if name == "image_id" or value is None:
-        return "none" if value is None else "text"
-    return f"{[*value.shape[0 if name in _OF_IMAGES else 1 :]]} {value.dtype}"
+def _num_regions(sample: RegionSample) -> int:
+    """What `num_regions` says and each array of regions has; ValueError where one has other rows."""
+    count = int(sample["num_regions"])
+    rows = {name: len(sample[name]) for name in sample if name in _OF_REGIONS}
+    if other := [name for name, length in rows.items() if length != count]:
+        raise ValueError(
+            f"record {sample['image_id']!r}: {other[0]} has {rows[other[0]]} rows, and num_regions is {count}; keep "
+            f"the same rows of {', '.join(rows)}, and change num_regions too"
+        )
+    return count
+
+
+def _has_rows(values: Sequence[Any], counts: Sequence[int]) -> bool:
+    """Whether these are tensors that have a row for each region of their images."""
+    return all(
+        getattr(value, "ndim", 0) > 0 and hasattr(value, "new_empty") and len(value) == count
+        for value, count in zip(values, counts, strict=True)
+    )
+
+
+def _check_alike(samples: Sequence[RegionSample], name: str, *, skipped: int | None) -> None:
+    """ValueError where samples differ in whether they have it, or in its dtype and shape.
+
+    Args:
+        skipped: dimensions that may differ; None where torch's collate looks at what is there.
+    """
+    kinds = [_kind(sample.get(name), skipped) for sample in samples]
+    for sample, kind in zip(samples, kinds, strict=True):
+        if kind != kinds[0]:
+            raise ValueError(
+                f"record {sample['image_id']!r} has {name} {kind}, record {samples[0]['image_id']!r} {kinds[0]}; "
+                f"a batch needs one kind"
+            )
+
+
+def _kind(value: Any, skipped: int | None) -> str:
+    if value is None:
+        return "none"
+    return type(value).__name__ if skipped is None else f"{[*value.shape[skipped:]]} {value.dtype}"
 
 
 def _stacked(values: Sequence[Tensor]) -> Tensor:
@@ -269,13 +319,14 @@ def _tensor(array: np.ndarray) -> Tensor:
     return owner[: array.nbytes].view(getattr(torch, str(array.dtype))).reshape(array.shape)
 
 
-def _known_to_torch(collate: Callable[..., dict[str, Any]]) -> None:
+def known_to_torch(kind: type, collate: Callable[..., Any]) -> None:
+    """Lets torch's default collate call this for a list of that type; a machine without torch has no DataLoader."""
     try:
         from torch.utils.data._utils.collate import default_collate_fn_map
     except ModuleNotFoundError:
-        return  # A machine without torch has no DataLoader.
+        return
     # What torch documents for types of one's own; a sample would be taken for any dictionary of equal sizes else.
-    default_collate_fn_map[RegionSample] = collate
+    default_collate_fn_map[kind] = collate
 
 
-_known_to_torch(collate_samples)
+known_to_torch(RegionSample, collate_samples)

@@ -10,6 +10,7 @@ one's own, `BatchStream` needs no second process at all.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from typing import Any, Unpack
@@ -17,7 +18,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from roibeam.features.reading.batch_order import BatchOrder, OrderOptions
-from roibeam.features.reading.tensor_batches import RegionSample, RegionSamples, TensorBatches
+from roibeam.features.reading.tensor_batches import RegionSample, RegionSamples, TensorBatches, known_to_torch
 from roibeam.features.region_filter import RegionFilter
 from roibeam.features.store import FeatureStore
 
@@ -38,7 +39,7 @@ class RegionDataset:
     appends shards, so numbers stay.
 
     Args:
-        fields, ragged, regions: see `FeatureStore.get_batch`.
+        fields, ragged, regions, check: see `FeatureStore.get_batch`.
         reused_buffers: see `TensorBatches`; `prefetch_factor + 3` keeps a batch and the one after it valid.
     """
 
@@ -49,11 +50,12 @@ class RegionDataset:
         fields: Collection[str] = ("features",),
         ragged: bool = False,
         regions: RegionFilter | None = None,
+        check: bool = False,
         reused_buffers: int | None = None,
     ) -> None:
         self._store = store
         self._batches = TensorBatches(
-            store, fields=fields, ragged=ragged, regions=regions, reused_buffers=reused_buffers
+            store, fields=fields, ragged=ragged, regions=regions, check=check, reused_buffers=reused_buffers
         )
         self._starts = shard_starts(store)
 
@@ -68,8 +70,16 @@ class RegionDataset:
 
         Raises:
             IndexError: for a number outside 0..len - 1.
+            TypeError: for what is no number.
         """
-        return self._batches.one(self._ids([index])[0])
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"a RegionDataset counts its records: expected a number, got {index!r:.80}; store[...] reads by image "
+                f"id, and a RegionBatchSampler is a DataLoader's batch_sampler"
+            ) from None
+        return self._batches.one(self._ids([number])[0])
 
     def __getitems__(self, indices: Sequence[int]) -> RegionSamples:
         """Many images, assembled as a batch at once; torch's DataLoader calls this for the numbers of a batch."""
@@ -152,6 +162,14 @@ class RegionBatchSampler(_Resumable):
             yield (self._starts[places[:, 0]] + places[:, 1]).tolist()
 
 
+class _StreamedBatch(dict[str, Any]):
+    """A batch of `RegionIterable`, which a DataLoader must not make a batch of again."""
+
+
+def _refuse_to_collate(batches: Sequence[_StreamedBatch], *, collate_fn_map: object = None) -> None:
+    raise ValueError("a RegionIterable makes whole batches: give DataLoader(dataset, batch_size=None)")
+
+
 class RegionIterable(_Resumable, IterableDataset):
     """A stream of batches, see `TensorBatches`; hand it to a DataLoader with `batch_size=None`.
 
@@ -159,7 +177,7 @@ class RegionIterable(_Resumable, IterableDataset):
     order is that of one worker.
 
     Args:
-        fields, ragged, regions, reused_buffers: see `RegionDataset`.
+        fields, ragged, regions, check, reused_buffers: see `RegionDataset`.
         order: see `RegionBatchSampler`.
     """
 
@@ -170,15 +188,16 @@ class RegionIterable(_Resumable, IterableDataset):
         fields: Collection[str] = ("features",),
         ragged: bool = False,
         regions: RegionFilter | None = None,
+        check: bool = False,
         reused_buffers: int | None = None,
         **order: Unpack[OrderOptions],
     ) -> None:
         import torch
 
-        super().__init__(store, order)
         self._batches = TensorBatches(
-            store, fields=fields, ragged=ragged, regions=regions, reused_buffers=reused_buffers
+            store, fields=fields, ragged=ragged, regions=regions, check=check, reused_buffers=reused_buffers
         )
+        super().__init__(store, order)
         # Persistent workers keep their copy of this object between epochs; a shared number reaches them.
         self._position = torch.zeros(1, dtype=torch.int64).share_memory_()
 
@@ -198,9 +217,9 @@ class RegionIterable(_Resumable, IterableDataset):
             ids, upcoming = upcoming, self._batches.store.ids_at(order.places(number))
             self._batches.prefetch(upcoming)
             if ids is not None:
-                yield self._batches(ids)
+                yield _StreamedBatch(self._batches(ids))
         if upcoming is not None:
-            yield self._batches(upcoming)
+            yield _StreamedBatch(self._batches(upcoming))
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
@@ -222,3 +241,6 @@ def batch_numbers(order: BatchOrder, first: int = 0, step: int = 1) -> Iterator[
 def shard_starts(store: FeatureStore) -> np.ndarray:
     """(shards + 1,) int64: the number of each shard's first record, and of all."""
     return np.concatenate([[0], np.cumsum(store.shard_sizes, dtype=np.int64)]).astype(np.int64)
+
+
+known_to_torch(_StreamedBatch, _refuse_to_collate)
