@@ -10,9 +10,11 @@ import pytest
 from store_examples import make_record, write_store
 
 from roibeam.features.batch import LARGE_FIELDS, BatchBuffers, RegionBatch, assemble
+from roibeam.features.reading.torch_datasets import RegionDataset
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.region_filter import RegionFilter
 from roibeam.features.store import FeatureStore
+from roibeam.features.writing.store_writer import write_store as write_records
 
 COUNTS = (3, 0, 5, 1)
 OF_REGIONS = (
@@ -186,3 +188,17 @@ def test_a_filtered_batch_is_the_batch_of_filtered_records(store: FeatureStore) 
 def test_limits_that_cannot_be_met(change: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"must be in|expected 0 <= min_regions"):
         replace(RegionFilter(), **change)  # type: ignore[arg-type]
+
+
+def test_a_store_without_class_scores_has_none_to_choose_by(tmp_path: Path) -> None:
+    """Their zeros would drop every region, or choose the first."""
+    arrays = {"height": 9, "width": 9, "boxes": np.array([[0, 0, 5, 5]]), "features": np.ones((1, 4), np.float32)}
+    write_records(tmp_path / "s", [{"image_id": "a", **arrays}], feature_space="own")
+    with FeatureStore(tmp_path / "s") as opened:
+        for regions in (RegionFilter(min_score=0.2), RegionFilter(max_regions=1)):
+            for read in (
+                lambda: opened.get_batch(["a"], regions=regions),
+                lambda: RegionDataset(opened, regions=regions),
+            ):
+                with pytest.raises(ValueError, match="no class scores, so RegionFilter"):
+                    read()

@@ -139,7 +139,7 @@ def test_a_photo_may_be_a_path_its_bytes_or_pixels(tmp_path: Path) -> None:
     one, before = record([(20, 30, 60, 70)]), pixels.copy()
     expected = one.draw(pixels)
     assert (pixels == before).all() and (expected[90, 100] == pixels[90, 100]).all()  # B, G, R in, B, G, R out
-    for photo in (path, str(path), path.read_bytes()):
+    for photo in (path, str(path), path.read_bytes(), Image.open(path), Image.open(path).convert("RGBA")):
         assert (one.draw(photo) == expected).all()
     grey = pixels[:, :, 0]
     for photo in (grey, grey[:, :, None]):
@@ -159,6 +159,7 @@ def test_a_photo_that_says_it_is_turned_is_turned_as_the_record_was() -> None:
     stored.save(data, "PNG", exif=exif)
     for orientation, first in ((None, 59), ("applied", 59), ("ignored", 0)):
         assert photo_pixels(data.getvalue(), (40, 60), exif_orientation=orientation)[0, 0, 0] == first
+        assert record([], hw=(40, 60)).draw(data.getvalue(), exif_orientation=orientation)[0, 0, 0] == first
 
 
 @pytest.mark.parametrize(
@@ -297,6 +298,10 @@ def test_a_comparison_shows_itself(tmp_path: Path) -> None:
     write_store(tmp_path / "right", [[make_record("a"), make_record("b", seed=9)]])
     with RecordSource(tmp_path / "<b>left") as left, RecordSource(tmp_path / "right") as right:
         found = compare(left, right)
+    with FeatureStore(tmp_path / "right") as opened:
+        same = compare(str(tmp_path / "<b>left"), opened)
+        assert (same.differences, same.num_common) == (found.differences, 2)
+        assert opened["a"].num_regions == 3  # it stays open
     assert re.fullmatch(r"StoreComparison\(.*: \d differences?, 2 common images, .* regions\)", repr(found))
     tags = shown(found._repr_html_())
     assert "They differ: " in tags.text and "images on both sides" in tags.text and "<b>left" in tags.text

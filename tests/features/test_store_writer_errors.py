@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "negative": (lambda given: given.update(labels([0, -1, 2])), "class_ids has ids from -1 to 2"),
     "logits": (lambda given: given.update(labels([0, 1, 2]) | {"class_scores": [3.0, 9, 1]}), "not 0 to 1"),
     "sums": (lambda given: given.update(class_distribution=np.full((3, 7), 0.1)), "sums up to 1 +- 0.3"),
+    "captions": (lambda given: given.update(captions={"a": 1}), "captions are a text or several, got dict"),
     "caption": (lambda given: given.update(captions=["a", ""]), "a caption must be a text that is not empty, got ''"),
     "height": (lambda given: given.update(height=480.5), "height must be an integer"),
 }
@@ -51,6 +53,20 @@ def test_a_bad_array_is_one_line_that_names_it_and_the_writer_goes_on(tmp_path: 
         writer.write("i0", **arrays())
     assert writer.manifest is not None and writer.manifest.num_records == 1
     assert verify_store(tmp_path / "store", deep=True) == []
+
+
+def test_records_are_looked_at_as_arrays_are(tmp_path: Path) -> None:
+    """A mistake in boxes or scores looks right in a store, whoever made the record."""
+    good = make_record()
+    for name, (change, words) in {
+        "outside": ({"boxes": good.boxes + 600}, "pixels of the original photo?"),
+        "shares": ({"boxes": good.boxes / 640}, "all boxes lie in 0..1"),
+        "scores": ({"class_scores": good.class_scores + 1}, "class_scores has values from"),
+    }.items():
+        assert words in error_of(tmp_path / name, dataclasses.replace(good, **change))
+    nameless = {"class_ids": np.zeros(3, np.uint16), "class_scores": np.zeros(3, np.float32)}
+    words = error_of(tmp_path / "classes", dataclasses.replace(good, **nameless), num_classes=1600)
+    assert "class_ids and class_scores missing; this writer was told of 1600 classes" in words
 
 
 @pytest.mark.parametrize(

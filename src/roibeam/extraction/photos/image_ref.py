@@ -36,6 +36,10 @@ class ImageRef:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
+        if not isinstance(self.image_id, str) or not isinstance(self.location, str):
+            raise ValueError(
+                f"an ImageRef is an id and a location, both texts; got {self.image_id!r:.80} and {self.location!r:.80}"
+            )
         if type(self.captions) is not tuple or type(self.labels) is not tuple:  # of millions, hardly one
             check_lists(self, "captions", "labels")
 

@@ -9,7 +9,9 @@ kept are sums, the ids (as keys of the pairing), and the figures of the worst fe
 from __future__ import annotations
 
 import heapq
+import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -22,19 +24,22 @@ from roibeam.features.comparison.result import ERRORS, SAME_BOX_PX, ImageCompari
 from roibeam.features.comparison.scope import ComparisonScope
 from roibeam.features.counted import counted
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
+from roibeam.features.store import FeatureStore
 
+Comparable = RecordSource | FeatureStore | str | os.PathLike[str]
 # Rounding to float16 moves a value by at most 2^-11 = 4.9e-4 of itself: a store equals the file it was made from.
 DEFAULT_MAX_ERROR = 1e-3
 _EXAMPLES = 5
 
 
 def compare(
-    left: RecordSource, right: RecordSource, *, id_rule: str = "exact", max_error: float = DEFAULT_MAX_ERROR,
+    left: Comparable, right: Comparable, *, id_rule: str = "exact", max_error: float = DEFAULT_MAX_ERROR,
     worst: int = 8, progress: Callable[[], None] = lambda: None,
 ) -> StoreComparison:  # fmt: skip
     """Compares all images that both have.
 
     Args:
+        left, right: each a store, the folder of one, a feature file of another code base, or an opened `RecordSource`.
         id_rule: "exact", or "number": ids are paired by the number at their end, so that "COCO_train2014_000000132417"
             meets "132417" of the original files.
         max_error: features, scores and probabilities may differ by this much (features: of the largest value of the
@@ -42,22 +47,37 @@ def compare(
         worst: how many images `worst` lists.
         progress: called after each image.
     Raises:
+        FileNotFoundError: for a path where nothing is.
         ValueError: on an unknown rule, two ids of one number, a damaged store, over 4,096 regions in an image.
     """
     if not (0 <= max_error <= 1) or worst < 0:
         raise ValueError(f"max_error {max_error} must be from 0 to 1, worst {worst} not negative")
-    tally = _Tally(left, right, worst)
-    only_left, only_right = _Missing(), _Missing()
-    for left_id, right_id in paired_ids(left, right, id_rule):
-        if right_id is None:
-            assert left_id is not None
-            only_left.add(left_id)
-        elif left_id is None:
-            only_right.add(right_id)
-        else:
-            tally.add(left_id, right_id)
-        progress()
-    return tally.result(only_left, only_right, max_error=max_error, id_rule=id_rule)
+    with ExitStack() as opened:
+        first, second = (_source(each, opened) for each in (left, right))
+        tally = _Tally(first, second, worst)
+        only_left, only_right = _Missing(), _Missing()
+        for left_id, right_id in paired_ids(first, second, id_rule):
+            if right_id is None:
+                assert left_id is not None
+                only_left.add(left_id)
+            elif left_id is None:
+                only_right.add(right_id)
+            else:
+                tally.add(left_id, right_id)
+            progress()
+        return tally.result(only_left, only_right, max_error=max_error, id_rule=id_rule)
+
+
+def _source(given: Comparable, opened: ExitStack) -> RecordSource:
+    """
+    Args:
+        opened: closes what is opened here.
+    """
+    if isinstance(given, RecordSource):
+        return given
+    if isinstance(given, FeatureStore):
+        return RecordSource(given.path, store=given)
+    return opened.enter_context(RecordSource(given))
 
 
 class _Missing:

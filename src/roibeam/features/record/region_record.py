@@ -107,6 +107,8 @@ class RegionRecord:
                 raise ValueError(f"record {self.image_id!r}: {name} must be an integer, got {got!r}") from None
         if self.height < 1 or self.width < 1 or self.height > 2**31 - 1 or self.width > 2**31 - 1:
             raise ValueError(f"record {self.image_id!r}: image size {self.height}x{self.width} is not positive")
+        if not isinstance(self.features, np.ndarray):
+            raise ValueError(f"record {self.image_id!r}: features must be a numpy array, got {type(self.features)}")
         if self.features.ndim != 2 or self.features.shape[1] < 1 or self.features.dtype not in FEATURE_DTYPES.values():
             raise ValueError(
                 f"record {self.image_id!r}: features must be (K, D) in {'|'.join(FEATURE_DTYPES)}, "
@@ -151,6 +153,7 @@ class RegionRecord:
         attributes: Sequence[str] | None = None,
         max_regions: int = MAX_DRAWN,
         scale: float = 1.0,
+        exif_orientation: str | None = None,
     ) -> np.ndarray:
         """The photo with the regions on it: a box, and its class and score, for each of the best.
 
@@ -158,11 +161,13 @@ class RegionRecord:
             PIL.Image.fromarray(record.draw("cat.jpg")[:, :, ::-1])     # what a notebook shows
 
         Args:
-            photo: path or content of an image file, or pixels as `cv2.imread` gives them (B, G, R); of the size of the
-                record. None draws on a grey sheet.
+            photo: path or content of an image file, an image of Pillow, or pixels as `cv2.imread` gives them (B, G, R);
+                of the size of the record. None draws on a grey sheet.
             classes, attributes: names by id; a record has ids only. `FeatureStore.draw` knows the names of its store.
             max_regions: at most so many, those of the best scores; the best lie on top.
             scale: of the picture against the photo: 2 for a small one, 0.5 for a very large one.
+            exif_orientation: "applied" or "ignored", as the detector turned the photo; a record does not know it,
+                `FeatureStore.draw` does. None for what gives the record's size, "applied" if both do.
         Returns:
             (scale * height, scale * width, 3) uint8, channel order B, G, R.
         Raises:
@@ -171,7 +176,9 @@ class RegionRecord:
         """
         image_hw = (self.height, self.width)
         return draw_regions(
-            sheet(image_hw) if photo is None else photo_pixels(photo, image_hw, self.image_id),
+            sheet(image_hw)
+            if photo is None
+            else photo_pixels(photo, image_hw, self.image_id, exif_orientation=exif_orientation),
             self.boxes,
             labels=region_labels(self, classes, attributes),
             class_ids=self.class_ids,
@@ -200,6 +207,8 @@ class RegionRecord:
 
     def _check(self, name: str, shape: tuple[int, ...], dtype: np.dtype | type) -> None:
         array = getattr(self, name)
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"record {self.image_id!r}: {name} must be a numpy array, got {type(array)}")
         if array.shape != shape or array.dtype != np.dtype(dtype):
             raise ValueError(
                 f"record {self.image_id!r}: {name} must be {shape} {np.dtype(dtype).name}, "
@@ -231,6 +240,8 @@ class RegionRecord:
 
 def check_image_id(image_id: str) -> None:
     """Raises ValueError when `image_id` cannot be a key of a store."""
+    if not isinstance(image_id, str):
+        raise ValueError(f"image id {image_id!r:.80} must be a text, such as '{image_id!s:.80}'")
     try:
         length = len(image_id.encode("utf-8"))
     except UnicodeEncodeError:

@@ -57,9 +57,11 @@ def record_of_arrays(image_id: str, given: Mapping[str, Any]) -> RegionRecord:
     _check_names(image_id, given)
     try:
         features = _floats(given["features"], "features")
-        num_regions = len(features) if features.ndim else 0
+        if features.ndim != 2:
+            raise EntryError("record", "wrong type", f"features must be (K, D), one row a region, got {features.shape}")
+        num_regions = len(features)
         boxes = _boxes(given["boxes"], num_regions)
-        if features.ndim == boxes.ndim == 2 and len(boxes) != num_regions:
+        if boxes.ndim == 2 and len(boxes) != num_regions:
             rows = f"features has {num_regions} rows and boxes has {len(boxes)}"
             raise EntryError("record", "other rows", f"{rows}; each region has a row in both")
         ids, scores = _labels(given, "class", num_regions)
@@ -80,11 +82,23 @@ def record_of_arrays(image_id: str, given: Mapping[str, Any]) -> RegionRecord:
             if image_feature is None
             else _floats(image_feature, "image_feature", features.dtype.name),
         )
-        check_boxes(record.boxes, record.height, record.width)
-        _check_pixels(record)
     except EntryError as error:
         raise ValueError(f"record {image_id!r}: {error}") from None
+    check_values(record)
     return record
+
+
+def check_values(record: RegionRecord) -> None:
+    """Raises ValueError naming the record whose boxes lie outside its photo or in shares of it, or whose scores do not
+    lie in 0..1: a `RegionRecord` checks shapes and dtypes alone, and such values look right in a store."""
+    try:
+        check_boxes(record.boxes, record.height, record.width)
+        _check_pixels(record)
+        check_scores(record.class_scores, "class_scores")
+        if record.attribute_scores is not None:
+            check_scores(record.attribute_scores, "attribute_scores")
+    except EntryError as error:
+        raise ValueError(f"record {record.image_id!r}: {error}") from None
 
 
 def caption_texts(image_id: str, captions: str | Iterable[str]) -> tuple[str, ...]:
@@ -93,6 +107,8 @@ def caption_texts(image_id: str, captions: str | Iterable[str]) -> tuple[str, ..
     Raises:
         ValueError: for what is no text, or empty.
     """
+    if isinstance(captions, Mapping) or not isinstance(captions, Iterable):
+        raise ValueError(f"image {image_id!r}: captions are a text or several, got {type(captions).__name__}")
     texts = (captions,) if isinstance(captions, str) else tuple(captions)
     for text in texts:
         if not isinstance(text, str) or not text.strip():

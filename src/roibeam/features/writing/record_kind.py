@@ -47,7 +47,7 @@ class RecordKind:
         if differ:
             raise ValueError(
                 f"record {image_id!r}: has {', '.join(differ)} as the records before it; all records of a store have "
-                f"the same (of an image without regions give arrays of length 0)"
+                f"the same (of an image without regions give (0, ...) arrays, such as np.zeros((0, D), dtype))"
             )
 
     def to_json(self) -> dict[str, Any]:

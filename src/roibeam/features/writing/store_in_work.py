@@ -22,7 +22,7 @@ from roibeam.features.shard.record_change import RecordChange
 from roibeam.features.shard.sequence import ShardSequence
 from roibeam.features.writing.annotations_table import write_annotations
 from roibeam.features.writing.finished_shards import COMMAND, FinishedShards
-from roibeam.features.writing.given_arrays import record_of_arrays
+from roibeam.features.writing.given_arrays import check_values, record_of_arrays
 from roibeam.features.writing.record_kind import RecordKind
 from roibeam.features.writing.sequence_folder import plan_stat
 from roibeam.features.writing.shard_captions import write_shard_captions
@@ -85,6 +85,7 @@ class StoreInWork:
             if arrays:
                 names = ", ".join(arrays)
                 raise ValueError(f"record {image.image_id!r} has its arrays already; {names} was given beside it")
+            check_values(image)
             # Every record has ids and scores; zeros are what one without them has.
             has_classes = True if image.class_ids.any() or image.class_scores.any() else None
             record = image
@@ -92,7 +93,8 @@ class StoreInWork:
             record = record_of_arrays(image, arrays)
             has_classes = arrays.get("class_ids") is not None if record.num_regions else None
         record = self._change.apply(record)
-        self._settings.check(record, has_classes=has_classes)
+        is_without = has_classes is None and not self._has_classes
+        self._settings.check(record, has_classes=False if is_without else has_classes)
         kind = RecordKind.of(record)
         if self._kind is not None:
             self._kind.check(kind, record.image_id)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
 from roibeam.features.printable import printable
 
-PhotoLike = str | os.PathLike[str] | bytes | np.ndarray
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_Photo = str | os.PathLike[str] | bytes | np.ndarray
+PhotoLike: TypeAlias = "_Photo | Image"
 
 
 def photo_pixels(
@@ -18,8 +24,8 @@ def photo_pixels(
     """The photo in the size of its record.
 
     Args:
-        photo: path or content of an image file, or pixels: (height, width, 3) uint8 in the order B, G, R, as
-            `cv2.imread` gives them, or (height, width) uint8 for a grey photo.
+        photo: path or content of an image file, an image of Pillow, which is not turned, or pixels: (height, width, 3)
+            uint8 in the order B, G, R, as `cv2.imread` gives them, or (height, width) uint8 for a grey photo.
         image_hw: height and width of the record.
         image_id: of the record, for messages.
         exif_orientation: "applied" or "ignored", as the record's photo was turned; None for what gives this size,
@@ -30,6 +36,7 @@ def photo_pixels(
         ValueError: for a photo of another size, an array of another kind, or a file that is no image.
         OSError: for a file that cannot be read.
     """
+    photo = _without_pillow(photo)
     if isinstance(photo, np.ndarray):
         found, name = [_three_channels(photo)], "the photo"
     else:
@@ -46,6 +53,14 @@ def photo_pixels(
         f"{name} has {width} x {height} pixels, {whose} is of a photo of {image_hw[1]} x {image_hw[0]}; hand over the "
         f"photo in the size that it was extracted in"
     )
+
+
+def _without_pillow(photo: PhotoLike) -> _Photo:
+    """An image of Pillow as pixels. Whoever hands over one has imported Pillow."""
+    pillow = sys.modules.get("PIL.Image")
+    if pillow is not None and isinstance(photo, pillow.Image):
+        return np.asarray(photo.convert("RGB"))[:, :, ::-1]
+    return cast("_Photo", photo)
 
 
 def _three_channels(pixels: np.ndarray) -> np.ndarray:
