@@ -271,6 +271,19 @@ def test_proposals_are_waited_for_twice(narrow_detector, feature_map):
     assert waits.names == ["nonzero", "nms", "is_nonzero"]
 
 
+def test_weights_changed_behind_torch_count_when_the_copies_are_forgotten(narrow_detector, noise_image):
+    detector = copy.deepcopy(narrow_detector)
+    (before,) = detector([noise_image])
+    for weight in detector.roi_heads.parameters():
+        weight.data.mul_(1.01)
+    detector.forget_copies()
+    (after,) = detector([noise_image])
+    assert not np.array_equal(before.features, after.features)
+    fresh = copy.deepcopy(narrow_detector)
+    fresh.load_state_dict(detector.state_dict())
+    np.testing.assert_array_equal(fresh([noise_image])[0].features, after.features)
+
+
 def test_whether_a_weight_has_changed_is_asked_once_a_call(narrow_detector, noise_image):
     """Not for each photo: Python takes a millisecond for it at true size, in which a GPU is told nothing."""
     detector = copy.deepcopy(narrow_detector)

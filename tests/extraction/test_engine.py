@@ -224,7 +224,8 @@ def test_given_boxes_keep_their_number_and_order(tmp_path: Path) -> None:
     ("box", "hw", "reason", "words"),
     [
         ((0.0, 0.0, 404.9, 7.0), None, None, ""),  # 1 % and 1 pixel past the edge: annotators round
-        ((-4.9, -1.0, 1.0, 1.0), (6, 400), None, ""),
+        ((-4.9, -1.0, 2.0, 1.0), (6, 400), None, ""),
+        ((0.1, 0.1, 0.9, 1.0), None, "boxes in shares", "all lie in 0..1; expected pixels of a photo of 400x6"),
         ((5.0, 5.0, 5.0, 5.0), None, None, ""),  # empty, but a box
         (
             (0.0, 0.0, 405.1, 6.0),

@@ -40,7 +40,9 @@ def test_the_whole_image_is_a_box_of_its_own():
     boxed, plain = (photo_inputs(photos(), BOXES, MASKED, encoder(), choices) for choices in (RELEASE, BLANK))
     # 64 x 48 stays, 50 x 60 shrinks to 48 x 57 and is clipped; 32 x 24 grows to 64 x 48, where the last pixel moves.
     assert boxed.images.whole_image_boxes.tolist() == [[0, 0, 63, 47], [0, 0, 47, 56]]
-    small = photo_inputs([photos()[0][:24, :32]], [BOXES[0][:1]], [MASKED[0][:1]], encoder(), RELEASE)
+    small = photo_inputs(
+        [photos()[0][:24, :32]], [np.array([[2, 3, 30, 24]], np.float32)], [MASKED[0][:1]], encoder(), RELEASE
+    )
     assert small.images.whole_image_boxes.tolist() == [[0, 0, 62, 46]]
     assert plain.images.whole_image_boxes is None
     assert torch.equal(boxed.images.boxes, plain.images.boxes) and torch.equal(boxed.images.pixels, plain.images.pixels)
@@ -68,8 +70,22 @@ def test_masks_that_do_not_belong_to_the_boxes():
         photo_inputs(photos(), BOXES, [MASKED[0], MASKED[0]], encoder(), WHOLE)
     with pytest.raises(ValueError, match=r"got \(2,\) int64"):
         photo_inputs(photos(), BOXES, [MASKED[0], np.array([0, 1])], encoder(), WHOLE)
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="2 photos, 1 arrays of boxes, 2 of masked; give one of each"):
         photo_inputs(photos(), BOXES[:1], MASKED, encoder(), WHOLE)
+
+
+@pytest.mark.parametrize(
+    "boxes, words",
+    [
+        (BOXES[0] + 500, "box 0 of 4"),
+        (BOXES[0] / 500, "all lie in 0..1"),
+        (np.ones((2, 5), np.float32), r"must be \(R, 4\) numbers"),
+    ],
+)
+def test_boxes_that_are_not_of_the_photo(boxes, words):
+    """The encoder would clip them without a word."""
+    with pytest.raises(ValueError, match=words):
+        photo_inputs(photos(), [boxes, BOXES[1]], MASKED, encoder(), RELEASE)
 
 
 def test_photos_without_regions():

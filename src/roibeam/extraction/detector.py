@@ -134,6 +134,10 @@ class Detector(nn.Module):
         roi_heads: map, boxes -> RegionOutputs. None means `RoIHeads`.
 
     The weights are torch's own initialisation until `load_weights`; `build_detector` does both.
+
+    A call computes with fused copies of the weights, made anew when one has changed. Changes behind torch's back, such
+    as `weight.data.copy_(...)` or through numpy, are not seen: call `forget_copies` after them, or write
+    `with torch.no_grad(): weight.copy_(...)`.
     """
 
     def __init__(
@@ -157,6 +161,10 @@ class Detector(nn.Module):
         self.roi_heads = roi_heads or RoIHeads(config, self.conventions)
         self._networks = NetworkCache()
         self.eval()
+
+    def forget_copies(self) -> None:
+        """Lets the next call compute with the weights as they are now, see above."""
+        self._networks = NetworkCache()
 
     @property
     def device(self) -> torch.device:

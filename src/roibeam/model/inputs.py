@@ -143,6 +143,54 @@ class VLBatch:
             if given not in (0, self.batch_size):
                 raise ValueError(f"VLBatch: {given} {name} for {self.batch_size} rows")
 
+    def check_values(self) -> None:
+        """Whether the values are what the fields say, for batches that are made by hand. A batch checks shapes and
+        dtypes by itself, and values here alone, because a GPU would have to be waited for.
+
+        Raises:
+            ValueError: for pieces that do not come first in their row, as of a tokenizer that pads on the left; labels
+                or targets at padding, which would count in a loss; match labels other than 0, 1 and `IGNORE_INDEX`; a
+                height or width below 1; boxes in shares of the image, or outside it by more than a pixel; values that
+                are NaN or infinite.
+        """
+        if bool((self.text_mask[:, 1:] & ~self.text_mask[:, :-1]).any()):
+            raise ValueError("VLBatch: text_mask has padding before a real piece; pad texts on the right")
+        if self.text_labels is not None and bool((self.text_labels.ne(IGNORE_INDEX) & ~self.rows_text_mask).any()):
+            raise ValueError(f"VLBatch: text_labels has a label at padding; {IGNORE_INDEX} says that there is none")
+        if self.region_target_mask is not None and bool((self.region_target_mask & ~self.rows_region_mask).any()):
+            raise ValueError("VLBatch: region_target_mask is True at padding, where there is no region to predict")
+        if self.match_labels is not None:
+            known = torch.tensor([0, 1, IGNORE_INDEX], device=self.match_labels.device)
+            if not bool(torch.isin(self.match_labels, known).all()):
+                raise ValueError(
+                    f"VLBatch: match_labels must be 0, 1 or {IGNORE_INDEX}, got {self.match_labels.tolist()}"
+                )
+        for name in _SHAPES:
+            tensor = getattr(self, name)
+            if tensor is not None and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise ValueError(f"VLBatch: {name} holds NaN or infinity")
+        self._check_boxes()
+
+    def _check_boxes(self) -> None:
+        has_image = self.region_mask.any(dim=1)
+        if not bool(has_image.any()):
+            return
+        image_hw, boxes = self.image_hw[has_image], self.region_boxes[has_image]
+        if bool((image_hw < 1).any()):
+            raise ValueError(f"VLBatch: image_hw must be heights and widths in pixels, got {image_hw.tolist()[:4]}")
+        real = self.region_mask[has_image]
+        limits = image_hw.flip(-1).repeat(1, 2)[:, None].expand_as(boxes)[real]
+        boxes = boxes[real]
+        if bool((boxes < -1).any() or (boxes > limits + 1).any()):
+            raise ValueError(
+                "VLBatch: region_boxes lie outside their images; they are x1 y1 x2 y2 in pixels, image_hw is height "
+                "then width"
+            )
+        if float(boxes.max()) <= 1 < float(limits.min()):
+            raise ValueError("VLBatch: region_boxes lie in 0..1; they are pixels of the original image, not shares")
+        if bool((boxes[:, 2:] < boxes[:, :2]).any()):
+            raise ValueError("VLBatch: region_boxes have x2 < x1 or y2 < y1; they are x1 y1 x2 y2, not x y w h")
+
     def _axes(self, axes: str) -> str:
         """Texts and images are as many as rows, unless rows share them."""
         axes = axes if self.row_texts is not None else axes.replace("Q", "B")

@@ -30,9 +30,12 @@ def box_problem(
     # Written so that NaN fails every test.
     is_box = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] >= boxes[:, :2]).all(axis=1)
     limit = np.array([width, height]) + slack[::-1]
+    in_shares = len(boxes) > 0 and min(height, width) > 1 and 0 < float(boxes.max()) <= 1
+    is_pixels = np.full(len(boxes), not in_shares)
     is_inside = (boxes >= np.tile(-slack[::-1], 2)).all(axis=1) & (boxes <= np.tile(limit, 2)).all(axis=1)
     for is_good, reason, what in (
         (is_box, "not a box", "expected finite x1 y1 x2 y2 with x2 >= x1 and y2 >= y1; x, y, width, height perhaps?"),
+        (is_pixels, "boxes in shares", f"all lie in 0..1; expected pixels of a photo of {width}x{height}"),
         (is_inside, "box outside the photo", f"the photo has {width}x{height} pixels; is it another or a resized one?"),
     ):
         if not is_good.all():

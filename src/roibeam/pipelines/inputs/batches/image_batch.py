@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from roibeam.extraction.engine.photo_boxes import box_problem
+from roibeam.extraction.network.boxes import checked_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.region_batch import PreparedPhoto, collate_photos, prepare_photo
@@ -63,8 +65,13 @@ def photo_inputs(
         encoder: gives sizes and conventions.
         flips: which photos are mirrored left to right; None for none.
     Raises:
-        ValueError: as `prepare_photo`, and for lists of different lengths.
+        ValueError: as `prepare_photo`, for lists of different lengths, and for boxes outside their photo.
     """
+    lengths = {len(photos), len(boxes), len(masked)} | (set() if flips is None else {len(flips)})
+    if len(lengths) > 1:
+        raise ValueError(
+            f"{len(photos)} photos, {len(boxes)} arrays of boxes, {len(masked)} of masked; give one of each"
+        )
     prepared = [
         prepare_input(photo, own, hidden, encoder.config, encoder.conventions, choices, flip=flip)
         for photo, own, hidden, flip in zip(photos, boxes, masked, flips or [False] * len(photos), strict=True)
@@ -83,7 +90,10 @@ def prepare_input(
     flip: bool = False,
 ) -> PhotoInput:
     """One photo of `photo_inputs`; `config` gives the edges that it is resized to."""
-    rows, hidden = np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(masked)
+    given, hidden = np.asarray(boxes, np.float32), np.asarray(masked)
+    rows = checked_boxes(given if given.size else given.reshape(0, 4)).numpy()
+    if problem := box_problem(rows, (photo.shape[0], photo.shape[1]), None):
+        raise ValueError(problem[1])
     if hidden.dtype != bool or hidden.shape != (len(rows),):
         raise ValueError(f"masked must be ({len(rows)},) bool, one for each box; got {hidden.shape} {hidden.dtype}")
     own_mask = torch.from_numpy(hidden)
