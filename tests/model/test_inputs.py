@@ -77,3 +77,54 @@ def test_rows_share_texts_and_images_that_are_there():
         make_batch(**rows, text_only=torch.zeros(3, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"row_images must be \(2\), got shape \(3,\)"):
         make_batch(row_images=torch.tensor([0, 1, 1]))
+
+
+HAND_MADE = {
+    "region_boxes": torch.tensor([[[0.0, 0.0, 30.0, 20.0]] * 3] * 2),
+    "image_hw": torch.tensor([[20.0, 30.0]] * 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text_mask": torch.tensor([[False, True, True, True, True]] * 2)}, "pad texts on the right"),
+        (
+            {"text_mask": torch.tensor([[True] * 4 + [False]] * 2), "text_labels": torch.zeros(2, 5, dtype=torch.long)},
+            "text_labels has a label at padding; -100 says that there is none",
+        ),
+        (
+            {
+                "region_mask": torch.tensor([[True, True, False]] * 2),
+                "region_target_mask": torch.ones(2, 3, dtype=torch.bool),
+                "region_targets": torch.zeros(2, 3, 7),
+            },
+            "region_target_mask is True at padding",
+        ),
+        ({"match_labels": torch.tensor([1, 2])}, r"match_labels must be 0, 1 or -100, got \[1, 2\]"),
+        ({"region_features": torch.full((2, 3, 8), torch.nan)}, "region_features holds NaN or infinity"),
+        ({"region_boxes": HAND_MADE["region_boxes"] / 30}, "region_boxes lie in 0..1"),
+        ({"image_hw": HAND_MADE["image_hw"].flip(-1)}, "region_boxes lie outside their images"),
+        ({"image_hw": torch.zeros(2, 2)}, "image_hw must be heights and widths in pixels"),
+        ({"region_boxes": torch.tensor([[[9.0, 9.0, 5.0, 5.0]] * 3] * 2)}, "they are x1 y1 x2 y2, not x y w h"),
+    ],
+)
+def test_values_that_would_give_wrong_numbers_without_a_word(changes, message):
+    make_batch(**HAND_MADE).check_values()
+    with pytest.raises(ValueError, match=message):
+        make_batch(**(HAND_MADE | changes)).check_values()
+
+
+def test_a_tokenizers_and_a_stores_batch_become_one():
+    tokens = {"input_ids": torch.ones(2, 5, dtype=torch.long), "attention_mask": torch.tensor([[1, 1, 1, 0, 0]] * 2)}
+    regions = {
+        "image_ids": ["a", "b"], "features": torch.ones(2, 3, 8).half(), "boxes": HAND_MADE["region_boxes"],
+        "region_mask": torch.ones(2, 3, dtype=torch.bool), "image_hw": torch.tensor([[20, 30]] * 2, dtype=torch.int32),
+    }  # fmt: skip
+    batch = VLBatch.from_regions(tokens, regions, match_labels=torch.tensor([1, 0]))
+    assert batch.region_features.dtype == torch.float32 and batch.text_mask.sum(1).tolist() == [3, 3]
+    assert batch.sample_ids == ("a", "b") and not batch.masked_regions.any() and batch.match_labels.tolist() == [1, 0]
+    with pytest.raises(ValueError, match="regions have no boxes, region_mask; got image_ids, features, image_hw"):
+        VLBatch.from_regions(tokens, {name: regions[name] for name in ("image_ids", "features", "image_hw")})
+    with pytest.raises(ValueError, match="pad texts on the right"):
+        VLBatch.from_regions(tokens | {"attention_mask": 1 - tokens["attention_mask"]}, regions)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, PER_REGION, build, make_full_batch, padded, tensors
 from torch.nn import functional as F
-from vilbert_examples import take_rows
+from vilbert_examples import FEATURES, take_rows
 
 from roibeam.model.inputs import IGNORE_INDEX, VLOutput
 
@@ -356,3 +356,12 @@ def test_mypy_is_shown_every_model():
     }
     assert shown == {interface_for_mypy.Other, *(type(build(name)) for name in EXAMPLES)}
     assert interface_for_mypy.__name__ + ".py" in (Path(__file__).parents[2] / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_features_of_another_width_are_one_clear_error(name):
+    batch = make_full_batch()
+    wide = torch.cat([batch.region_features] * 2, dim=-1)
+    changed = dataclasses.replace(batch, region_features=wide, region_feature_targets=None, whole_image_features=None)
+    with pytest.raises(ValueError, match=rf"region_features are {wide.shape[-1]} wide, this model takes {FEATURES}"):
+        build(name).encode(changed)

@@ -6,6 +6,7 @@ width, G global feature width, C region labels (background included), N predicte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -142,6 +143,41 @@ class VLBatch:
             given = len(getattr(self, name))
             if given not in (0, self.batch_size):
                 raise ValueError(f"VLBatch: {given} {name} for {self.batch_size} rows")
+
+    @classmethod
+    def from_regions(cls, tokens: Mapping[str, Tensor], regions: Mapping[str, Any], **others: Tensor) -> VLBatch:
+        """Texts beside the regions of their images, as a tokenizer and a `DataLoader` over a `RegionDataset` give them.
+
+        Args:
+            tokens: of transformers' tokenizers, padded on the right: `input_ids`, `attention_mask`, and
+                `token_type_ids` where there are some, each (B, T).
+            regions: a padded batch of a store: `features` (any floats, which become float32), `boxes`, `region_mask`,
+                `image_hw`, and `image_ids` where there are some.
+            others: more fields, such as `text_labels`, `match_labels` or `masked_regions`; no region is masked else.
+        Raises:
+            ValueError: for what is missing, and as `check_values`.
+        """
+        for what, given, needed in (
+            ("tokens", tokens, ("input_ids", "attention_mask")),
+            ("regions", regions, ("features", "boxes", "region_mask", "image_hw")),
+        ):
+            if missing := [name for name in needed if name not in given]:
+                raise ValueError(f"VLBatch.from_regions: {what} have no {', '.join(missing)}; got {', '.join(given)}")
+        mask = regions["region_mask"]
+        others = {"masked_regions": torch.zeros_like(mask)} | others
+        made = cls(
+            text_ids=tokens["input_ids"],
+            text_mask=tokens["attention_mask"].bool(),
+            text_segments=tokens.get("token_type_ids", torch.zeros_like(tokens["input_ids"])),
+            region_features=regions["features"].float(),
+            region_boxes=regions["boxes"].float(),
+            region_mask=mask,
+            image_hw=regions["image_hw"].float(),
+            sample_ids=tuple(regions.get("image_ids", ())),
+            **others,  # type: ignore[arg-type]
+        )
+        made.check_values()
+        return made
 
     def check_values(self) -> None:
         """Whether the values are what the fields say, for batches that are made by hand. A batch checks shapes and
@@ -292,6 +328,21 @@ def check_text_length(model: str, length: int, longest: int) -> None:
         raise ValueError(f"{model}: text of {length} pieces; this model takes 1 ([CLS]) to {longest}")
 
 
+def check_region_width(model: str, features: Tensor, width: int) -> None:
+    """Of features (..., D), before they meet a layer of that width.
+
+    Args:
+        model: for people.
+    Raises:
+        ValueError: for another width.
+    """
+    if features.shape[-1] != width:
+        raise ValueError(
+            f"{model}: region_features are {features.shape[-1]} wide, this model takes {width}; make it with "
+            f"region_feature_size={features.shape[-1]}, or give the features that it was trained on"
+        )
+
+
 def check_text_alone(model: str, batch: VLBatch) -> None:
     """Of a batch that is read as text without any image.
 
@@ -333,7 +384,7 @@ class AttentionMaps:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VLOutput:
-    """Last states of a model, in the order of the batch that went in; padded positions hold values without meaning.
+    """Last states of a model, in the order of the batch that went in; those of padding have no meaning (mostly 0).
 
     A model with two streams has two widths: H of the text, I of the image; elsewhere they are the same.
 

@@ -27,6 +27,7 @@ from roibeam.model.inputs import (
     AttentionMaps,
     VLBatch,
     VLOutput,
+    check_region_width,
     check_text_alone,
     check_text_length,
 )
@@ -107,6 +108,7 @@ class ImageBertEmbeddings(nn.Module):
         hidden = ~batch.region_mask
         if self.masked_appearance == "zero":
             hidden = hidden | batch.masked_regions
+        check_region_width("ImageBERT", batch.region_features, self.features.in_features)
         features = batch.region_features.masked_fill(hidden[..., None], 0.0)
         locations = region_locations(batch.region_boxes, batch.image_hw, batch.region_mask)
         real = Packing(batch.region_mask)

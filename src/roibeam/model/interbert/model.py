@@ -22,7 +22,14 @@ from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS, TransformerEncoder, TransformerLayer
-from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_alone, check_text_length
+from roibeam.model.inputs import (
+    AttentionMaps,
+    VLBatch,
+    VLOutput,
+    check_region_width,
+    check_text_alone,
+    check_text_length,
+)
 from roibeam.model.interbert.config import InterBertConfig
 from roibeam.model.pretraining import PreTrainingLogits, PreTrainingTerms, count_labels, count_true, log_odds
 
@@ -77,7 +84,8 @@ class RegionEmbeddings(nn.Module):
 
     def __init__(self, config: InterBertConfig) -> None:
         super().__init__()
-        features, hidden = config.region_feature_size, config.hidden_size
+        self.region_width = features = config.region_feature_size
+        hidden = config.hidden_size
         self.masked_appearance = config.masked_appearance
         self.features: nn.Module = (
             nn.Linear(features, hidden)
@@ -95,8 +103,9 @@ class RegionEmbeddings(nn.Module):
         """States (I, E, H) and their mask (I, E) bool.
 
         Raises:
-            ValueError: for more elements than there are positions.
+            ValueError: for features of another width, and for more elements than there are positions.
         """
+        check_region_width("InterBERT", batch.region_features, self.region_width)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         mask, real = elements.mask, Packing(elements.mask)
         features, locations = real.pack(elements.features), real.pack(elements.locations)

@@ -31,7 +31,14 @@ from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS
-from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_alone, check_text_length
+from roibeam.model.inputs import (
+    AttentionMaps,
+    VLBatch,
+    VLOutput,
+    check_region_width,
+    check_text_alone,
+    check_text_length,
+)
 from roibeam.model.pretraining import (
     PreTrainingLogits,
     PreTrainingTerms,
@@ -103,6 +110,7 @@ class RegionEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.region_embedding_dropout)
 
     def forward(self, batch: VLBatch) -> Stream:
+        check_region_width("ViLBERT", batch.region_features, self.features.in_features)
         elements = elements_with_whole_image(
             batch, count=self.whole_image_count, masked_appearance=self.masked_appearance
         )

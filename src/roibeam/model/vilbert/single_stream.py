@@ -22,7 +22,14 @@ from roibeam.model.common.packing import Packing
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS
-from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_alone, check_text_length
+from roibeam.model.inputs import (
+    AttentionMaps,
+    VLBatch,
+    VLOutput,
+    check_region_width,
+    check_text_alone,
+    check_text_length,
+)
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
 from roibeam.model.vilbert.single_stream_fields import REGION_SEGMENT, SingleStreamFields
 
@@ -61,6 +68,7 @@ class SingleStreamEmbeddings(nn.Module):
         """States (B, T + E, H) and their mask."""
         batch = batch.with_texts_of_rows()
         text = self._text(batch)
+        check_region_width("single-stream ViLBERT", batch.region_features, self.features.in_features)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         real = Packing(elements.mask)
         regions = self.features(real.pack(elements.features)) + self.locations(real.pack(elements.locations))

@@ -24,7 +24,14 @@ from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.transformer import BERT_NORM_EPS
-from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_alone, check_text_length
+from roibeam.model.inputs import (
+    AttentionMaps,
+    VLBatch,
+    VLOutput,
+    check_region_width,
+    check_text_alone,
+    check_text_length,
+)
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.visualbert.fields import VisualBertFields
 from roibeam.model.visualbert.presets import visualbert_fields
@@ -87,6 +94,7 @@ class VisualBertEmbeddings(nn.Module):
         self.positions = nn.Embedding(config.max_position_embeddings, hidden)
         self.segments = nn.Embedding(config.num_segments, hidden)
         self.classed = ClassedRegions(config) if config.num_region_classes else None
+        self.region_width = config.region_feature_size
         width = config.region_feature_size if self.classed is None else config.region_mix_size
         self.projection = nn.Linear(width, hidden)
         self.region_positions = nn.Embedding(config.max_position_embeddings, hidden)  # only row 0 is ever read
@@ -103,6 +111,7 @@ class VisualBertEmbeddings(nn.Module):
         length = batch.text_ids.shape[1]
         check_text_length("VisualBERT", length, self.positions.num_embeddings)
         text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
+        check_region_width("VisualBERT", batch.region_features, self.region_width)
         features = batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0)
         real_regions = Packing(batch.region_mask)
         segments = torch.zeros_like(batch.region_mask, dtype=torch.long)
