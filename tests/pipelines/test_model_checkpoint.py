@@ -134,6 +134,9 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     theirs = Theirs(TheirConfig(**BERT, visual_embedding_dim=12, pad_token_id=0)).eval()
     theirs.save_pretrained(tmp_path)
+    theirs.visual_bert.save_pretrained(tmp_path / "bare")
+    with pytest.raises(ValueError, match="VisualBertModel alone, which has no heads"):
+        load_model(str(tmp_path / "bare"))
     found = load_model(str(tmp_path))
     assert isinstance(found.model, VisualBertForPreTraining) and found.model.config.first_region_segment == 1
     ids = torch.randint(1, 60, (2, 5))
@@ -259,7 +262,11 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     assert "of no published model; known are VL-BERT" in refused(tmp_path / "other.safetensors")
     short = {name: t for name, t in official.items() if "v_pooler" not in name}
     save(short, tmp_path / "short.safetensors")
-    assert "parameter vilbert.pooler.image.weight: the file has none" in refused(tmp_path / "short.safetensors")
+    said = refused(tmp_path / "short.safetensors")
+    assert "parameter vilbert.pooler.image.weight: the file has none" in said and "; besides, 1 parameter more" in said
+    name = next(iter(official))
+    save(official | {name: torch.full_like(official[name], torch.nan)}, tmp_path / "nan.safetensors")
+    assert f"parameter {name} holds NaN or infinity" in refused(tmp_path / "nan.safetensors")
     shorter = {name: t for name, t in official.items() if "t_pooler" not in name}
     save(shorter, tmp_path / "shorter.safetensors")
     assert "no parameter for 'vilbert.pooler.text.weight'" in refused(tmp_path / "shorter.safetensors")

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage as RequestedStage
     from roibeam.pipelines.pretraining.requests.requested_stages import run_stages as run_stages
     from roibeam.pipelines.sources.datasets.own_table import TableRow as TableRow
+    from roibeam.pipelines.stores.store_export import export_store as export_store
+    from roibeam.pipelines.stores.store_import import import_features as import_features
     from roibeam.pipelines.toyworld.write import write_world as write_world
 
 _FILES = {
@@ -83,6 +85,8 @@ _FILES = {
     "run_pretraining": "roibeam.pipelines.pretraining.requests.requested_run",
     "RequestedStage": "roibeam.pipelines.pretraining.requests.requested_stages",
     "run_stages": "roibeam.pipelines.pretraining.requests.requested_stages",
+    "export_store": "roibeam.pipelines.stores.store_export",
+    "import_features": "roibeam.pipelines.stores.store_import",
     "write_world": "roibeam.pipelines.toyworld.write",
 }
 __all__ = list(_FILES)

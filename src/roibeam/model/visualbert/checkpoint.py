@@ -90,8 +90,14 @@ def state_from_official(official: Mapping[str, Any]) -> dict[str, Tensor]:
     The `.th` files that UCLA published for VCR hold a `DETECTOR` too; it is left out.
 
     Raises:
-        ValueError: for an unknown name, or when a tensor that is one here differs from its copy in the file.
+        ValueError: for an unknown name, a file of the bare encoder, or when a tensor that is one here differs from its
+            copy in the file.
     """
+    if "embeddings.word_embeddings.weight" in official:
+        raise ValueError(
+            "these are parameters of transformers' VisualBertModel alone, which has no heads; save "
+            "VisualBertForPreTraining, or another class with heads"
+        )
     official = without_copies(_official_names(official), _COPIES)
     return {TABLE.ours(name): tensor for name, tensor in official.items() if name not in INERT}
 

@@ -25,6 +25,7 @@ from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.model_folder import CONFIG
 from roibeam.pipelines.model_files.start_files import BERT_WEIGHTS, bert_files
+from roibeam.short_repr import short_repr
 
 # Of BERT's config.json. Segments are not taken over: models have more of them than BERT. Nor are rates, which are of a
 # training, and the spread of new weights.
@@ -52,6 +53,8 @@ class PublishedBert:
     spec: str
     sizes: Mapping[str, Any]
     state: Mapping[str, Tensor]
+
+    __repr__ = short_repr
 
 
 def read_bert(spec: str) -> PublishedBert:

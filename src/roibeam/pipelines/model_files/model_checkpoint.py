@@ -27,6 +27,7 @@ from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
+from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.model_files.published_models import system_of
@@ -69,6 +70,11 @@ class ModelCheckpoint:
     tokenizer: Path | None = None
     changes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        said = f", {len(self.changes)} changes" if self.changes else ""
+        return f"ModelCheckpoint({type(self.model).__name__} of {count:,} parameters, from {str(self.source)!r}{said})"
+
 
 def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
     """The model that `spec` names.
@@ -88,6 +94,8 @@ def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
     path = Path(spec).expanduser()
     if path.is_dir():
         return _from_folder(path, options)
+    if spec.startswith("random:"):
+        raise ValueError(f"{spec!r}: a model with new weights is made by its class, as ViLbertForPreTraining(config)")
     if spec.startswith("hf:"):
         options = options or fetch_from_hub(spec, (CONFIG,))
     return _from_official(fetch_weights(spec), options)
@@ -100,7 +108,8 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     if "end_to_end" in settings:
         raise ValueError(
             f"{folder}: a model with its region encoder, which reads photos; roibeam probe, evaluate, convert and "
-            f"pretrain --from-run take it, here only models on stored features fit (docs/train.md)"
+            f"pretrain --from-run take it, and in Python roibeam.pipelines.load_joint; here only models on stored "
+            f"features fit (docs/train.md)"
         )
     if settings.get("model_type") == TASK_MODEL:
         raise ValueError(f"{folder}: a model that was fine-tuned for a task; roibeam predict asks it")
@@ -149,9 +158,9 @@ def config_class_of(model_class: type[PreTrainedModel]) -> type[PretrainedConfig
 
 
 def _from_official(weights: Path, options: Path | None) -> ModelCheckpoint:
-    named = _as_float32(read_tensors(weights))
     settings = None if options is None else read_json_object(options)
     try:
+        named = _as_float32(read_tensors(weights))
         model_class, config, state, changes = system_of(named).understand(named, settings)
         model = build_model(lambda: model_class(config), state)
     except KeyError as error:
@@ -165,13 +174,15 @@ def _as_float32(found: Mapping[str, object]) -> dict[str, Tensor]:
     """Tensors of floating point as float32; counters as they are.
 
     Raises:
-        ValueError: for a value that is no tensor.
+        ValueError: for a value that is no tensor, or holds NaN or infinity.
     """
     tensors = {}
     for name, value in found.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"{name!r} is of type {type(value).__name__}; a tensor is wanted")
         tensors[name] = value.float() if value.is_floating_point() else value
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise ValueError(f"parameter {name} holds NaN or infinity; the file is of a training that failed")
     return tensors
 
 
@@ -194,9 +205,13 @@ def check_parameters(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) 
     """Whether `state` has the names and shapes of a model's own state, no more and no less.
 
     Raises:
-        ValueError: naming the first parameter that is missing, too much, or of another shape.
+        ValueError: naming the first parameter that is missing, too much, or of another shape, and how many more are.
     """
-    for name in [*wanted, *state]:
+    differing = []
+    for name in dict.fromkeys([*wanted, *state]):
         got, want = (tuple(each[name].shape) if name in each else "none" for each in (state, wanted))
         if got != want:
-            raise ValueError(f"parameter {name}: the file has {got}, the config makes it {want}")
+            differing.append(f"parameter {name}: the file has {got}, the config makes it {want}")
+    if differing:
+        more = f"; besides, {counted(len(differing) - 1, 'parameter')} more" if len(differing) > 1 else ""
+        raise ValueError(differing[0] + more)
