@@ -16,6 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_from_hub, fetch_weights
+from roibeam.features.counted import counted
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
@@ -27,7 +28,6 @@ from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
-from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.model_files.published_models import system_of
