@@ -147,6 +147,15 @@ def test_features_that_do_not_fit_are_failures(tmp_path: Path, feature: float, d
 def test_records_hold_what_the_options_say(tmp_path: Path) -> None:
     image = write(tmp_path, "a")
     (full,) = extract_regions([image], FakeDetector())
+    for wrong, words in (
+        ({"images": ImageRef("a", "a.png")}, "images is a list, got one alone, ImageRef"),
+        ({"detector": "toy"}, "detector 'toy' is none: make it first"),
+        ({"options": {}}, r"options must be ExtractOptions\(...\), got {}"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            next(extract_regions(**({"images": [], "detector": FakeDetector()} | wrong)))
+    with pytest.raises(ValueError, match="an id and a location, both texts; got 5"):
+        ImageRef(5, "a.png")
     with pytest.raises(ValueError, match=r"images has 'a\.png', expected an ImageRef"):
         next(extract_regions(["a.png"], FakeDetector()))  # type: ignore[list-item]
     assert isinstance(full, RegionRecord) and isinstance(full.class_distribution, np.ndarray)

@@ -66,12 +66,18 @@ def extract_regions(
         RegionRecord, or Failure for an image that cannot be read, decoded, detected on or recorded, or not in time.
         Errors that are not about one image (too many open files, a failed device, a bug) are raised.
     Raises:
-        ValueError: for what is no ImageRef, such as a path.
+        ValueError: for what is no ImageRef, such as a path, and one ImageRef or a name in place of images or detector.
         ExtractionStopped: when `should_stop` says so.
         RuntimeError: when a detector call or very many reads do not come back.
     """
     check_list(images, "images")
-    options = options or ExtractOptions()
+    if isinstance(images, ImageRef):
+        raise ValueError(f"images is a list, got one alone, {images!r}; write [ImageRef(...)]")
+    if not callable(detector):
+        raise ValueError(f"detector {detector!r:.80} is none: make it first, as build_detector('toy')")
+    options = ExtractOptions() if options is None else options
+    if not isinstance(options, ExtractOptions):
+        raise ValueError(f"options must be ExtractOptions(...), got {options!r:.80}")
     if options.global_network is not None and global_feature is None:
         global_feature = build_global_feature(options.global_network, device=getattr(detector, "device", "cpu"))
     calls = calls or DetectorCalls(detector)
