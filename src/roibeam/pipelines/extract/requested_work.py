@@ -161,7 +161,10 @@ def _on_its_device(request: ExtractRequest, work: Work, tell: Callable[[str], No
     if not request.run.as_json:
         tell(chosen.words)
         tell(f"{counted(len(work.source.images), 'image')} in {_place(request, work)}")
-    return dataclasses.replace(work, detector=dataclasses.replace(work.detector, device=chosen.name))
+    detector = dataclasses.replace(work.detector, device=chosen.name)
+    # A driver needs no GPU of its own. What it learns of its detector does not depend on mode and device.
+    own = None if chosen.is_here else dataclasses.replace(detector, device="cpu", mode="exact")
+    return dataclasses.replace(work, detector=detector, own_detector=own)
 
 
 def _check_names(request: ExtractRequest, *, runs_here: bool) -> None:
