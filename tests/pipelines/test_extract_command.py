@@ -139,6 +139,26 @@ def test_the_mode_is_recorded_beside_an_equal_feature_space(
     assert fingerprints["exact"].feature_space == fingerprints["bf16"].feature_space
 
 
+def test_one_store_has_one_precision(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "store"
+    photos.mkdir()
+    shutil.copy(samples / "sample_00000.jpg", photos)
+    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    line = one_line(roibeam("extract", photos, out, *tiny_network, "--precision", "bf16"))
+    assert "made with other settings: precision was float32, is now bf16; repeat the earlier command" in line
+    line = one_line(roibeam("extract", photos, out, *tiny_network, "--batched"))
+    assert "precision was float32, is now float32 --batched" in line
+    # A plan of an earlier version does not know: then it is told.
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["settings"].pop("mode") == "exact"
+    (out / "plan.json").write_text(json.dumps(plan))
+    shutil.copy(samples / "sample_00001.jpg", photos)
+    done = roibeam("extract", photos, out, *tiny_network, "--batched")
+    assert done.code == 0 and "shards were computed in different modes (exact, batched)" in done.err
+
+
 def test_a_precision_that_there_is_not(
     roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
@@ -447,7 +467,7 @@ def test_a_driver_without_a_gpu_starts_a_run_on_gpus(
     with FeatureStore(plain) as store:
         assert jobs[0].feature_space == store.fingerprint.feature_space
     plan = read_plan(tmp_path / "store")
-    assert plan is not None
+    assert plan is not None and plan.settings["mode"] == "tf32"
     # Nobody knows here how fast those GPUs are.
     assert [shard.num_images for shard in plan.shards] == [5, 5, 2]
 

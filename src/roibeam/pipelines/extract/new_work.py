@@ -78,12 +78,13 @@ def existing_plan(work: Work) -> Plan | None:
     plan = read_plan(work.store)
     if plan is None:
         return None
+    planned = {"mode": work.detector.mode} | plan.settings  # plans of earlier versions do not have it
     is_unused = is_unused_plan(work.store, plan)
     if is_unused and not _is_cut_by(work.shard_size, plan):
         return None
     for what, had, now in (
         ("holds another run: its source", plan.source, source_facts(work)),
-        (OTHER_SETTINGS, flat_settings(plan.settings), flat_settings(_settings(work))),
+        (OTHER_SETTINGS, flat_settings(planned), flat_settings(_settings(work))),
     ):
         changes = setting_changes(had, now)
         if changes and is_unused:
@@ -120,7 +121,12 @@ def source_facts(work: Work) -> dict[str, str]:
 def _settings(work: Work) -> dict[str, Any]:
     """What must not change between runs into one store, field by field, so that a change can be named."""
     fingerprint = shared_fingerprint(work.detector_here, work.options, work.vocabulary.digest, work.boxes is not None)
-    return {"distribution": work.options.distribution, "feature_space": fingerprint.details}
+    # A mode is no part of what features mean, but half a store of each is what nobody asked for.
+    return {
+        "distribution": work.options.distribution,
+        "mode": work.detector.mode,
+        "feature_space": fingerprint.details,
+    }
 
 
 def new_images(

@@ -140,7 +140,7 @@ def _check_settings(work: Work) -> None:
         told |= {"regions": dataclasses.asdict(work.detector.selection)}
         if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
             told["detector"] = spec
-    settings = {"distribution": work.options.distribution, "feature_space": told}
+    settings = {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": told}
     now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
     both = now.keys() & planned.keys()
     if changes := setting_changes({name: planned[name] for name in both}, {name: now[name] for name in both}):
