@@ -77,7 +77,7 @@ def test_auto_is_a_device_that_is_there_and_is_told() -> None:
         assert chosen.name == "cuda" and torch.cuda.get_device_name(0) in chosen.words
     # Of other machines nothing is known: their GPUs must be asked for.
     assert workers_device("auto").name == "cpu" and "--device cuda" in workers_device("auto").words
-    assert workers_device("cuda:7") == DeviceChoice("cuda:7", "on cuda:7 of the workers")
+    assert workers_device("cuda:7") == DeviceChoice("cuda:7", "on cuda:7 of the workers", is_here=False)
     assert not choose_device(f"cuda:{count}", to_plan=True).is_here
     sees = "no GPU" if not count else f"{count} GPU"
     for asked, expected in ((f"cuda:{count}", f"torch sees {sees}"), ("tpu", "expected auto, cpu")):

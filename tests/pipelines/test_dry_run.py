@@ -110,6 +110,9 @@ def test_a_run_on_gpus_is_planned_on_a_machine_without_one(
     ]  # fmt: skip
     cluster = roibeam(*base, "--runner", "flink", "--", "--flink_master=localhost:1", "--parallelism=3")
     assert cluster.code == 0 and "warning: 1 shard for 3 at once" in cluster.out
+    # The CPU of this machine says nothing of how many images make a shard.
+    assert "1 of at most 1,000 images" in cluster.out and "GPUs elsewhere are not timed here" in cluster.out
+    assert "1 of at most 1,000 images" in here.out and "a guess: the run times its GPU" in here.out
     refused = roibeam(*base[:-1])
     assert refused.code == 1 and "torch sees no GPU here; --device cpu takes the CPU" in refused.err
     assert not (tmp_path / "store").exists()

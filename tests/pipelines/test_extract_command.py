@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from in_process import run_roibeam
 
 from roibeam.extraction.choice.presets import PRESETS
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.cli.options import PRESET
+from roibeam.pipelines.extract import extraction_run, new_work
 from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
+from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard_plan import read_members, read_plan
 from roibeam.pipelines.stores.store_check import shard_of_record
 from roibeam.pipelines.toyworld.draw import draw_samples
@@ -136,6 +139,26 @@ def test_the_mode_is_recorded_beside_an_equal_feature_space(
     assert fingerprints["exact"].feature_space == fingerprints["bf16"].feature_space
 
 
+def test_one_store_has_one_precision(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "store"
+    photos.mkdir()
+    shutil.copy(samples / "sample_00000.jpg", photos)
+    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    line = one_line(roibeam("extract", photos, out, *tiny_network, "--precision", "bf16"))
+    assert "made with other settings: precision was float32, is now bf16; repeat the earlier command" in line
+    line = one_line(roibeam("extract", photos, out, *tiny_network, "--batched"))
+    assert "precision was float32, is now float32 --batched" in line
+    # A plan of an earlier version does not know: then it is told.
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["settings"].pop("mode") == "exact"
+    (out / "plan.json").write_text(json.dumps(plan))
+    shutil.copy(samples / "sample_00001.jpg", photos)
+    done = roibeam("extract", photos, out, *tiny_network, "--batched")
+    assert done.code == 0 and "shards were computed in different modes (exact, batched)" in done.err
+
+
 def test_a_precision_that_there_is_not(
     roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
@@ -202,6 +225,29 @@ def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(
     assert roibeam("extract", photos, out, *tiny_network, "--max-failures", "0.2").code == 0
     with FeatureStore(out) as store:
         assert len(store) == 12 and store.manifest.num_dead_letters == 2
+
+
+def test_a_source_of_which_nothing_can_be_extracted_is_not_begun(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "store"
+    photos.mkdir()
+    for number in range(9):
+        (photos / f"{number}.jpg").write_bytes(b"" if number == 4 else b"<html>")
+    words = f"none of 5 images from all over {photos} can be extracted, most often: not an image (decode), as {photos}"
+    for options in ((), ("--shard-size", 2)):
+        assert words in one_line(roibeam("extract", photos, out, *tiny_network, *options))
+        assert not list(out.iterdir())
+    # One photo that is tried is enough, and what is left decides at the end.
+    shutil.copy(samples / "sample_00000.jpg", photos / "4.jpg")
+    done = roibeam("extract", photos, out, *tiny_network, "--shard-size", 2)
+    assert done.code == 1 and "88.9 % of the images failed" in done.err
+    # A store may grow by photos that all fail, where so many may.
+    for number in range(10, 16):
+        (photos / f"{number}.jpg").write_bytes(b"")
+    assert "none of 5 images" in one_line(roibeam("extract", photos, out, *tiny_network, "--max-failures", "0.3"))
+    allowed = one_line(roibeam("extract", photos, out, *tiny_network, "--max-failures", "0.5"))
+    assert "93.3 % of the images failed" in allowed
 
 
 def test_shards_without_a_record_are_shards(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
@@ -393,6 +439,37 @@ def test_store_commands_on_no_store_are_one_clear_line(roibeam: Cli, tmp_path: P
     result = roibeam("store", *command, tmp_path)
     assert result.code != 0 and "Traceback" not in result.err
     assert str(tmp_path) in result.err + result.out
+
+
+def test_a_driver_without_a_gpu_starts_a_run_on_gpus(
+    roibeam: Cli,
+    samples: Path,
+    plain: Path,
+    tmp_path: Path,
+    tiny_network: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It plans on its CPU, in float32; the workers get the device and the mode that were asked for."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(new_work, "UNTIMED_SHARD_IMAGES", 5)
+    jobs: list[ExtractJob] = []
+
+    def sent(job: ExtractJob, *_: object) -> None:
+        jobs.append(job)
+        raise OSError("as far as the cluster")
+
+    monkeypatch.setattr(extraction_run, "run_extraction", sent)
+    gpus = ("--device", "cuda", "--precision", "tf32", "--runner", "dataflow")
+    cloud = ("--project=p", "--region=r", "--temp_location=gs://b/t", "--sdk_container_image=x/y:1", "--dry_run=True")
+    done = roibeam("extract", samples, tmp_path / "store", *tiny_network, *gpus, "--", *cloud)
+    assert "as far as the cluster" in one_line(done) and "on cuda of the workers" in done.err
+    assert (jobs[0].detector.device, jobs[0].detector.mode) == ("cuda", "tf32")
+    with FeatureStore(plain) as store:
+        assert jobs[0].feature_space == store.fingerprint.feature_space
+    plan = read_plan(tmp_path / "store")
+    assert plan is not None and plan.settings["mode"] == "tf32"
+    # Nobody knows here how fast those GPUs are.
+    assert [shard.num_images for shard in plan.shards] == [5, 5, 2]
 
 
 def test_threads_that_share_one_model_write_the_same_store(

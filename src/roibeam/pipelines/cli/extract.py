@@ -95,7 +95,11 @@ def extract_command(
     distribution: Annotated[str, option("distribution", is_advanced=True)] = "full",
     shard_size: Annotated[
         int | None,
-        option("shard-size", "Older shards stay as they are.", default="ten minutes of work, at most 4,000"),
+        option(
+            "shard-size",
+            "Older shards stay as they are.",
+            default="ten minutes of work, at most 4,000; 1,000 for GPUs of a cluster",
+        ),
     ] = None,
     device: Annotated[str, option("device")] = "auto",
     precision: Annotated[

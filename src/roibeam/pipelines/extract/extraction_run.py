@@ -120,7 +120,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
         folder.local_path.mkdir(parents=True, exist_ok=True)
     with run_lock(folder):
         tidy_store(folder, existing_plan(work), job.feature_space, retry_dead_letters=options.retry_dead_letters)
-        plan, notes = make_plan(work)
+        plan, notes = make_plan(work, options.max_failures)
         view = ProgressView(folder, plan)
         view.read()
         shards_before = list(view.finished.values())
@@ -181,7 +181,7 @@ def _shards_words(plan: Plan, num_finished: int, folder: OutputFolder) -> str:
 
 
 def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
-    detector = shared_detector(work.detector)
+    detector = shared_detector(work.detector_here)
     top_k, num_classes = work.options.top_k, detector.num_classes
     if isinstance(work.detector.config, Detectron2Config):  # of others it is known before they are built
         names = work.vocabulary
@@ -192,7 +192,8 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
                 check_length(own, wanted, kind, "--vocab")
     if top_k is not None and top_k > num_classes + 1:
         raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
-    fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest, work.boxes is not None)
+    # Its numerics are this process's; the store's are taken from the shards.
+    fingerprint = shared_fingerprint(work.detector_here, work.options, work.vocabulary.digest, work.boxes is not None)
     job = ExtractJob(
         store=str(work.store),
         image_root=work.source.image_root,

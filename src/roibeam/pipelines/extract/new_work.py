@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,19 @@ from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.counted import counted
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.printable import printable
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.preset_names import OTHER_SETTINGS, flat_settings, other_run, setting_changes
 from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
-from roibeam.pipelines.extract.shard_plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
+from roibeam.pipelines.extract.shard_plan import (
+    UNTIMED_SHARD_IMAGES,
+    Plan,
+    extend_plan,
+    planned_members,
+    read_plan,
+    shard_size_for,
+)
 from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.files.locations import read_location
@@ -23,14 +32,20 @@ from roibeam.pipelines.sources.given_boxes import GivenBoxes
 from roibeam.pipelines.sources.image_table import ImageTable
 from roibeam.pipelines.sources.source_kinds import Source
 
-TIMING_TRIES = 5  # images looked at for one that decodes
+TRIES = 5  # images from all over the source that are looked at for one that can be extracted
+UNTIMED = (
+    f"shards of {UNTIMED_SHARD_IMAGES:,} images: GPUs elsewhere are not timed here; --shard-size sets another number"
+)
 
 
-def make_plan(work: Work) -> tuple[Plan, list[str]]:
+def make_plan(work: Work, max_failures: float) -> tuple[Plan, list[str]]:
     """The plan of the store, written or extended where the source has images that it does not hold; notes for the user.
 
+    Args:
+        max_failures: share of all images of the store (0..1) that may fail.
     Raises:
-        ValueError: if the store belongs to another source or was made with other settings, naming the difference.
+        ValueError: if the store belongs to another source or was made with other settings, naming the difference; if
+            none of the new images that are tried can be extracted, and more of them are new than may fail.
     """
     plan = existing_plan(work)
     new, notes = new_images(work.source, work.store, plan, work.boxes)
@@ -42,14 +57,13 @@ def make_plan(work: Work) -> tuple[Plan, list[str]]:
         )
     if plan is not None and not new:
         return plan, notes
-    if work.shard_size is None:
-        with waiting("timing the first photo"):
-            size = shard_size_for(_time_one(new, work))
-    else:
-        size = work.shard_size
+    num_images = len(new) + (0 if plan is None else plan.num_images)
+    seconds = _try_photos(new, work, all_may_fail=len(new) <= max_failures * num_images)
+    if work.shard_size is None and work.own_detector is not None:
+        notes.append(UNTIMED)
     grown = extend_plan(
-        work.store, plan, source=source_facts(work), settings=_settings(work), images=new, shard_size=size,
-        boxes=work.boxes,
+        work.store, plan, source=source_facts(work), settings=_settings(work), images=new,
+        shard_size=new_shard_size(work, seconds), boxes=work.boxes,
     )  # fmt: skip
     return grown, notes
 
@@ -64,12 +78,13 @@ def existing_plan(work: Work) -> Plan | None:
     plan = read_plan(work.store)
     if plan is None:
         return None
+    planned = {"mode": work.detector.mode} | plan.settings  # plans of earlier versions do not have it
     is_unused = is_unused_plan(work.store, plan)
     if is_unused and not _is_cut_by(work.shard_size, plan):
         return None
     for what, had, now in (
         ("holds another run: its source", plan.source, source_facts(work)),
-        (OTHER_SETTINGS, flat_settings(plan.settings), flat_settings(_settings(work))),
+        (OTHER_SETTINGS, flat_settings(planned), flat_settings(_settings(work))),
     ):
         changes = setting_changes(had, now)
         if changes and is_unused:
@@ -105,8 +120,13 @@ def source_facts(work: Work) -> dict[str, str]:
 
 def _settings(work: Work) -> dict[str, Any]:
     """What must not change between runs into one store, field by field, so that a change can be named."""
-    fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest, work.boxes is not None)
-    return {"distribution": work.options.distribution, "feature_space": fingerprint.details}
+    fingerprint = shared_fingerprint(work.detector_here, work.options, work.vocabulary.digest, work.boxes is not None)
+    # A mode is no part of what features mean, but half a store of each is what nobody asked for.
+    return {
+        "distribution": work.options.distribution,
+        "mode": work.detector.mode,
+        "feature_space": fingerprint.details,
+    }
 
 
 def new_images(
@@ -145,21 +165,56 @@ def extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:
     """One image as a worker would extract it, in this process."""
     (outcome,) = extract_regions(
         [image if work.boxes is None else work.boxes.attach(image)],
-        shared_detector(work.detector),
+        shared_detector(work.detector_here),
         options=work.options,
         read_bytes=read_location,
-        global_feature=shared_global_feature(work.detector, work.options),
-        calls=shared_calls(work.detector),
+        global_feature=shared_global_feature(work.detector_here, work.options),
+        calls=shared_calls(work.detector_here),
     )
     return outcome
 
 
-def _time_one(images: Sequence[ImageRef], work: Work) -> float:
-    """Seconds one image takes, warm-up included, so that shards come out rather too small than too large."""
-    for image in images[:TIMING_TRIES]:
+def new_shard_size(work: Work, seconds: float | None) -> int:
+    """Images of a new shard.
+
+    Args:
+        seconds: that one image takes in this process; None where none could be timed.
+    """
+    if work.shard_size is not None:
+        return work.shard_size
+    if work.own_detector is not None or seconds is None:
+        return UNTIMED_SHARD_IMAGES
+    return shard_size_for(seconds)
+
+
+def _try_photos(images: Sequence[ImageRef], work: Work, *, all_may_fail: bool) -> float | None:
+    """Seconds that one image takes here, warm-up included, so that shards come out rather too small than too large.
+
+    None if none of those tried can be extracted, or nothing is to be learnt from one.
+
+    Raises:
+        ValueError: if none of `TRIES` images can be extracted, unless all may fail.
+    """
+    if all_may_fail and (work.shard_size is not None or work.own_detector is not None):
+        return None
+    failures: list[Failure] = []
+    for image in images[:: max(1, len(images) // TRIES)][:TRIES]:
         start = time.monotonic()
-        with waiting("timing a photo, which says how large shards are"):
+        with waiting("trying a photo"):
             outcome = extract_one(image, work)
         if not isinstance(outcome, Failure):
             return time.monotonic() - start
-    return 1.0
+        failures.append(outcome)
+    if len(failures) == TRIES and not all_may_fail:
+        raise ValueError(_all_failed(failures, work.source))
+    return None
+
+
+def _all_failed(failures: Sequence[Failure], source: Source) -> str:
+    ((stage, reason), _), *_ = Counter((each.stage, each.reason) for each in failures).most_common(1)
+    example = next(each for each in failures if (each.stage, each.reason) == (stage, reason))
+    where, detail = printable(example.location, 200), printable(example.detail, 200)
+    return (
+        f"none of {len(failures)} images from all over {source.location} can be extracted, most often: {reason} "
+        f"({stage}), as {where}: {detail}; mend them, or give --max-failures 1 to try all"
+    )

@@ -106,7 +106,16 @@ def setting_changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
         if sides[0] != sides[1] and sides[0].keys() == sides[1].keys():
             presets.append(f"{option} was {name(sides[0])}, is now {name(sides[1])}")
             different = [key for key in different if not key.startswith(prefix)]
+    if "mode" in different:
+        different.remove("mode")
+        presets.append(f"precision was {_precision(had)}, is now {_precision(now)}")
     return presets + [f"{key} was {had.get(key)}, is now {now.get(key)}" for key in different]
+
+
+def _precision(settings: Mapping[str, Any]) -> str:
+    """A mode as the options of `extract` name it."""
+    mode = settings.get("mode")
+    return {"exact": "float32", "batched": "float32 --batched"}.get(str(mode), str(mode))
 
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -113,7 +113,8 @@ class ExtractRequest:
 
     Attributes:
         out: store to write, a folder or a URL; one that is there is continued.
-        shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
+        shard_size: images per new shard; None means about ten minutes of work, at most 4,000, and 1,000 for the GPUs of
+            a cluster.
     """
 
     images: RequestedImages

@@ -140,7 +140,7 @@ def _check_settings(work: Work) -> None:
         told |= {"regions": dataclasses.asdict(work.detector.selection)}
         if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
             told["detector"] = spec
-    settings = {"distribution": work.options.distribution, "feature_space": told}
+    settings = {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": told}
     now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
     both = now.keys() & planned.keys()
     if changes := setting_changes({name: planned[name] for name in both}, {name: now[name] for name in both}):
@@ -161,7 +161,10 @@ def _on_its_device(request: ExtractRequest, work: Work, tell: Callable[[str], No
     if not request.run.as_json:
         tell(chosen.words)
         tell(f"{counted(len(work.source.images), 'image')} in {_place(request, work)}")
-    return dataclasses.replace(work, detector=dataclasses.replace(work.detector, device=chosen.name))
+    detector = dataclasses.replace(work.detector, device=chosen.name)
+    # A driver needs no GPU of its own. What it learns of its detector does not depend on mode and device.
+    own = None if chosen.is_here else dataclasses.replace(detector, device="cpu", mode="exact")
+    return dataclasses.replace(work, detector=detector, own_detector=own)
 
 
 def _check_names(request: ExtractRequest, *, runs_here: bool) -> None:

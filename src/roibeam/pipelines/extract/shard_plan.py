@@ -28,6 +28,8 @@ PLAN_FORMAT = "roibeam-plan"
 PLAN_VERSION = 1
 MAX_SHARD_IMAGES = 4000
 MAX_SHARD_SECONDS = 600.0  # a retry loses at most this much work
+# Where nobody can time the machines that compute: seconds to minutes of a GPU, and few enough that many share the work.
+UNTIMED_SHARD_IMAGES = 1000
 _text_json = json.JSONEncoder(ensure_ascii=False).encode
 
 

@@ -108,6 +108,11 @@ def _numerics(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> dict[
     """How the shards were computed; where they differ, the values of each field in a list, with a warning."""
     numerics = merged_numerics(manifest.fingerprint.numerics for manifest in manifests)
     mixed = [f"{key} {values}" for key, values in numerics.items() if isinstance(values, list)]
-    if mixed:
+    if isinstance(numerics.get("mode"), list):  # of stores that were begun by an earlier version
+        log.warning(
+            "%s: shards were computed in different modes (%s): regions and features differ more than in the last "
+            "digits; for one mode extract into a new folder", folder, ", ".join(numerics["mode"]),
+        )  # fmt: skip
+    elif mixed:
         log.warning("%s: shards were computed differently (%s); features differ in the last digits", folder, mixed[0])
     return numerics

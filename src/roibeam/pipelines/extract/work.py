@@ -23,10 +23,13 @@ class Work:
         store: folder to write, on a disk or at a URL.
         detector, options: how images become records.
         vocabulary: names to store.
-        shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
+        shard_size: images per new shard; None means about ten minutes of work, at most 4,000, or `UNTIMED_SHARD_IMAGES`
+            where the time cannot be taken here.
         boxes: of every image of the source; None where the detector proposes.
         captions: where the user gave them for a source without any.
         leaks: what was held out of the source, where the user named anything.
+        own_detector: the same detector as this process can build it, where `detector` computes on GPUs of other
+            machines; None where there is one for both.
     """
 
     source: Source
@@ -38,6 +41,12 @@ class Work:
     boxes: GivenBoxes | None = None
     captions: GivenCaptions | None = None
     leaks: LeakReport | None = None
+    own_detector: DetectorSpec | None = None
+
+    @property
+    def detector_here(self) -> DetectorSpec:
+        """What this process builds to plan: equal in all that a feature means, not in device and mode."""
+        return self.own_detector or self.detector
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ class DeviceChoice:
     Attributes:
         name: for torch: "cpu", "cuda" (torch's current one, or of several each process its own) or "cuda:<n>".
         words: for people, a line: which device it is, and how to take another one where there is one.
-        is_here: False where a GPU was asked for and this machine has none: only the plan of a run can be made then.
+        is_here: False for a GPU of other machines: those of a cluster, or one that this machine lacks where only the
+            plan of a run is made.
     """
 
     name: str
@@ -81,7 +82,9 @@ def workers_device(asked: str) -> DeviceChoice:
     check_device_name(asked)
     if asked == "auto":
         return DeviceChoice("cpu", "on the CPUs of the workers; --device cuda takes their GPUs")
-    return DeviceChoice(asked, f"on {'the CPUs' if asked == 'cpu' else asked} of the workers")
+    if asked == "cpu":
+        return DeviceChoice("cpu", "on the CPUs of the workers")
+    return DeviceChoice(asked, f"on {asked} of the workers", is_here=False)
 
 
 def _number(asked: str) -> int:

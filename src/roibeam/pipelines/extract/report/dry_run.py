@@ -19,13 +19,12 @@ from roibeam.features.counted import byte_count, counted
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import encode_meta, encode_regions
 from roibeam.pipelines.extract.beam_extraction import PIPELINE
-from roibeam.pipelines.extract.new_work import existing_plan, extract_one, new_images
+from roibeam.pipelines.extract.new_work import UNTIMED, existing_plan, extract_one, new_images, new_shard_size
 from roibeam.pipelines.extract.request import RunOptions
 from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE
 from roibeam.pipelines.extract.runners.option_sets import missing_options, runner_flags
 from roibeam.pipelines.extract.runners.slots import Slots, slots_of
 from roibeam.pipelines.extract.shard.job import shared_detector
-from roibeam.pipelines.extract.shard_plan import shard_size_for
 from roibeam.pipelines.extract.work import UnlistedWork, Work
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress import IMAGES, waiting
@@ -204,10 +203,10 @@ def estimate(work: Work, *, is_here: bool = True) -> Estimate:
     Raises:
         ValueError: if the store belongs to another run, or if none of the photos can be extracted.
     """
-    work, where = _timed_here(work, is_here=is_here)
-    images, notes = new_images(work.source, work.store, existing_plan(work), work.boxes)
+    timed_work, where = _timed_here(work, is_here=is_here)
+    images, notes = new_images(work.source, work.store, existing_plan(timed_work), work.boxes)
     chosen = images[:: max(1, len(images) // MOST_PHOTOS)][:MOST_PHOTOS]
-    timed = _time(chosen, work)
+    timed = _time(chosen, timed_work)
     if chosen and not timed:
         raise ValueError(
             f"none of the {counted(len(chosen), 'image')} tried could be extracted; see the warnings above"
@@ -216,7 +215,9 @@ def estimate(work: Work, *, is_here: bool = True) -> Estimate:
     seconds = [seconds for seconds, _ in timed[1:] or timed]
     per_image = sum(seconds) / max(len(seconds), 1)
     num_bytes = sum(_stored_bytes(record) for _, record in timed) / max(len(timed), 1)
-    size = work.shard_size or shard_size_for(per_image)
+    size = new_shard_size(work, per_image)
+    if work.shard_size is None and work.own_detector is not None:
+        notes.append(f"shards of {size:,} images are a guess: the run times its GPU" if is_here else UNTIMED)
     return Estimate(len(images), len(timed), where, per_image, num_bytes, size, (*work.source.notes, *notes))
 
 
@@ -226,20 +227,21 @@ def _timed_here(work: Work, *, is_here: bool) -> tuple[Work, str]:
     chosen = choose_device(spec.device, threads=spec.threads, to_plan=True)
     if chosen.is_here:
         words = chosen.words.partition(";")[0]
-        return work, words if is_here else f"{words} of this machine; the workers' own speed may differ"
+        words = words if is_here else f"{words} of this machine; the workers' own speed may differ"
+        return replace(work, own_detector=None), words
     words = choose_device("cpu", threads=spec.threads).words.partition(";")[0]
     try:
         mode = mode_named(spec.mode, "cpu").name
     except ValueError:  # TF32 is of GPUs
         mode = "exact"
     on_cpu = replace(spec, device="cpu", mode=mode)
-    return replace(work, detector=on_cpu), f"{words}: this machine has no GPU, on which it is faster"
+    return replace(work, own_detector=on_cpu), f"{words}: this machine has no GPU, on which it is faster"
 
 
 def _time(images: Sequence[ImageRef], work: Work) -> list[tuple[float, RegionRecord]]:
     """(seconds, record) of those that can be extracted; none is begun after `ENOUGH_SECONDS`."""
     with waiting("loading the detector"):
-        shared_detector(work.detector)
+        shared_detector(work.detector_here)
     timed: list[tuple[float, RegionRecord]] = []
     for number, image in enumerate(images, 1):
         start = time.monotonic()
