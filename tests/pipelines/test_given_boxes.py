@@ -387,7 +387,7 @@ def test_a_store_holds_the_regions_of_one_set_of_boxes(
     assert f"was made with other boxes than {boxes} holds now for 1 image, such as 'sample_00002'" in line
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
-    write_rows(boxes, rows | {"sample_00005": [[0, 0, 1, 1]]})
+    write_rows(boxes, rows | {"sample_00005": [[0, 0, 2, 2]]})
     grown = roibeam(*run)
     assert grown.code == 0 and "1 image extracted" in grown.out
     with FeatureStore(out) as store:
