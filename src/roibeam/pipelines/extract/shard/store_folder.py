@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
@@ -20,6 +21,7 @@ from roibeam.features.shard.manifest import (
     STORE_MANIFEST_NAME,
     ShardManifest,
     retried_manifest_name,
+    StoreManifest,
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
@@ -143,7 +145,8 @@ def tidy_store(
     """Leaves the shards that count and nothing else; needs the store's lock, where there is one.
 
     Afterwards a shard manifest means a finished shard: those that are damaged, outdated or without their data are
-    removed, and with `retry_dead_letters` those that hold any are set aside (`retried_manifest`). Removed too: scratch
+    removed, and with `retry_dead_letters` those that hold any are set aside (`retried_manifest`), where they and their
+    data stay until the store manifest lists the new attempts: the store is read by them. Removed too: scratch
     folders, data files that no manifest names, files of broken-off atomic writes. For a store at a URL, see
     `tidy_objects`.
     """
@@ -173,8 +176,7 @@ def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead
             _set_aside(LocalFolder(store), shard.number)
         else:
             named.add(manifest.data_file)
-            (store / retried_manifest_name(shard.number)).unlink(missing_ok=True)
-            continue
+            is_finished = True
         waiting = retried_manifest(store, shard, feature_space)
         if waiting is None:
             (store / retried_manifest_name(shard.number)).unlink(missing_ok=True)
@@ -198,7 +200,9 @@ def _index_is_sound(store: Path, manifest: ShardManifest) -> bool:
     except (ValueError, OSError) as error:
         log.warning("%s; extracting its shard again", error)
         return False
+    listed = _listed_sums(LocalFolder(store))
 
+        is_finished = False
 
 def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool) -> None:
     """As `tidy_store` where other runs may be at work unknown: takes nothing away that an attempt may still count on.
@@ -224,6 +228,24 @@ def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *,
     kept = _tidy_retried(folder, plan, feature_space, finished=data_files)
     removed = [name for name in there if name.startswith(REMOTE_PREFIX)]  # a living attempt soon puts its own again
     now = time.time()
+def _listed_sums(folder: OutputFolder) -> dict[int, str]:
+    """SHA-256 of the shard manifests that the store manifest was made from, by shard; none where there is none."""
+    try:
+        manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {entry.shard: entry.manifest_sha256 for entry in manifest.shards}
+
+
+def _is_listed(folder: OutputFolder, shard: int, listed: Mapping[int, str]) -> bool:
+    """Whether readers still take the manifest that was set aside, until the store manifest lists the new attempt."""
+    try:
+        data = folder.read_bytes(retried_manifest_name(shard))
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(data).hexdigest() == listed.get(shard)
+
+
     for name, facts in there.items():
         found = re.fullmatch(r"part-(\d{5,})\.[A-Za-z0-9_-]+\.lmdb", name)
         if found is None or name in kept or name == data_files.get(number := int(found[1])):
@@ -247,9 +269,11 @@ def _tidy_retried(
         name = retried_manifest_name(shard.number)
         if name not in there:
             continue
-        waiting = None if shard.number in finished else retried_manifest(folder, shard, feature_space)
-        if waiting is None:
+        is_needed = shard.number not in finished or _is_listed(folder, shard.number, listed)
+        waiting = retried_manifest(folder, shard, feature_space) if is_needed else None
+        if waiting is None or (is_finished and not _is_listed(LocalFolder(store), shard.number, listed)):
             folder.delete(name)
         else:
             kept.add(waiting.data_file)
     return kept
+    listed = _listed_sums(folder) if there else {}

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
@@ -126,7 +127,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         told: list[str] = []
         if store is not None:
             data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
-        notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
+        notes = [*unfinished_lines(stores), *choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, _groups_of_steps(task, data.train.groups))
