@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import re
@@ -20,16 +21,20 @@ from roibeam.features.shard.manifest import (
     RETRIED_PREFIX,
     STORE_MANIFEST_NAME,
     ShardManifest,
-    retried_manifest_name,
     StoreManifest,
+    retried_manifest_name,
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
 from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
-from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_plan
+from roibeam.pipelines.extract.shard_plan import MEMBERS_START, Plan, PlannedShard, read_plan
 
 log = logging.getLogger(__name__)
 SUMMARY_NAME = "run_summary.json"  # where the output folder was taken away in mid-run, alone in the one put there
+SUMMARY_FORMAT = "roibeam-run-summary"
+_STORE_FILE = (
+    r"((part|retried)-\d{5,}|plan|manifest|run_summary)\.json|(dead_letters|annotations)\.parquet|report\.html"
+)
 
 
 def check_output_folder(store: Path | OutputFolder) -> None:
@@ -42,9 +47,12 @@ def check_output_folder(store: Path | OutputFolder) -> None:
     path = folder.local_path
     if path is not None and path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file; the last argument is the folder to write the store into")
+    for link in () if path is None else (path, *path.parents):
+        if link.is_symlink() and not link.exists():
+            raise ValueError(f"{link} is a link to {os.readlink(link)}, which is not there; make that folder first")
     if read_plan(folder) is None:
         names = folder.listing() if path is None else os.listdir(path) if path.is_dir() else ()
-        others = [name for name in names if not _is_of_a_killed_start(name)]
+        others = [name for name in names if not _is_of_a_killed_start(folder, name)]
         if STORE_MANIFEST_NAME in others:
             raise ValueError(
                 f"{folder} is a store that was imported, copied or written from Python: extraction cannot add to it; "
@@ -56,13 +64,40 @@ def check_output_folder(store: Path | OutputFolder) -> None:
             )
 
 
-def _is_of_a_killed_start(name: str) -> bool:
-    return name in (LOCK_NAME, "plan", SUMMARY_NAME) or _is_temporary(name) or name.startswith(REMOTE_PREFIX)
+def _is_of_a_killed_start(folder: OutputFolder, name: str) -> bool:
+    """Whether an entry of the folder is what a run leaves that was stopped before plan.json was there: by its name,
+    and where others may use that name by what it holds."""
+    if name == "plan":
+        return folder.local_path is None or _are_members(folder.local_path / name)
+    if name == LOCK_NAME:
+        return folder.num_bytes(name) == 0
+    if name == SUMMARY_NAME:
+        try:
+            content = json.loads(folder.read_bytes(name))
+        except (OSError, ValueError, RecursionError):
+            return False
+        return isinstance(content, dict) and content.get("format") == SUMMARY_FORMAT
+    return _is_temporary(name) or (folder.local_path is None and name.startswith(REMOTE_PREFIX))
+
+
+def _are_members(plan: Path) -> bool:
+    """Whether a folder holds files of a plan alone; the last one may be cut."""
+    if not plan.is_dir() or plan.is_symlink():
+        return False
+    for path in plan.iterdir():
+        if not re.fullmatch(r"part-\d{5,}\.jsonl", path.name) or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            start = file.read(len(MEMBERS_START))
+        if not MEMBERS_START.startswith(start):
+            return False
+    return True
 
 
 def _is_temporary(name: str) -> bool:
-    """Whether a file has the name that our atomic writes use before they rename it."""
-    return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+    """Whether a file has the name that our writes of a store use before they rename it: that of its file, the process,
+    and what sets two of one process apart."""
+    return re.fullmatch(rf"\.({_STORE_FILE})\.\d+(\.[0-9a-f]+)?{re.escape(TEMPORARY_SUFFIX)}", name) is not None
 
 
 def is_unused_plan(store: Path | OutputFolder, plan: Plan) -> bool:
@@ -166,7 +201,9 @@ def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead
         else:
             path.unlink()
     named = set()
+    listed = _listed_sums(LocalFolder(store))
     for shard in plan.shards if plan else ():
+        is_finished = False
         manifest = finished_manifest(store, shard, feature_space)
         if manifest is not None and not _index_is_sound(store, manifest):
             manifest = None
@@ -178,7 +215,7 @@ def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead
             named.add(manifest.data_file)
             is_finished = True
         waiting = retried_manifest(store, shard, feature_space)
-        if waiting is None:
+        if waiting is None or (is_finished and not _is_listed(LocalFolder(store), shard.number, listed)):
             (store / retried_manifest_name(shard.number)).unlink(missing_ok=True)
         else:
             named.add(waiting.data_file)
@@ -191,6 +228,24 @@ def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead
         log.info("%s: removed what a stopped run left: %s", store, ", ".join(sorted(removed)[:5]))
 
 
+def _listed_sums(folder: OutputFolder) -> dict[int, str]:
+    """SHA-256 of the shard manifests that the store manifest was made from, by shard; none where there is none."""
+    try:
+        manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {entry.shard: entry.manifest_sha256 for entry in manifest.shards}
+
+
+def _is_listed(folder: OutputFolder, shard: int, listed: Mapping[int, str]) -> bool:
+    """Whether readers still take the manifest that was set aside, until the store manifest lists the new attempt."""
+    try:
+        data = folder.read_bytes(retried_manifest_name(shard))
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(data).hexdigest() == listed.get(shard)
+
+
 def _index_is_sound(store: Path, manifest: ShardManifest) -> bool:
     if manifest.data_file is None:
         return True
@@ -200,9 +255,7 @@ def _index_is_sound(store: Path, manifest: ShardManifest) -> bool:
     except (ValueError, OSError) as error:
         log.warning("%s; extracting its shard again", error)
         return False
-    listed = _listed_sums(LocalFolder(store))
 
-        is_finished = False
 
 def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool) -> None:
     """As `tidy_store` where other runs may be at work unknown: takes nothing away that an attempt may still count on.
@@ -228,24 +281,6 @@ def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *,
     kept = _tidy_retried(folder, plan, feature_space, finished=data_files)
     removed = [name for name in there if name.startswith(REMOTE_PREFIX)]  # a living attempt soon puts its own again
     now = time.time()
-def _listed_sums(folder: OutputFolder) -> dict[int, str]:
-    """SHA-256 of the shard manifests that the store manifest was made from, by shard; none where there is none."""
-    try:
-        manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return {entry.shard: entry.manifest_sha256 for entry in manifest.shards}
-
-
-def _is_listed(folder: OutputFolder, shard: int, listed: Mapping[int, str]) -> bool:
-    """Whether readers still take the manifest that was set aside, until the store manifest lists the new attempt."""
-    try:
-        data = folder.read_bytes(retried_manifest_name(shard))
-    except FileNotFoundError:
-        return False
-    return hashlib.sha256(data).hexdigest() == listed.get(shard)
-
-
     for name, facts in there.items():
         found = re.fullmatch(r"part-(\d{5,})\.[A-Za-z0-9_-]+\.lmdb", name)
         if found is None or name in kept or name == data_files.get(number := int(found[1])):
@@ -265,15 +300,15 @@ def _tidy_retried(
     """Removes what was set aside and is not needed any more; the data files that wait to be copied."""
     kept = set()
     there = folder.listing(RETRIED_PREFIX)
+    listed = _listed_sums(folder) if there else {}
     for shard in plan.shards if plan and there else ():
         name = retried_manifest_name(shard.number)
         if name not in there:
             continue
         is_needed = shard.number not in finished or _is_listed(folder, shard.number, listed)
         waiting = retried_manifest(folder, shard, feature_space) if is_needed else None
-        if waiting is None or (is_finished and not _is_listed(LocalFolder(store), shard.number, listed)):
+        if waiting is None:
             folder.delete(name)
         else:
             kept.add(waiting.data_file)
     return kept
-    listed = _listed_sums(folder) if there else {}
