@@ -120,6 +120,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     check_annotated(task, request.annotated_store, from_photos=request.end_to_end)
     with opened_store(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [each for each in (store, annotated) if each is not None]
+        for line in unfinished_lines(stores) if is_main_process() else ():  # it may be why images are missing
+            logger.warning("%s", line)
         read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
         choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
         shown = store if annotated is None or store is None else StorePair(store, annotated)
@@ -127,7 +129,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         told: list[str] = []
         if store is not None:
             data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
-        notes = [*unfinished_lines(stores), *choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
+        notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
         steps = steps_for(recipe, request, _groups_of_steps(task, data.train.groups))
