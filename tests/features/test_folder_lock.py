@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 from pathlib import Path
 
+import pytest
+
+from roibeam.features.exchange.aside import written_aside
 from roibeam.features.folders.folder_lock import store_lock
 
 
@@ -15,6 +20,20 @@ def held(folder: Path) -> bool:
             return False
     except ValueError:
         return True
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    told = f"{tmp_path}: its file system has no locks .*{os.strerror(number)}.*-o flock.*local disk"
+    with pytest.raises(ValueError, match=told), store_lock(tmp_path):
+        pass
+    with pytest.raises(ValueError, match=told), written_aside(tmp_path / "out.h5"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_a_forked_child_does_not_hold_the_lock_of_a_killed_parent(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_share_is_staged_and_any_driver_will_do(source: Path, tmp_path: Path) 
     assert len(told) == len(share) and told[-1][0] == told[-1][1] == sum(entry.data_bytes for entry in share)
     memory.rm("/staging-test", recursive=True)
     store.stage(share)  # nothing left to ask for
-    with pytest.raises(FileNotFoundError, match=r"memory://staging-test/part-0000\d.json: is not there"):
+    with pytest.raises(FileNotFoundError, match=r"memory://staging-test/part-0000\d.json: is missing, manifest.json"):
         store.stage()
 
 

@@ -15,6 +15,12 @@ from roibeam.features.store import FeatureStore
 from roibeam.features.verify import Problem, verify_store
 
 
+def plan(folder: Path, *sizes: int, **change: object) -> None:
+    shards = [{"number": number, "num_images": size} for number, size in enumerate(sizes)]
+    content = {"format": "roibeam-plan", "version": 1, "source": {}, "settings": {}, "shards": shards}
+    (folder / "plan.json").write_text(json.dumps(content | change))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     shards = [[make_record(f"s{s}i{i:03}", 5, 64, seed=i, attributes=True) for i in range(30)] for s in range(2)]
@@ -201,3 +207,55 @@ def test_a_record_of_another_number_of_regions_is_not_read(folder: Path) -> None
                 ValueError, match=r"record 's0i000' has . regions of 64 values, the offset index says 99 of"
             ):
                 read("s0i000")
+
+
+def test_a_run_that_adds_images_and_has_not_finished_is_told_by_the_plan(folder: Path) -> None:
+    plan(folder, 30, 30, 4)  # the third gave no record
+    assert verify_store(folder, deep=True) == []
+    plan(folder, 30, 30, 4, 20, 16)
+    problem = only(verify_store(folder, deep=True))
+    assert problem.file == "plan.json" and not problem.leftover
+    assert problem.what == (
+        "a run that adds images has not finished: 2 of 5 planned shards (36 of 100 images) are missing"
+    )
+    assert problem.what_to_do == "run the same command again"
+    # Its finished shards are no rubbish, their data least of all.
+    write_shard(folder, 3, [make_record("later")])
+    (folder / "part-00004.dead.lmdb").touch()
+    told = {problem.file: problem.what_to_do for problem in verify_store(folder)}
+    assert told == {
+        "plan.json": "run the same command again",
+        "part-00003.json": "run the same command again",
+        "part-00004.dead.lmdb": "delete it when no run is writing this store",
+    }
+
+
+@pytest.mark.parametrize("change", [{"format": "mine"}, {"shards": [{}]}, {"shards": None}])
+def test_a_damaged_plan(folder: Path, change: dict[str, object]) -> None:
+    plan(folder, 30, **change)
+    problem = only(verify_store(folder))
+    assert problem.file == "plan.json" and "is damaged or no plan of ours" in problem.what
+    assert problem.what_to_do == "restore it"
+
+
+def test_a_newer_attempt_of_a_shard_keeps_its_data(folder: Path) -> None:
+    write_shard(folder, 1, [make_record("other")], attempt="b")
+    problem = only(verify_store(folder))
+    assert problem.file == "part-00001.json" and "does not agree" in problem.what
+
+
+@pytest.mark.parametrize("new_attempt", [False, True])
+def test_a_shard_whose_failed_images_are_tried_again_can_be_read(folder: Path, new_attempt: bool) -> None:
+    with FeatureStore(folder) as store:
+        wanted = [record.image_id for record in store]
+    (folder / "part-00001.json").rename(folder / "retried-00001.json")
+    if new_attempt:
+        write_shard(folder, 1, [make_record("other")], attempt="b")
+    with FeatureStore(folder) as store:
+        assert [record.image_id for record in store.scan(check=True)] == wanted
+    problem = only(verify_store(folder))
+    assert problem.file == "part-00001.json" and "its failed images are tried again" in problem.what
+    # That of another attempt is not what the store was made from.
+    (folder / "retried-00001.json").write_text("{}")
+    with pytest.raises((FileNotFoundError, ValueError), match=r"part-00001\.json: is (missing|not the manifest)"):
+        FeatureStore(folder)["s1i000"]

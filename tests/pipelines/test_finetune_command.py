@@ -180,8 +180,13 @@ def test_missing_pictures_and_shared_ones_are_told_before_training(
         file.write("x,no-such-image,a red thing,r\n")
     done = roibeam(*words_of(tmp_path / "new", pretrained, store[0], lacking))
     assert done.code == 1 and "missing are no-such-image" in one_line(done) and not (tmp_path / "new").exists()
-    done = roibeam(*words_of(tmp_path / "new", pretrained, store[0], lacking, "--min-match", 0.5, "--steps", 1))
+    unfinished = Path(shutil.copytree(store[0], tmp_path / "unfinished"))
+    plan = json.loads((unfinished / "plan.json").read_text())
+    plan["shards"].append({"number": len(plan["shards"]), "num_images": 1, "members_digest": "0" * 64})
+    (unfinished / "plan.json").write_text(json.dumps(plan))
+    done = roibeam(*words_of(tmp_path / "new", pretrained, unfinished, lacking, "--min-match", 0.5, "--steps", 1))
     assert done.code == 0 and "1 group left out: the store lacks 1 of" in done.err
+    assert f"{unfinished}: a run that adds images has not finished: 1 of " in done.err
     shared = tmp_path / "shared"
     shutil.copytree(table, shared)
     (shared / "train.jsonl").write_text((table / "val.jsonl").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,38 @@ def test_stores_at_urls_are_staged_side_by_side(roibeam: Cli, stores: tuple[Path
         for name in ("here", "there")
     ]
     assert losses[0] == losses[1] and sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["1", "2"]
+
+
+def test_a_store_whose_run_has_not_finished_is_told_by_who_reads_it(
+    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A run that added images was killed before its first new shard: nothing else of the store says so."""
+    given = ("--captions", store[1], *TINY_MODEL)
+    own = Path(shutil.copytree(store[0], tmp_path / "own"))
+    whole = roibeam("store", "info", own)
+    plan = json.loads((own / "plan.json").read_text())
+    number = len(plan["shards"])
+    plan["shards"].append({"number": number, "num_images": 12, "members_digest": "0" * 64})
+    (own / "plan.json").write_text(json.dumps(plan))
+    line = (
+        f"a run that adds images has not finished: 1 of {number + 1} planned shards (12 of 20 images) are missing; run "
+        f"the same command again"
+    )
+    info = roibeam("store", "info", own)
+    assert f"  unfinished      {line}\n" in info.out and "unfinished" not in whole.out
+    assert json.loads(roibeam("store", "info", own, "--json").out)["unfinished"]["missing_images"] == 12
+    verified = roibeam("store", "verify", own)
+    assert verified.code == 1 and f"plan.json: {line}\n" in verified.out
+    assert f"plan/part-{number:05d}.jsonl: is missing; restore it" in verified.out
+    members = own / "plan" / "part-00000.jsonl"
+    members.write_text(members.read_text().replace("sample_00001", "sample_0000l"))
+    told = "plan/part-00000.jsonl: is damaged (its images are not those that plan.json states); restore it"
+    assert told in roibeam("store", "verify", own, "--deep").out and told not in verified.out
+    for done in (
+        roibeam("store", "copy", own, tmp_path / "copy"),
+        roibeam("pretrain", tmp_path / "run", "--store", own, *given),
+    ):
+        assert done.code == 0 and done.err.count(f"{own}: {line}") == 1
 
 
 def test_what_does_not_pair_is_one_clear_line(roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -98,26 +98,37 @@ def test_only_failed_images_are_computed(
 
 
 def test_a_run_that_was_killed_keeps_the_records(
-    extract: Cli, photos: Path, place: tuple[str, Path], tmp_path: Path
+    roibeam: Cli, extract: Cli, photos: Path, place: tuple[str, Path], tmp_path: Path
 ) -> None:
-    """Between the moment a shard counts as unfinished and its new manifest; the rerun needs no option."""
+    """Between the moment a shard counts as unfinished and its new manifest; the rerun needs no option. The store can be
+    read meanwhile, as it was."""
     url, store = place
     assert extract(url).code == 0
+    before = digest(store)
     mend(photos, *BROKEN)
 
-    def dies() -> None:
-        from roibeam.pipelines.extract import extraction_run
+    def dies_at(name: str, *options: str) -> None:
+        from roibeam.pipelines.extract import beam_extraction, extraction_run
 
-        extraction_run.run_extraction = lambda *_, **__: os._exit(KILLED)
-        extract(url, "--retry-dead-letters")
+        setattr(beam_extraction if name == "publish_run" else extraction_run, name, lambda *_, **__: os._exit(KILLED))
+        extract(url, *options)
 
-    assert in_a_fork(dies, tmp_path)[0] == KILLED
+    assert in_a_fork(lambda: dies_at("run_extraction", "--retry-dead-letters"), tmp_path)[0] == KILLED
     assert len(list(store.glob("retried-*.json"))) == 2 and len(list(store.glob("part-*.json"))) == 1
     assert {problem.file for problem in verify_store(store) if not problem.leftover} == {
         "part-00000.json", "part-00001.json"
     }  # fmt: skip
     assert all(not problem.file.endswith(".lmdb") for problem in verify_store(store))
-    assert extract(url).code == 0 and this_run(store) == (2, 4, 2)
+    assert len(roibeam("store", "ids", url).out.splitlines()) == 7
+    assert roibeam("store", "copy", url, tmp_path / "copy").code == 0 and digest(tmp_path / "copy") == before
+    # Also when a rerun has finished its shards, and the next one has tidied.
+    assert in_a_fork(lambda: dies_at("publish_run"), tmp_path)[0] == KILLED
+    assert in_a_fork(lambda: dies_at("run_extraction"), tmp_path)[0] == KILLED
+    assert len(list(store.glob("retried-*.json"))) == 2 and len(list(store.glob("part-*.json"))) == 3
+    stats = [json.loads(path.read_bytes())["stats"] for path in sorted(store.glob("part-*.json"))]
+    assert [each.get("copied") for each in stats] == [2, 2, None]
+    assert roibeam("store", "copy", url, tmp_path / "again").code == 0 and digest(tmp_path / "again") == before
+    assert extract(url).code == 0 and this_run(store) == (0, 0, 0)
     assert extract(tmp_path / "fresh").code == 0
     check_whole(store, digest(tmp_path / "fresh"))
 

@@ -25,6 +25,7 @@ from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, e
 from roibeam.pipelines.extract.shard.store_folder import check_output_folder
 from roibeam.pipelines.extract.shard_plan import PlannedShard, extend_plan
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
+from roibeam.pipelines.foundation.files.named_files import check_output_is_no_file
 from roibeam.pipelines.foundation.files.unusable_names import with_usable_name
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
@@ -129,8 +130,47 @@ def test_a_store_with_an_open_shard_is_not_published(tmp_path: Path) -> None:
 
 def test_a_summary_alone_in_a_folder_does_not_keep_a_store_out(tmp_path: Path) -> None:
     """The output folder went away in mid-run, and the run wrote its summary into the one that stood in its place."""
-    (tmp_path / "run_summary.json").write_text("{}")
+    (tmp_path / "run_summary.json").write_text('{"format": "roibeam-run-summary"}')
     check_output_folder(tmp_path)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match=r"is not empty and no store of ours \('notes.txt' is in it\)"):
         check_output_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run_summary.json", '{"mean": 3}'),
+        ("run_summary.json", "["),
+        ("plan/my_plan.txt", "monday"),
+        ("plan/part-00000.jsonl", '{"text": "a book"}'),
+        ("plan/part-00000.jsonl/x", ""),
+        ("plan", "monday"),
+        (".lock", "12345"),
+        (".important.tmp", ""),
+    ],
+)
+def test_a_folder_of_somebody_else_is_refused_whatever_its_names_are(tmp_path: Path, name: str, content: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    with pytest.raises(ValueError, match="is not empty and no store of ours"):
+        check_output_folder(tmp_path)
+
+
+def test_what_a_first_run_leaves_that_was_killed_while_it_planned_is_gone_on_with(tmp_path: Path) -> None:
+    images = [ImageRef(name, f"/x/{name}.jpg") for name in ("a", "é", '"')]
+    extend_plan(tmp_path, None, source=SOURCE, settings={}, images=images, shard_size=1)
+    (tmp_path / "plan.json").rename(tmp_path / ".plan.json.12.0123abcd.tmp")
+    (tmp_path / "plan" / "part-00003.jsonl").write_text('{"imag')  # cut
+    (tmp_path / ".lock").touch()
+    check_output_folder(tmp_path)
+
+
+def test_a_link_that_leads_nowhere_is_no_output_folder(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/nowhere/else")
+    for out in (tmp_path / "link", tmp_path / "link" / "store"):
+        with pytest.raises(ValueError, match="link is a link to /nowhere/else, which is not there; make that folder"):
+            check_output_folder(out)
+        with pytest.raises(ValueError, match="link is a link to /nowhere/else, which is not there; make that folder"):
+            check_output_is_no_file(out)

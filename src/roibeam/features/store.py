@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import resource
@@ -21,6 +20,7 @@ import numpy as np
 from roibeam.features.annotations_file import checked_annotations
 from roibeam.features.batch import BatchBuffers, RegionBatch, assemble, check_fields
 from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import read_regular_file
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.drawing.notebook import notebook_html, table_html
@@ -33,7 +33,9 @@ from roibeam.features.record.imported import has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.region_filter import RegionFilter
 from roibeam.features.shard.layout import RegionMeta
+from roibeam.features.shard.listed_manifest import listed_manifest
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardEntry, ShardManifest, StoreManifest
+from roibeam.features.shard.planned_shards import PLAN_NAME
 from roibeam.features.shard.reader import ShardReader
 from roibeam.name_list import check_list
 
@@ -398,8 +400,8 @@ class FeatureStore:
 
     def _open_shard(self, entry: ShardEntry) -> ShardReader:
         path = self._here / entry.manifest
-        manifest = ShardManifest.read(path)
-        got = hashlib.sha256(path.read_bytes()).hexdigest()
+        data, got, _ = listed_manifest(lambda name: read_regular_file(self._here / name), entry, str(path))
+        manifest = ShardManifest.from_bytes(data, path)
         if got != entry.manifest_sha256 or manifest.data_file is None:
             raise ValueError(
                 f"{path}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {got}, "
@@ -475,6 +477,6 @@ def _instead(folder: Path) -> str:
         return "nothing is there"
     if next(folder.iterdir(), None) is None:
         return "the folder is empty"
-    if (folder / "plan.json").exists():
+    if (folder / PLAN_NAME).exists():
         return "a run of roibeam extract has begun it and finished nothing: run the same command again"
     return f"{STORE_MANIFEST_NAME} is missing"

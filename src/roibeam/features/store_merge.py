@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
@@ -12,6 +11,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from roibeam.features.printable import printable
+from roibeam.features.shard.listed_manifest import listed_manifest
 from roibeam.features.shard.manifest import DeadLetter, ShardEntry, ShardManifest
 from roibeam.features.shard.remote_reader import shard_digests
 from roibeam.features.shard.sequence import Repeat
@@ -149,10 +149,13 @@ class StoreMerge:
 
 def _checked_manifest(store: FeatureStore, entry: ShardEntry, data: bytes | None) -> ShardManifest:
     where = store.folder.where(entry.manifest)
-    if data is None:
-        raise FileNotFoundError(f"{where}: is missing; verify the store")
-    manifest = ShardManifest.from_bytes(data, where)
-    if ShardEntry.of(manifest, manifest_sha256=hashlib.sha256(data).hexdigest()) != entry:
+
+    def read(name: str) -> bytes:
+        return data if data is not None and name == entry.manifest else store.folder.read_bytes(name)
+
+    listed, digest, _ = listed_manifest(read, entry, where)
+    manifest = ShardManifest.from_bytes(listed, where)
+    if ShardEntry.of(manifest, manifest_sha256=digest) != entry:
         raise ValueError(
             f"{where}: is not the manifest that manifest.json was made from; finish the run that changed it, or verify "
             f"the store"

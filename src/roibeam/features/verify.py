@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,14 +17,17 @@ from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.record.digest import content_digest, merge_digests, record_digest
 from roibeam.features.shard.layout import decode
+from roibeam.features.shard.listed_manifest import listed_manifest
 from roibeam.features.shard.lmdb_pages import LmdbPages
 from roibeam.features.shard.manifest import (
+    RETRIED_PREFIX,
     STORE_MANIFEST_NAME,
     AnnotationsEntry,
     ShardEntry,
     ShardManifest,
     StoreManifest,
 )
+from roibeam.features.shard.planned_shards import PLAN_NAME, unfinished_run
 from roibeam.features.shard.publish import digests_in_sequences
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.shard.remote_reader import ShardObject
@@ -108,14 +110,15 @@ def verify_store(
         problems += _check_annotations(folder, store.annotations)
     named = {STORE_MANIFEST_NAME} | {entry.manifest for entry in store.shards}
     named |= {entry.data_file for entry in store.shards if entry.data_file is not None}
-    return problems + _leftovers(folder, named)
+    return problems + _check_plan(folder, store) + _leftovers(folder, named)
 
 
 def _unfinished(folder: OutputFolder, deep: bool) -> list[Problem]:
     """The problems of a folder without a store manifest: what a killed or running command has finished, and left."""
-    leftovers = _leftovers(folder, named=set()) if folder.local_path is None or folder.local_path.is_dir() else []
+    is_there = folder.local_path is None or folder.local_path.is_dir()
+    leftovers = _leftovers(folder, named=set()) if is_there else []
     shards = [problem.file for problem in leftovers if problem.file.endswith(".json")]
-    if not leftovers:
+    if not is_there or (not leftovers and folder.num_bytes(PLAN_NAME) is None):
         what = f"no feature store here, {folder} does not hold it"
         return [Problem(STORE_MANIFEST_NAME, what, "is the path right?")]
     problems: list[Problem] = []
@@ -163,15 +166,20 @@ def _checked_manifest(
 ) -> ShardManifest | None:
     remake = "restore it from a copy, or run the same command again"
     try:
-        data = folder.read_bytes(entry.manifest)
+        data, got, is_set_aside = listed_manifest(folder.read_bytes, entry, folder.where(entry.manifest))
         manifest = ShardManifest.from_bytes(data, folder.where(entry.manifest))
-        got = hashlib.sha256(data).hexdigest()
     except UnreachableError:
         raise
+    except FileNotFoundError:
+        problems.append(Problem(entry.manifest, "is missing", remake))
+        return None
     except (OSError, ValueError) as error:
         problems.append(Problem(entry.manifest, str(error), remake))
         return None
-    if ShardEntry.of(manifest, manifest_sha256=got) != entry:
+    if is_set_aside:
+        what = "its failed images are tried again, or were when a run was stopped; its records can be read meanwhile"
+        problems.append(Problem(entry.manifest, what, "run the same command again"))
+    elif ShardEntry.of(manifest, manifest_sha256=got) != entry:
         what = f"does not agree with {STORE_MANIFEST_NAME} about shard {entry.shard} (counts, ids, digest, bytes)"
         problems.append(Problem(entry.manifest, what, remake))
     elif manifest.fingerprint.feature_space != store.fingerprint.feature_space:
@@ -322,9 +330,21 @@ def _check_annotations(folder: OutputFolder, entry: AnnotationsEntry) -> list[Pr
     return []
 
 
+def _check_plan(folder: OutputFolder, store: StoreManifest) -> list[Problem]:
+    """Whether a run that adds images has not finished: nothing else of the store tells of its missing shards."""
+    try:
+        unfinished = unfinished_run(folder, store)
+    except UnreachableError:
+        raise
+    except (OSError, ValueError) as error:
+        return [Problem(PLAN_NAME, _first_line(error).rpartition("; ")[0] or _first_line(error), "restore it")]
+    return [] if unfinished is None else [Problem(PLAN_NAME, str(unfinished), "run the same command again")]
+
+
 def _leftovers(folder: OutputFolder, named: set[str]) -> list[Problem]:
     """What lies in the folder and is none of the files `named`; the scratch folder of a killed attempt is one too."""
     problems = []
+    named = named | _claimed(folder, named)
     named = named | {captions_file_name(name) for name in named if name.endswith(".lmdb")}
     for name, is_scratch in _unnamed(folder, named):
         if is_scratch or name.endswith((".lmdb", "-lock", TEMPORARY_SUFFIX, CAPTIONS_SUFFIX)):
@@ -334,6 +354,26 @@ def _leftovers(folder: OutputFolder, named: set[str]) -> list[Problem]:
             what = f"a shard that {STORE_MANIFEST_NAME} does not list: a later run has not finished"
             problems.append(Problem(name, what, "run the same command again", leftover=True))
     return problems
+
+
+def _claimed(folder: OutputFolder, named: set[str]) -> set[str]:
+    """Data files, not `named`, of shards that are finished: those that a run has added or made anew since the store
+    manifest was written, and those whose failed images are tried again. The next run goes on with them."""
+    names = [name for name, _ in _unnamed(folder, set())]
+    if not any(name.endswith(".lmdb") and name not in named for name in names):
+        return set()
+    claimed = set()
+    for name in names:
+        if name.startswith(("part-", RETRIED_PREFIX)) and name.endswith(".json"):
+            try:
+                manifest = ShardManifest.from_bytes(folder.read_bytes(name), folder.where(name))
+            except UnreachableError:
+                raise
+            except (OSError, ValueError):
+                continue  # a run makes its shard again
+            if manifest.data_file is not None:
+                claimed.add(manifest.data_file)
+    return claimed
 
 
 def _unnamed(folder: OutputFolder, named: set[str]) -> Iterator[tuple[str, bool]]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder
+from roibeam.features.folders.folder_lock import lock_file
 
 log = logging.getLogger(__name__)
 _LONGEST_NAME = 255 - len("..00000000") - len(TEMPORARY_SUFFIX)  # bytes; what ext4, XFS and NTFS take
@@ -63,7 +64,12 @@ def _new_place(path: Path, *, folder: bool) -> tuple[int, Path]:
     else:
         aside.touch(exist_ok=False)
     descriptor = os.open(aside, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        lock_file(descriptor, fcntl.LOCK_EX, path.parent)
+    except ValueError:
+        os.close(descriptor)
+        _remove(aside)
+        raise
     return descriptor, aside
 
 

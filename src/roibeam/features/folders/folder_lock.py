@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from roibeam.features.folders.folder_protocol import OutputFolder
 
 LOCK_NAME = ".lock"
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 # The locks this process holds. A forked child (a loader's worker) shares them, and would hold them for seconds after
 # its parent was killed: it lets go of its copies at once.
@@ -32,6 +34,24 @@ def run_lock(folder: OutputFolder) -> AbstractContextManager[None]:
     return nullcontext() if folder.local_path is None else store_lock(folder.local_path)
 
 
+def lock_file(descriptor: int, operation: int, folder: Path) -> None:
+    """`fcntl.flock`, of a file in `folder`.
+
+    Raises:
+        BlockingIOError, OSError: as that.
+        ValueError: where the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise ValueError(
+            f"{folder}: its file system has no locks ({error.strerror}), which keep two runs apart; mount it with them "
+            f"(Lustre: -o flock), or write to a local disk and copy what was written"
+        ) from None
+
+
 @contextmanager
 def store_lock(store: Path, *, held: str = "another run is writing this store") -> Iterator[None]:
     """Holds OUT/.lock while a run writes; the kernel lets go of it when the process dies, however it dies.
@@ -39,16 +59,19 @@ def store_lock(store: Path, *, held: str = "another run is writing this store") 
     Args:
         held: what is said where another run holds it.
     Raises:
-        ValueError: if another run holds it.
+        ValueError: if another run holds it, or the file system has no locks.
     """
     path = store / LOCK_NAME
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, store)
         except BlockingIOError:
             os.close(descriptor)
             raise ValueError(f"{store}: {held}; wait for it or choose another folder") from None
+        except BaseException:
+            os.close(descriptor)
+            raise
         # The previous holder may have removed the file between our open and our lock.
         try:
             if os.fstat(descriptor).st_ino == os.stat(path).st_ino:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from roibeam.features.shard.listed_manifest import listed_manifest
 from roibeam.features.shard.manifest import ShardEntry, ShardManifest
 from roibeam.features.shard.remote_reader import ShardObject
 from roibeam.features.store import FeatureStore
@@ -36,7 +37,8 @@ class IndexedIds:
     def _index(self, entry: ShardEntry) -> ShardObject:
         if entry.shard not in self._indexes:
             folder = self._store.folder
-            manifest = ShardManifest.from_bytes(folder.read_bytes(entry.manifest), folder.where(entry.manifest))
+            where = folder.where(entry.manifest)
+            manifest = ShardManifest.from_bytes(listed_manifest(folder.read_bytes, entry, where).data, where)
             self._indexes[entry.shard] = ShardObject(folder, manifest)
             while len(self._indexes) > _KEPT_INDEXES:
                 self._indexes.popitem(last=False)

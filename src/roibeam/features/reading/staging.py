@@ -9,7 +9,6 @@ share the folder; see `StagingFolder`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
 from roibeam.features.folders.object_folder import ObjectFolder
 from roibeam.features.reading.staging_folder import StagingFolder, unlock
 from roibeam.features.record.digest import content_digest, record_digest
+from roibeam.features.shard.listed_manifest import listed_manifest
 from roibeam.features.shard.manifest import (
     ANNOTATIONS_NAME,
     STORE_MANIFEST_NAME,
@@ -148,8 +148,7 @@ class StagedStore(FeatureStore):
     def _fetch(self, entry: ShardEntry, release: Callable[[], bool]) -> None:
         """Makes the shard whole; called while it is locked."""
         where = self._remote.where(entry.manifest)
-        data = self._remote.read(entry.manifest)
-        digest = hashlib.sha256(data).hexdigest()
+        data, digest, _ = listed_manifest(self._remote.read, entry, where)
         if digest != entry.manifest_sha256:
             raise ValueError(
                 f"{where}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {digest}, expected "

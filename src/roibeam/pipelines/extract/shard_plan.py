@@ -22,10 +22,11 @@ from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.durable_files import json_bytes
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.shard.planned_shards import PLAN_FORMAT, PLAN_NAME
 from roibeam.pipelines.sources.given_boxes import GivenBoxes
 
-PLAN_FORMAT = "roibeam-plan"
 PLAN_VERSION = 1
+MEMBERS_START = b'{"image_id": "'  # of a file of images
 MAX_SHARD_IMAGES = 4000
 MAX_SHARD_SECONDS = 600.0  # a retry loses at most this much work
 # Where nobody can time the machines that compute: seconds to minutes of a GPU, and few enough that many share the work.
@@ -65,9 +66,6 @@ class Plan:
     @property
     def num_images(self) -> int:
         return sum(shard.num_images for shard in self.shards)
-
-
-PLAN_NAME = "plan.json"
 
 
 def members_name(number: int) -> str:

@@ -31,12 +31,13 @@ from roibeam.features.shard.manifest import (
     StoreManifest,
     shard_manifest_name,
 )
+from roibeam.features.shard.planned_shards import PLAN_NAME
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.shard.record_check import record_problem
 from roibeam.features.shard.remote_reader import shard_digests
 from roibeam.features.shard.writer import INDEX_DATABASE
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.extract.shard_plan import PLAN_NAME, Plan, PlannedShard, read_members, read_plan
+from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_members, read_plan
 from roibeam.pipelines.foundation.console.progress import RECORDS, Progress
 from roibeam.pipelines.stores.places import Place
 

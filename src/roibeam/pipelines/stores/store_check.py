@@ -1,18 +1,21 @@
-"""The whole check of a store: its files and records, and the captions and labels beside them."""
+"""The whole check of a store: its files and records, the captions and labels beside them, and the files of its plan."""
 
 from __future__ import annotations
 
 import re
 import sys
 
-from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.reading.borrowed_store import borrowed_store
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.verify import Problem, verify_store
 from roibeam.pipelines.extract.annotations import annotation_problem
+from roibeam.pipelines.extract.shard_plan import members_name, read_members, read_plan
 from roibeam.pipelines.foundation.console.interruption import tell_what_is_kept
 from roibeam.pipelines.foundation.console.progress import RECORDS, Progress
 from roibeam.pipelines.stores.places import Place, folder_at
+
+_MAX_PLAN_PROBLEMS = 20
 
 
 def check_store(
@@ -21,7 +24,7 @@ def check_store(
     """
     Args:
         store: its folder, or its URL.
-        deep: also read every record, and every row of captions and labels.
+        deep: also read every record, every row of captions and labels, and every line of the plan.
         shards: those that `deep` reads, "<first>-<last>" or "<first>-"; None for all.
         scratch: where one shard of a URL lies while it is read; None for the machine's temporary folder.
     Raises:
@@ -46,7 +49,37 @@ def check_store(
             entry, what = opened.manifest.annotations, annotation_problem(opened)
         if entry is not None and what is not None:
             problems.append(Problem(entry.file, what, "run the command that wrote the store again"))
-    return problems
+    return problems + _plan_problems(folder, range(0) if not deep else deep_shards)
+
+
+def _plan_problems(store: OutputFolder, deep_shards: range | None) -> list[Problem]:
+    """Files of the plan that are gone or changed, the first 20: no image can be added then. What plan.json itself says
+    is the matter of `verify_store`.
+
+    Args:
+        deep_shards: those whose files are read, None for all; of the others it is enough that they are there.
+    """
+    try:
+        plan = read_plan(store)
+    except UnreachableError:
+        raise
+    except (OSError, ValueError):
+        return []
+    problems: list[Problem] = []
+    for shard in () if plan is None else plan.shards:
+        name = members_name(shard.number)
+        what = None
+        if store.num_bytes(name) is None:
+            what = "is missing"
+        elif deep_shards is None or shard.number in deep_shards:
+            try:
+                read_members(store, shard)
+            except ValueError as error:
+                what = f"is damaged ({str(error).partition(f'{store.where(name)}: ')[2].partition(';')[0]})"
+        if what is not None:
+            to_do = "restore it: no image can be added to the store without it, its records can be read"
+            problems.append(Problem(name, what, to_do))
+    return problems[:_MAX_PLAN_PROBLEMS]
 
 
 def _shard_range(text: str) -> range:

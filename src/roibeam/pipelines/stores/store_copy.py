@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from roibeam.features.folders.folder_lock import run_lock
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.printable import printable
 from roibeam.features.reading.borrowed_store import borrowed_store
+from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord
@@ -47,6 +49,7 @@ from roibeam.pipelines.stores.imported_classes import ImportedClasses
 from roibeam.pipelines.stores.merged_manifest import merged_fingerprint, merged_text
 from roibeam.pipelines.stores.places import Place, folder_at, resolved
 
+log = logging.getLogger(__name__)
 _AHEAD = 16  # records that the operating system is asked for before they are needed
 _NAMED_MISSING = 5
 
@@ -157,6 +160,8 @@ def copy_store(
             for source in sources
         ]
         _check_some_are_there(stores, options.asked)
+        for line in unfinished_lines(stores):
+            log.warning("%s", line)
         merge = StoreMerge(stores, None if options.asked is None else options.asked.ids)
         fingerprint = merged_fingerprint(stores, options.change)
         text = merged_text(stores, options.change)

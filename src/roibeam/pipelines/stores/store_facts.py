@@ -11,6 +11,7 @@ from roibeam.features.printable import printable
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.record.imported import ABSENT, GIVEN
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
+from roibeam.features.shard.planned_shards import UnfinishedRun
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.report.feature_words import boxes_words, dtype_words
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
@@ -31,14 +32,19 @@ def data_bytes(manifest: StoreManifest) -> int:
     return sum(shard.data_bytes for shard in manifest.shards)
 
 
-def store_facts(manifest: StoreManifest) -> dict[str, str]:
+def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None) -> dict[str, str]:
     """Counts, sizes, and what the features mean: a name and a text each, in the order to be shown. What nobody told is
-    left out."""
+    left out.
+
+    Args:
+        unfinished: the run of the store that has not finished.
+    """
     num_bytes = data_bytes(manifest)
     config, space = manifest.config, manifest.fingerprint.feature_space
     warning = warning_of_store(manifest)
     facts = {
         "warning": None if warning is None else f"{warning.title} {warning.text}",
+        "unfinished": None if unfinished is None else f"{unfinished}; run the same command again",
         "records": f"{manifest.num_records:,}",
         "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
         "dead letters": f"{manifest.num_dead_letters:,}",

@@ -36,14 +36,18 @@ def info_command(
     Examples:
         roibeam store info store/
     """
+    from roibeam.features.reading.unfinished_stores import unfinished_run_of
+    from roibeam.pipelines.stores.places import folder_at
     from roibeam.pipelines.stores.store_facts import data_bytes, read_manifest, store_facts
 
     manifest = read_manifest(store)
+    unfinished = unfinished_run_of(folder_at(store), manifest)
     if as_json:
-        content = manifest.to_json()
+        content = {**manifest.to_json(), "unfinished": None if unfinished is None else asdict(unfinished)}
         typer.echo(json_line({**content, "data_bytes": data_bytes(manifest), "store": str(store)}))
         return
-    typer.echo("\n".join([str(store), *(f"  {name:<15} {value}" for name, value in store_facts(manifest).items())]))
+    facts = store_facts(manifest, unfinished)
+    typer.echo("\n".join([str(store), *(f"  {name:<15} {value}" for name, value in facts.items())]))
 
 
 @store_app.command("verify", cls=HelpedCommand)

@@ -20,6 +20,7 @@ from roibeam.features.shard.manifest import (
     ShardManifest,
     StoreManifest,
 )
+from roibeam.features.shard.planned_shards import PLAN_NAME
 from roibeam.features.shard.remote_reader import ShardObject
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.report.feature_words import boxes_words
@@ -27,7 +28,7 @@ from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.extract.report.run_summary import last_extraction
 from roibeam.pipelines.extract.report.store_report import ReportFacts, StoredRecords, write_report
 from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME
-from roibeam.pipelines.extract.shard_plan import PLAN_NAME, Plan, read_members
+from roibeam.pipelines.extract.shard_plan import Plan, read_members
 from roibeam.pipelines.foundation.files.locations import read_location
 
 REPORT_NAME = "report.html"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
@@ -19,15 +21,20 @@ from roibeam.features.shard.manifest import (
     RETRIED_PREFIX,
     STORE_MANIFEST_NAME,
     ShardManifest,
+    StoreManifest,
     retried_manifest_name,
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
 from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
-from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_plan
+from roibeam.pipelines.extract.shard_plan import MEMBERS_START, Plan, PlannedShard, read_plan
 
 log = logging.getLogger(__name__)
 SUMMARY_NAME = "run_summary.json"  # where the output folder was taken away in mid-run, alone in the one put there
+SUMMARY_FORMAT = "roibeam-run-summary"
+_STORE_FILE = (
+    r"((part|retried)-\d{5,}|plan|manifest|run_summary)\.json|(dead_letters|annotations)\.parquet|report\.html"
+)
 
 
 def check_output_folder(store: Path | OutputFolder) -> None:
@@ -40,9 +47,12 @@ def check_output_folder(store: Path | OutputFolder) -> None:
     path = folder.local_path
     if path is not None and path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file; the last argument is the folder to write the store into")
+    for link in () if path is None else (path, *path.parents):
+        if link.is_symlink() and not link.exists():
+            raise ValueError(f"{link} is a link to {os.readlink(link)}, which is not there; make that folder first")
     if read_plan(folder) is None:
         names = folder.listing() if path is None else os.listdir(path) if path.is_dir() else ()
-        others = [name for name in names if not _is_of_a_killed_start(name)]
+        others = [name for name in names if not _is_of_a_killed_start(folder, name)]
         if STORE_MANIFEST_NAME in others:
             raise ValueError(
                 f"{folder} is a store that was imported, copied or written from Python: extraction cannot add to it; "
@@ -54,13 +64,40 @@ def check_output_folder(store: Path | OutputFolder) -> None:
             )
 
 
-def _is_of_a_killed_start(name: str) -> bool:
-    return name in (LOCK_NAME, "plan", SUMMARY_NAME) or _is_temporary(name) or name.startswith(REMOTE_PREFIX)
+def _is_of_a_killed_start(folder: OutputFolder, name: str) -> bool:
+    """Whether an entry of the folder is what a run leaves that was stopped before plan.json was there: by its name,
+    and where others may use that name by what it holds."""
+    if name == "plan":
+        return folder.local_path is None or _are_members(folder.local_path / name)
+    if name == LOCK_NAME:
+        return folder.num_bytes(name) == 0
+    if name == SUMMARY_NAME:
+        try:
+            content = json.loads(folder.read_bytes(name))
+        except (OSError, ValueError, RecursionError):
+            return False
+        return isinstance(content, dict) and content.get("format") == SUMMARY_FORMAT
+    return _is_temporary(name) or (folder.local_path is None and name.startswith(REMOTE_PREFIX))
+
+
+def _are_members(plan: Path) -> bool:
+    """Whether a folder holds files of a plan alone; the last one may be cut."""
+    if not plan.is_dir() or plan.is_symlink():
+        return False
+    for path in plan.iterdir():
+        if not re.fullmatch(r"part-\d{5,}\.jsonl", path.name) or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            start = file.read(len(MEMBERS_START))
+        if not MEMBERS_START.startswith(start):
+            return False
+    return True
 
 
 def _is_temporary(name: str) -> bool:
-    """Whether a file has the name that our atomic writes use before they rename it."""
-    return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+    """Whether a file has the name that our writes of a store use before they rename it: that of its file, the process,
+    and what sets two of one process apart."""
+    return re.fullmatch(rf"\.({_STORE_FILE})\.\d+(\.[0-9a-f]+)?{re.escape(TEMPORARY_SUFFIX)}", name) is not None
 
 
 def is_unused_plan(store: Path | OutputFolder, plan: Plan) -> bool:
@@ -143,7 +180,8 @@ def tidy_store(
     """Leaves the shards that count and nothing else; needs the store's lock, where there is one.
 
     Afterwards a shard manifest means a finished shard: those that are damaged, outdated or without their data are
-    removed, and with `retry_dead_letters` those that hold any are set aside (`retried_manifest`). Removed too: scratch
+    removed, and with `retry_dead_letters` those that hold any are set aside (`retried_manifest`), where they and their
+    data stay until the store manifest lists the new attempts: the store is read by them. Removed too: scratch
     folders, data files that no manifest names, files of broken-off atomic writes. For a store at a URL, see
     `tidy_objects`.
     """
@@ -163,7 +201,9 @@ def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead
         else:
             path.unlink()
     named = set()
+    listed = _listed_sums(LocalFolder(store))
     for shard in plan.shards if plan else ():
+        is_finished = False
         manifest = finished_manifest(store, shard, feature_space)
         if manifest is not None and not _index_is_sound(store, manifest):
             manifest = None
@@ -173,10 +213,9 @@ def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead
             _set_aside(LocalFolder(store), shard.number)
         else:
             named.add(manifest.data_file)
-            (store / retried_manifest_name(shard.number)).unlink(missing_ok=True)
-            continue
+            is_finished = True
         waiting = retried_manifest(store, shard, feature_space)
-        if waiting is None:
+        if waiting is None or (is_finished and not _is_listed(LocalFolder(store), shard.number, listed)):
             (store / retried_manifest_name(shard.number)).unlink(missing_ok=True)
         else:
             named.add(waiting.data_file)
@@ -187,6 +226,24 @@ def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead
             path.unlink()
     if removed:
         log.info("%s: removed what a stopped run left: %s", store, ", ".join(sorted(removed)[:5]))
+
+
+def _listed_sums(folder: OutputFolder) -> dict[int, str]:
+    """SHA-256 of the shard manifests that the store manifest was made from, by shard; none where there is none."""
+    try:
+        manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {entry.shard: entry.manifest_sha256 for entry in manifest.shards}
+
+
+def _is_listed(folder: OutputFolder, shard: int, listed: Mapping[int, str]) -> bool:
+    """Whether readers still take the manifest that was set aside, until the store manifest lists the new attempt."""
+    try:
+        data = folder.read_bytes(retried_manifest_name(shard))
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(data).hexdigest() == listed.get(shard)
 
 
 def _index_is_sound(store: Path, manifest: ShardManifest) -> bool:
@@ -243,11 +300,13 @@ def _tidy_retried(
     """Removes what was set aside and is not needed any more; the data files that wait to be copied."""
     kept = set()
     there = folder.listing(RETRIED_PREFIX)
+    listed = _listed_sums(folder) if there else {}
     for shard in plan.shards if plan and there else ():
         name = retried_manifest_name(shard.number)
         if name not in there:
             continue
-        waiting = None if shard.number in finished else retried_manifest(folder, shard, feature_space)
+        is_needed = shard.number not in finished or _is_listed(folder, shard.number, listed)
+        waiting = retried_manifest(folder, shard, feature_space) if is_needed else None
         if waiting is None:
             folder.delete(name)
         else:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
@@ -119,6 +120,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     check_annotated(task, request.annotated_store, from_photos=request.end_to_end)
     with opened_store(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [each for each in (store, annotated) if each is not None]
+        for line in unfinished_lines(stores) if is_main_process() else ():  # it may be why images are missing
+            logger.warning("%s", line)
         read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
         choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
         shown = store if annotated is None or store is None else StorePair(store, annotated)

@@ -51,6 +51,11 @@ class NamedFiles:
             return True
         named = path = os.path.abspath(os.path.expanduser(os.fspath(out)))
         while not os.path.exists(path) and os.path.dirname(path) != path:
+            if os.path.islink(path):
+                self._wrong.append(
+                    f"{path} is a link to {os.readlink(path)}, which is not there; make that folder first"
+                )
+                return False
             path = os.path.dirname(path)
         if not os.path.isdir(path):
             where = "is a file" if path == named else f"cannot be made: {path} is a file"

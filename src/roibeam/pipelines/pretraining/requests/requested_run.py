@@ -5,10 +5,12 @@ request -> recipe, system, settings, start -> stores and captions, opened -> `pr
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import torch
 
+from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.pipelines.inputs.captioned.captioned_store import LeakGuard
 from roibeam.pipelines.inputs.captioned.given_stores import GivenStores, GivenValidation, held_out_hints
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
@@ -40,6 +42,9 @@ from roibeam.pipelines.pretraining.systems import System, system_named
 from roibeam.pipelines.pretraining.text_run import pretrain_on_text
 from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 from roibeam.pipelines.sources.held_out import HeldOut
+from roibeam.pipelines.training.launched import is_main_process
+
+logger = logging.getLogger(__name__)
 
 
 def run_pretraining(request: PretrainRequest) -> PretrainResult:
@@ -113,6 +118,9 @@ def _pretrain_on_stores(
         given.opened(data.stage_to, data.stage_gb, images_of=data.images_of, min_match=min_match) as sources,
         validated.opened(sources[0], images_of=data.images_of, min_match=min_match) as asked,
     ):
+        read = [each.store for each in (*sources, asked) if each is not None]
+        for line in unfinished_lines(dict.fromkeys(read)) if is_main_process() else ():
+            logger.warning("%s", line)
         notes = [] if data.held_out else held_out_hints(sources)
         result = pretrain(
             sources,
