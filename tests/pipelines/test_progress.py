@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.features.folders.local_folder import LocalFolder
+from roibeam.features.shard.manifest import ShardManifest
 from roibeam.pipelines.extract.report.run_state import FinishedShard
 from roibeam.pipelines.extract.report.run_summary import RunEnd, run_summary
-from roibeam.pipelines.extract.report.store_status import Status, status_json, status_text
+from roibeam.pipelines.extract.report.store_status import (
+    LIVING_SECONDS,
+    SILENT_SECONDS,
+    Status,
+    StatusView,
+    status_json,
+    status_text,
+)
 from roibeam.pipelines.extract.shard.heartbeat import Beat, Heartbeat, read_heartbeats
-from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard
+from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, extend_plan
 from roibeam.pipelines.foundation.console.progress import Standing
 from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.version import __version__
 
 Cli = Callable[..., Any]
 PLAN = Plan({}, {}, tuple(PlannedShard(number, 100, "") for number in range(40)))
@@ -30,9 +43,10 @@ def beat(shard: int, images: int, *, silent: float = 5.0, ran: float = 100.0) ->
     return Beat(shard, images, {}, NOW - silent - ran, NOW - silent, f"a{shard}", f"host{shard}")
 
 
-def status(*in_work: Beat, finished: int = 2, complete: bool = False) -> Status:
-    images = finished * 100 + sum(each.images for each in in_work)
-    return Status(PLAN, Standing(images - 3, Counter(timeout=3)), finished, in_work, complete, NOW)
+def status(*in_work: Beat, finished: int = 2, state: str = "running", error: str | None = None) -> Status:
+    images, complete = finished * 100 + sum(each.images for each in in_work), finished == 40 and state != "stopped"
+    standing = Standing(images - 3, Counter(timeout=3))
+    return Status(PLAN, standing, finished, in_work, complete, NOW, NOW - 1500, state, error)
 
 
 def test_a_look_tells_rate_stragglers_and_what_waits() -> None:
@@ -54,15 +68,51 @@ def test_a_look_tells_rate_stragglers_and_what_waits() -> None:
 
 
 def test_a_look_at_runs_that_stand_still() -> None:
-    stopped = status_text(status())  # as after a Ctrl-C: no rate, no time left
-    assert stopped.splitlines()[0] == "200 of 4,000 images, 3 failed (3 timeout)"
-    assert "stopped: no shard is in work; the same command as before goes on" in stopped
-    assert status_json(status(), "store")["eta_seconds"] is None
-    assert "being published, or the run was stopped" in status_text(status(finished=40))
-    text = status_text(status(finished=40, complete=True))
+    stopped = status(state="stopped", error="disk full")  # as after a Ctrl-C: no rate, no time left
+    first, _, last = status_text(stopped).splitlines()
+    assert first == "200 of 4,000 images, 3 failed (3 timeout)"
+    assert last == "stopped: no run is at work (the last one: disk full); the same command as before goes on"
+    told = status_json(stopped, "store")
+    assert (told["eta_seconds"], told["state"], told["error"], told["silent_seconds"]) == (
+        None, "stopped", "disk full", 1500.0,
+    )  # fmt: skip
+    assert "not begun, or stopped: no run" in status_text(status(finished=0, state="stopped"))
+    silent = status_text(status(beat(7, 30, silent=1500.0), state="silent"))
+    assert "silent: nothing was heard of the run for 25 min 0 s; if it has died, the same command goes on" in silent
+    text = status_text(status(finished=40, state="finished"))
     assert "the store is complete: 40 of 40 shards" in text and "images/s" not in text
+    failed = status_text(status(finished=40, state="failed", error="9.0% of the images failed"))
+    assert failed.endswith("manifest.json is there; the run failed: 9.0% of the images failed")
     many = status_text(status(*(beat(number, 1) for number in range(30)), finished=0))
     assert many.splitlines()[-1] == "  and 10 more, heard of later"
+
+
+def test_whether_a_run_is_there_is_told_by_its_lock_and_what_it_wrote_last(tmp_path: Path) -> None:
+    extend_plan(tmp_path, None, source={}, settings={}, images=[ImageRef("a", "/a.jpg")], shard_size=1)
+    view, scratch = StatusView(LocalFolder(tmp_path)), tmp_path / ".tmp-ab"
+    scratch.mkdir()
+
+    def state(*, heard_ago: float) -> str:
+        """By a beat that is so old; all files are as old at least."""
+        heard = time.time() - heard_ago
+        (scratch / "heartbeat.json").write_text(json.dumps(asdict(replace(beat(0, 0), beaten_at=heard))))
+        for path in tmp_path.iterdir():
+            os.utime(path, (heard, heard))
+        look = view.read()
+        assert look.silent_seconds(beat(0, 0)) >= 0 and look.heard_at == pytest.approx(heard, abs=2)
+        assert len(look.in_work) == (look.state != "stopped")  # what was in work is lost
+        return look.state
+
+    assert state(heard_ago=1.0) == "stopped"  # no lock: no run of any machine, however new the files are
+    with store_lock(tmp_path):
+        assert state(heard_ago=1.0) == state(heard_ago=SILENT_SECONDS / 2) == "running"
+        assert state(heard_ago=SILENT_SECONDS) == "silent"
+    (tmp_path / LOCK_NAME).touch()  # of a killed run, or of a machine whose locks are not seen here
+    assert state(heard_ago=1.0) == "running"
+    assert state(heard_ago=LIVING_SECONDS) == "stopped"
+    with store_lock(tmp_path):  # it takes the file that was left, and is new
+        assert view.read().heard_at == pytest.approx(time.time(), abs=5)
+    assert view.read().state == "stopped"
 
 
 def test_beats_on_a_disk_and_files_that_are_none(tmp_path: Path) -> None:
@@ -126,11 +176,31 @@ def test_the_summary_of_a_local_run_and_the_command(
     assert roibeam(*run).code == 1
     again = json.loads((out / "run_summary.json").read_bytes())
     assert again["this_run"]["images"] == 0 and again["in_all"] == summary["in_all"]
+    # What the run was that did something is not lost.
+    done = again["last_extraction"]
+    assert (done["images"], done["shards"]) == (4, 2) and done["versions"]["roibeam"] == __version__
+    assert done["command"] == ["roibeam", *map(str, run)] == summary["command"]
+    assert all(done[name] == summary[name] for name in ("started", "ended", "status", "error", "runner", "beam_args"))
+    part = ShardManifest.read(out / "part-00000.json")
+    assert part.stats["roibeam"] == __version__
 
-    look = roibeam("progress", out, "--watch")  # ends by itself: the store is complete
-    assert look.code == 0 and "4 of 4 images, 1 failed (1 empty file)" in look.out and "is complete" in look.out
+    look = roibeam("progress", out, "--watch")  # ends by itself: the store is complete, and the run had failed
+    assert look.code == 1 and "4 of 4 images, 1 failed (1 empty file)" in look.out
+    assert look.out.endswith("is there; the run failed: 25.0% of the images failed\n")
+    assert roibeam(*run, "--max-failures", 0.5).code == 0
+    assert roibeam("progress", out, "--watch").code == 0
     (out / "part-00001.json").unlink()
-    look = roibeam("progress", out)
-    assert look.code == 0 and "1 of 2 shards finished, 0 in work, 1 waiting" in look.out
+    look = roibeam("progress", out, "--watch", "--json")  # nobody is at work, so it ends as well
+    assert look.code == 1
+    told = json.loads(look.out)
+    assert (told["state"], told["shards"]["finished"], told["shards"]["in_work"]) == ("stopped", 1, 0)
     none = roibeam("progress", tmp_path)
     assert none.code == 1 and "has no plan.json" in none.err
+
+
+def test_a_command_is_kept_without_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["roibeam", "extract", "https://me:secret@host/list?sign=secret", "store?", "--set", "a=b@c"]
+    monkeypatch.setattr(sys, "argv", words)
+    end = RunEnd("finished", None, "local", (), NOW, NOW + 60)
+    wanted = [*words[:2], "https://***@host/list?***", *words[3:]]
+    assert run_summary("store", PLAN, end, [], [])["command"] == wanted

@@ -19,6 +19,7 @@ from forks import KILLED, in_a_fork
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.region_filter import RegionFilter
@@ -27,6 +28,7 @@ from roibeam.features.shard.publish import publish_store
 from roibeam.features.shard.record_change import RecordChange
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
+from roibeam.features.writing.annotations_table import Annotation, write_annotations
 from roibeam.pipelines.sources.id_lists import AskedIds, read_id_list, read_split
 from roibeam.pipelines.stores.store_copy import CopyOptions, copy_store
 
@@ -212,6 +214,51 @@ def test_subset_by_ids_and_by_split(roibeam: Roibeam, whole: Path, tmp_path: Pat
     ids.write_bytes(b"\xff\n")
     with pytest.raises(ValueError, match="line 1: not UTF-8"):
         read_id_list(ids)
+
+
+def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Roibeam, tmp_path: Path) -> None:
+    ids = ["\x1b[31mred", "[1]", "a\u3000b", "new\nline", "plain"]
+    store = store_with(tmp_path / "odd", [make_record(image_id, seed=i) for i, image_id in enumerate(ids)])
+    listed = roibeam("store", "ids", store)
+    assert listed.out == "\\x1b[31mred\n[1]\na\u3000b\nnew\\nline\nplain\n"
+    assert "2 ids hold line breaks or other control characters and are spelled with escapes above" in listed.err
+    told = json.loads(roibeam("store", "ids", store, "--json").out)
+    assert told["ids"] == ids
+    for name, content in (("whole", json.dumps(told)), ("part", json.dumps(ids[2:], indent=1))):
+        (tmp_path / name).write_text(content)
+        assert roibeam("store", "copy", store, tmp_path / f"of_{name}", "--ids", tmp_path / name).code == 0
+    assert list(read(tmp_path / "of_whole")) == ids and list(read(tmp_path / "of_part")) == ids[2:]
+    # A list whose first id begins like JSON is one all the same.
+    (tmp_path / "list").write_text("[1]\nplain\n")
+    assert read_id_list(tmp_path / "list").ids == {"[1]", "plain"}
+    assert roibeam("store", "ids", tmp_path / "of_part").err.startswith("roibeam: 1 id holds")
+
+
+def test_images_are_taken_out_and_leave_no_trace(roibeam: Roibeam, tmp_path: Path) -> None:
+    store = store_with(tmp_path / "store", records(range(6)), [letter("gone07"), letter("gone08")])
+    said = [Annotation(f"image{i:02}", (f"caption {i}",), ()) for i in range(6)]
+    entry = write_annotations(LocalFolder(store), iter([said]))
+    manifest = StoreManifest.read(store / "manifest.json")
+    config = {"captions": {"captions": 7, "examples": {"ambiguous": [["image02", "caption 2"]]}}}
+    (store / "manifest.json").write_text(json.dumps(replace(manifest, annotations=entry, config=config).to_json()))
+    taken = tmp_path / "taken.txt"
+    taken.write_text("image02\ngone08\nnobody\n")
+    done = roibeam("store", "copy", store, tmp_path / "rest", "--without-ids", taken)
+    assert done.code == 0 and "5 records" in done.out and "1 dead letter;" in done.out
+    assert "in no source  1 id: nobody" in done.out
+    wanted = read(store)
+    del wanted["image02"]
+    assert same(read(tmp_path / "rest"), wanted) and verify_store(tmp_path / "rest", deep=True) == []
+    for path in (tmp_path / "rest").iterdir():
+        assert not re.search(rb"image02|gone08|caption 2", path.read_bytes()), path
+    assert f"all images but those of {taken}" in roibeam("store", "info", tmp_path / "rest").out
+    again = roibeam("store", "copy", store, tmp_path / "rest", "--ids", taken)  # the other way round: another copy
+    assert again.code == 1 and "rest is another store already" in again.err
+    taken.write_text("image02.jpg\n")  # ids of another form would take out nothing
+    done = roibeam("store", "copy", store, tmp_path / "none", "--without-ids", taken)
+    assert done.code == 1 and "none of its 1 id is in a store to copy; an id there is 'image00'" in done.err
+    done = roibeam("store", "copy", store, tmp_path / "none", "--without-ids", taken, "--ids", taken)
+    assert "--ids and --without-ids both say which images; give one of them" in done.err
 
 
 def test_float32_to_float16_is_the_space_of_an_extraction_in_float16(tmp_path: Path) -> None:

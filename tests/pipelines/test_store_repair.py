@@ -8,15 +8,18 @@ next one finish it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import typer
@@ -36,6 +39,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.cli.store.repair import repair_command
 from roibeam.pipelines.stores.damage import find_damage
+from roibeam.pipelines.stores.damage_text import repair_text
 from roibeam.pipelines.stores.store_repair import RepairSource, repair_store
 from roibeam.pipelines.toyworld.draw import draw_samples
 
@@ -234,6 +238,80 @@ def test_features_of_another_network_are_refused_before_anything_is_written(whol
     with pytest.raises(ValueError, match=r"none of the photos is there .*--photos is the folder that was"):
         repair_store(store, RepairSource(whole / "samples"))
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+
+
+def other_photos(whole: Path, folder: Path) -> Path:
+    """Each sample's photo is that of the next one, in the old one's size."""
+    folder.mkdir()
+    photos = sorted((whole / "samples" / "images").glob("sample*.jpg"))
+    for photo, following in zip(photos, [*photos[1:], photos[0]], strict=True):
+        height, width = cv2.imread(str(photo)).shape[:2]
+        cv2.imwrite(str(folder / photo.name), cv2.resize(cv2.imread(str(following)), (width, height)))
+    return folder
+
+
+def test_other_photos_under_the_names_of_the_broken_ones_are_not_taken(
+    whole: Path, store: Path, tmp_path: Path
+) -> None:
+    flip_feature_bytes(store)
+    damage_a_region_header(store)
+    before = {path.name: path.read_bytes() for path in store.glob("*.json")}
+    wrong = other_photos(whole, tmp_path / "wrong")
+    said = str(repair(store, "--photos", wrong).exception)
+    assert f"{store}: 2 photos are not what the broken records were made of, the first 'sample_00001': " in said
+    assert "regions have the place and class that they had in the record; nothing was published" in said
+    assert {path.name: path.read_bytes() for path in store.glob("*.json")} == before
+    small = cv2.imread(str(wrong / "sample_00000.jpg"))[:40, :50]
+    cv2.imwrite(str(wrong / "sample_00003.jpg"), small)
+    shutil.copy(whole / "samples" / "images" / "sample_00001.jpg", wrong)  # its shard is done, and waits
+    with pytest.raises(ValueError, match=r"1 photo is not .* 'sample_00003': the photo has 50 x 40 pixels, that of"):
+        repair_store(store, RepairSource(wrong))
+    result = repair(store, "--photos", whole / "samples" / "images")
+    assert result.exit_code == 0 and "\n1 record extracted with the digest that it had before\n" in result.stdout
+    assert_equal_stores(store, whole / "store")
+
+
+@pytest.mark.parametrize(("damage", "doubtful"), [(damage_a_meta_header, SHARDS[0][:1]), (remove_data, SHARDS[0])])
+def test_what_cannot_be_compared_and_is_not_what_it_was_is_named(
+    whole: Path, store: Path, tmp_path: Path, damage: Callable[[Path], None], doubtful: tuple[str, ...]
+) -> None:
+    damage(store)
+    result = repair(store, "--photos", other_photos(whole, tmp_path / "wrong"))
+    assert result.exit_code == 1
+    assert re.findall(
+        r"^doubtful (\w+): .*though it was computed in the same way; is the photo", result.stdout, re.M
+    ) == [*doubtful]
+    assert list(manifest_of(store, 0).stats["doubtful"]) == [*doubtful]
+
+
+def test_a_shard_is_repaired_as_it_was_made_and_not_as_the_last_run_was(whole: Path, store: Path) -> None:
+    """As after a second run for more photos, in a faster mode and with smaller photos only."""
+    content = json.loads((store / "manifest.json").read_text())
+    content["config"]["detector"] |= {"mode": "bf16", "threads": None}
+    content["config"]["options"]["max_pixels"] = 100
+    (store / "manifest.json").write_text(json.dumps(content))
+    flip_feature_bytes(store)
+    remove_data(store)
+    done = as_json(store, "--photos", whole / "samples" / "images")
+    assert (done["same_digest"], done["close"], done["not_compared"], done["lost"]) == (3, 0, 0, [])
+    assert done["as_before"] and manifest_of(store, 1).fingerprint == manifest_of(whole / "store", 1).fingerprint
+
+
+def test_another_mode_gives_the_same_regions_in_other_digits(whole: Path, store: Path) -> None:
+    flip_feature_bytes(store)
+    path = store / "part-00001.json"
+    content = json.loads(path.read_text())
+    content["fingerprint"]["numerics"]["torch"] = "0.1"
+    path.write_text(json.dumps(content))
+    listed = json.loads((store / "manifest.json").read_text())
+    listed["shards"][1]["manifest_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (store / "manifest.json").write_text(json.dumps(listed))
+    source = RepairSource(whole / "samples" / "images")
+    with pytest.MonkeyPatch.context() as patch:  # another version of torch
+        patch.setattr("roibeam.pipelines.stores.old_record.record_digest", lambda record: b"")
+        summary = repair_store(store, source)
+    assert (summary.compared.same, summary.compared.close, summary.compared.doubtful) == (0, 1, {})
+    assert "1 record with the same regions as before, in other digits" in repair_text(store, summary)
 
 
 def test_a_photo_that_is_gone_becomes_a_dead_letter_and_the_exit_code_says_so(

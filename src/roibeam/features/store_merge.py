@@ -42,13 +42,17 @@ class StoreMerge:
     Args:
         stores: opened; the first one's record is taken where several are equal.
         asked: image ids to keep; None for all.
+        is_without: whether `asked` names the images that are left out, record and dead letter, in place of those kept.
     Raises:
         ValueError, OSError: when a shard manifest is missing, damaged, or not the one that its store manifest lists.
     """
 
-    def __init__(self, stores: Sequence[FeatureStore], asked: Collection[str] | None = None) -> None:
+    def __init__(
+        self, stores: Sequence[FeatureStore], asked: Collection[str] | None = None, *, is_without: bool = False
+    ) -> None:
         self._stores = stores
         self._asked = asked
+        self._is_without = is_without
         self.missing: set[str] = set(asked or ())
         self.dead_letters: Counter[str] = Counter()
         self._shards: list[tuple[bytes, int, int, ShardManifest]] = []
@@ -67,7 +71,7 @@ class StoreMerge:
     @property
     def num_entries(self) -> int:
         """Records and dead letters of the stores, or ids asked for: as many entries come at most."""
-        if self._asked is not None:
+        if self._asked is not None and not self._is_without:
             return len(self._asked)
         return sum(len(store) for store in self._stores) + len(self._letters)
 
@@ -88,9 +92,9 @@ class StoreMerge:
         for key, group in groupby(merged, key=itemgetter(0)):
             image_id = _image_id(key)
             if self._asked is not None:
-                if image_id not in self._asked:
-                    continue
                 self.missing.discard(image_id)
+                if (image_id in self._asked) == self._is_without:
+                    continue
             yield from self._of_one_image(image_id, list(group))
 
     def _of_one_image(self, image_id: str, found: list[_Found]) -> Iterator[Entry]:

@@ -28,6 +28,22 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
+def is_locked(store: Path) -> bool | None:
+    """Whether a run that this machine knows of holds OUT/.lock; None where there is no such file: no run is at work on
+    any machine. False may also be a run on another machine, where the file system does not share locks."""
+    try:
+        descriptor = os.open(store / LOCK_NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def run_lock(folder: OutputFolder) -> AbstractContextManager[None]:
     """`store_lock` where there can be one. Object stores have no locks; runs there are safe beside each other without:
     docs/stores.md."""
@@ -79,6 +95,7 @@ def store_lock(store: Path, *, held: str = "another run is writing this store") 
         except FileNotFoundError:
             pass
         os.close(descriptor)
+    os.utime(descriptor)  # a file that a killed run left tells when this one began
     _HELD.add(descriptor)
     try:
         yield

@@ -21,16 +21,19 @@ def progress_command(
 ) -> None:
     """Shows how far an extraction is, and the time left.
 
-    It reads what the run has written, on any runner and from any machine, and writes nothing.
+    It reads what the run has written, on any runner and from any machine, and writes nothing. --watch ends when the
+    run has ended, or nothing was heard of it for 20 minutes. The exit code is 1 if the run stopped before its end, is
+    silent for so long, or failed (--max-failures); 0 if it is at work or has finished.
 
     Examples:
         roibeam progress store/
         roibeam progress s3://bucket/store --watch
     """
     from roibeam.features.folders.folder_choice import output_folder
-    from roibeam.pipelines.extract.report.store_status import StatusView, status_json, status_text
+    from roibeam.pipelines.extract.report.store_status import SILENT_SECONDS, StatusView, status_json, status_text
 
     view = StatusView(output_folder(store))
+    began = time.monotonic()
     while True:
         status = view.read()
         if as_json:
@@ -38,7 +41,11 @@ def progress_command(
         else:
             # On a terminal a look takes the place of the one before.
             typer.echo(("\x1b[2J\x1b[H" if watch and sys.stdout.isatty() else "") + status_text(status))
-        if not watch or status.is_complete:
+        # At a URL, a run that was just begun again is silent until its first shard: that is waited for.
+        was_long = time.monotonic() - began >= SILENT_SECONDS
+        if not watch or status.is_over or (not status.is_well and was_long):
+            if not status.is_well:
+                raise typer.Exit(1)
             return
         sys.stdout.flush()
         time.sleep(every)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,21 +15,24 @@ class AskedIds:
     """Attributes:
     origin: the file they come from, and the splits.
     ids: all held in memory.
+    is_without: whether these are the images to leave out.
     """
 
     origin: str
     ids: frozenset[str]
+    is_without: bool = False
 
 
 def read_id_list(path: Path) -> AskedIds:
-    """One image id a line, UTF-8; empty lines are passed over, spaces are part of an id.
+    """One image id a line, UTF-8; empty lines are passed over, spaces are part of an id. Or what `roibeam store ids
+    --json` prints, or its list `ids` alone: such a file can name every id, also one that holds a line break.
 
     Raises:
         ValueError: naming the line that cannot be read, or when there is no id.
         OSError: if the file cannot be read.
     """
-    ids = set()
-    for row in read_lines(str(path)):
+    ids = _json_ids(path)
+    for row in () if ids else read_lines(str(path)):
         if isinstance(row, BadRow):
             raise ValueError(f"{path}, line {row.line}: {row.reason}; expected one image id a line in UTF-8")
         if row[1]:
@@ -36,6 +40,19 @@ def read_id_list(path: Path) -> AskedIds:
     if not ids:
         raise ValueError(f"{path} holds no image id; expected one a line")
     return AskedIds(str(path), frozenset(ids))
+
+
+def _json_ids(path: Path) -> set[str]:
+    """The ids of a JSON file; none for any other file, also for a list whose first id begins like JSON."""
+    with open(path, "rb") as file:
+        if file.read(1) not in (b"[", b"{"):
+            return set()
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return set()
+    ids = found.get("ids") if isinstance(found, dict) else found
+    return set(ids) if isinstance(ids, list) and all(isinstance(each, str) for each in ids) else set()
 
 
 def read_split(path: str, names: str) -> AskedIds:

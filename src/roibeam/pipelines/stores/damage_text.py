@@ -82,6 +82,10 @@ def repair_json(store: Place, summary: RepairSummary) -> dict[str, Any]:
         "dead_letters": summary.manifest.num_dead_letters,
         "content_digest": summary.manifest.content_digest,
         "as_before": summary.is_as_before,
+        "same_digest": summary.compared.same,
+        "close": summary.compared.close,
+        "not_compared": summary.compared.unknown,
+        "doubtful": [{"image_id": image_id, "what": what} for image_id, what in summary.compared.doubtful.items()],
         "seconds": round(summary.seconds, 3),
         "device": summary.device,
     }
@@ -95,6 +99,12 @@ def repair_text(store: Place, summary: RepairSummary) -> str:
     ]
     if len(summary.lost) > _LISTED:
         lost.append(f"... and {len(summary.lost) - _LISTED:,} more; {store}/dead_letters.parquet names all")
+    doubtful = [
+        f"doubtful {printable(image_id, 100)}: {what}; is the photo still what it was?"
+        for image_id, what in islice(summary.compared.doubtful.items(), _LISTED)
+    ]
+    if len(summary.compared.doubtful) > _LISTED:
+        doubtful.append(f"... and {len(summary.compared.doubtful) - _LISTED:,} more; --json tells all")
     done = (
         f"{store}: {counted(summary.num_shards, 'shard')} written anew: {counted(summary.num_extracted, 'image')} "
         f"extracted, {counted(summary.num_copied, 'record')} copied"
@@ -104,6 +114,19 @@ def repair_text(store: Place, summary: RepairSummary) -> str:
     if summary.num_retried:
         done += f", {counted(summary.num_retried, 'dead letter')} now a record"
     content = "its content digest is what it was" if summary.is_as_before else "its content digest is another one now"
+    found = summary.compared
+    compared = [
+        f"{counted(count, 'record')} {what}"
+        for count, what in (
+            (found.same, "extracted with the digest that it had before"),
+            (
+                found.close,
+                "with the same regions as before, in other digits: another device, version or mode gives them",
+            ),
+            (found.unknown, "had nothing left to compare the new one with"),
+        )
+        if count
+    ]
     records = counted(summary.manifest.num_records, "record")
     letters = counted(summary.manifest.num_dead_letters, "dead letter")
-    return "\n".join([*lost, done, f"{records}, {letters}; {content}"])
+    return "\n".join([*lost, *doubtful, done, *compared, f"{records}, {letters}; {content}"])

@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
@@ -63,7 +63,8 @@ class CopySummary:
         failures: reason -> records that could not be copied; they are dead letters, beside those of the sources.
         num_repeats: records left out because an earlier source has the same.
         num_kept_shards: written by an earlier run of this copy.
-        num_missing: ids asked for that no source has.
+        num_missing: ids of the list that no source has.
+        is_without: whether the list named the images to leave out; what is missing is no failure then.
         first_missing: the first few of them.
         seconds: wall time.
     """
@@ -74,12 +75,13 @@ class CopySummary:
     num_kept_shards: int
     num_missing: int
     first_missing: tuple[str, ...]
+    is_without: bool
     seconds: float
 
     @property
     def failed_share(self) -> float:
         """(Failed records + missing ids) / (those + records), 0..1."""
-        failed = self.failures.total() + self.num_missing
+        failed = self.failures.total() + (0 if self.is_without else self.num_missing)
         return failed / max(self.manifest.num_records + failed, 1)
 
     def to_json(self, out: Place) -> dict[str, Any]:
@@ -152,6 +154,8 @@ def copy_store(
     """
     start = time.monotonic()
     options = options or CopyOptions()
+    asked = options.asked
+    is_without = asked is not None and asked.is_without
     _check_paths(sources, out, options.vocab)
     folder = folder_at(out, scratch)
     with ExitStack() as opened:
@@ -159,12 +163,14 @@ def copy_store(
             opened.enter_context(borrowed_store(source, scratch=scratch, keep_damaged=options.drop_damaged))
             for source in sources
         ]
-        _check_some_are_there(stores, options.asked)
+        _check_some_are_there(stores, asked)
         for line in unfinished_lines(stores):
             log.warning("%s", line)
-        merge = StoreMerge(stores, None if options.asked is None else options.asked.ids)
+        merge = StoreMerge(stores, None if asked is None else asked.ids, is_without=is_without)
         fingerprint = merged_fingerprint(stores, options.change)
         text = merged_text(stores, options.change)
+        if is_without:
+            text = replace(text, config=_without_examples(text.config))
         names = added_names(stores, options.vocab)
         plan = _plan_digest(stores, options, names)
         work = opened.enter_context(work_folder(folder, scratch))
@@ -200,8 +206,16 @@ def copy_store(
         num_kept,
         len(merge.missing),
         tuple(nsmallest(_NAMED_MISSING, merge.missing)),
+        is_without,
         time.monotonic() - start,
     )
+
+
+def _without_examples(config: Any) -> Any:
+    """A configuration without the image ids and captions that its reports give as examples."""
+    if isinstance(config, dict):
+        return {name: _without_examples(value) for name, value in config.items() if name != "examples"}
+    return [_without_examples(value) for value in config] if isinstance(config, list) else config
 
 
 def _check_paths(sources: Sequence[Place], out: Place, vocab: str | None) -> None:
@@ -222,7 +236,10 @@ def _check_paths(sources: Sequence[Place], out: Place, vocab: str | None) -> Non
 
 def _options_json(options: CopyOptions) -> dict[str, Any]:
     sizes = {"shard_size": options.shard_size, "shard_bytes": options.shard_bytes}
-    asked = None if options.asked is None else {"from": options.asked.origin, "ids": len(options.asked.ids)}
+    asked: dict[str, Any] | None = None
+    if options.asked is not None:
+        asked = {"from": options.asked.origin, "ids": len(options.asked.ids)}
+        asked |= {"without": True} if options.asked.is_without else {}
     named = {} if options.vocab is None else {"vocab": options.vocab}
     return {**options.change.to_json(), **sizes, "asked": asked, **named}
 
@@ -248,6 +265,7 @@ def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions, names: Im
     if names is not None:
         digest.update(f"names {names.names.digest}".encode("ascii"))
     if options.asked is not None:
+        digest.update(b"without" if options.asked.is_without else b"")
         for image_id in sorted(options.asked.ids):
             digest.update(b"\0" + image_id.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

@@ -102,8 +102,10 @@ def _rows_of_a_copy(manifest: StoreManifest) -> dict[str, str]:
             f"{name} {options[name]}" for name in ("dtype", "distribution") if options[name] not in (None, "keep")
         ]
         changes += [f"regions {json.dumps(options['regions'])}"] if options["regions"] is not None else []
-        changes += [f"images of {options['asked']['from']}"] if options["asked"] is not None else []
-    except (KeyError, TypeError):  # somebody else's idea of "copy"
+        if options["asked"] is not None:
+            which = "all images but those" if options["asked"].get("without") else "images"
+            changes.append(f"{which} of {options['asked']['from']}")
+    except (KeyError, TypeError, AttributeError):  # somebody else's idea of "copy"
         return {"copied from": printable(json.dumps(copied), 200)}
     return {"copied from": printable(sources, 400), "changed": printable(", ".join(changes) or "nothing", 400)}
 

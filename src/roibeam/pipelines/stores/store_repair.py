@@ -22,6 +22,8 @@ import lmdb
 
 from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.fast.modes import MODES
+from roibeam.extraction.photos.decode import LARGEST_MAX_PIXELS
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.comparison.feature_spaces import space_difference
@@ -31,7 +33,8 @@ from roibeam.features.folders.folder_choice import is_at_url
 from roibeam.features.folders.folder_lock import run_lock
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
-from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, merged_numerics
+from roibeam.features.printable import printable
+from roibeam.features.record.fingerprint import IMPORTED_PREFIX, merged_numerics
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, StoreManifest, shard_manifest_name
 from roibeam.features.shard.publish import publish_shard
@@ -51,11 +54,14 @@ from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFi
 from roibeam.pipelines.foundation.files.remote_files import is_url
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 from roibeam.pipelines.stores.damage import ShardState, StoreDamage, find_damage
+from roibeam.pipelines.stores.old_record import Comparison, OldRecord, read_old_records
 from roibeam.pipelines.stores.places import Place, folder_at
+from roibeam.version import __version__
 
 log = logging.getLogger(__name__)
 WAITING_FOLDER = f"{SCRATCH_PREFIX}repair"
 _PROBED_PHOTOS = 50
+_DOUBTFUL = "doubtful"  # in the stats of a shard: images to look at, and why
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,7 @@ class RepairSummary:
         lost: images that were broken or missing and could not be extracted; they are dead letters now.
         num_retried: dead letters that are records now.
         annotations_again: whether the table of captions and labels was damaged, and written again from the plan.
+        compared: the new records beside the broken ones.
         is_as_before: whether the content digest is the one that the store was published with.
         seconds: wall time.
         device: where the detector computed, as torch names it; None where nothing was to be extracted.
@@ -99,6 +106,7 @@ class RepairSummary:
     lost: tuple[DeadLetter, ...]
     num_retried: int
     annotations_again: bool
+    compared: Comparison
     is_as_before: bool
     seconds: float
     device: str | None
@@ -115,7 +123,8 @@ def repair_store(
         retry_dead_letters: extract the images that failed, too; those that fail again stay dead letters.
     Raises:
         ValueError: before anything is written, when the store has no plan, when the detector that its configuration
-            names now gives other features than it holds, or when the photos are not there.
+            names now gives other features than it holds, or when the photos are not there. Before anything is
+            published, when a photo is not the one that a broken record was made of.
         OSError: if the store cannot be written.
     """
     start = time.monotonic()
@@ -130,9 +139,11 @@ def repair_store(
         counts, device = _Counts(), None
         if states:
             _check_photos(store, plan, states, source, retry=retry_dead_letters)
-            fingerprint, job = _recorded_job(store, before, plan, source)
-            device = job.detector.device
-            counts = _redo_shards(store, job, fingerprint, plan, states, retry=retry_dead_letters)
+            jobs = _recorded_jobs(store, before, plan, source, states)
+            device = jobs[states[0].number].detector.device
+            states.sort(key=lambda state: (jobs[state.number].detector.mode, state.number))  # few changes of it
+            counts = _redo_shards(store, jobs, plan, states, retry=retry_dead_letters)
+            _check_compared(store, counts.compared)
         if counts.waiting or damage.is_stale or damage.annotations:
             for manifest in counts.waiting:
                 publish_shard(store, manifest)
@@ -154,9 +165,21 @@ def repair_store(
         lost=tuple(counts.lost),
         num_retried=counts.retried,
         annotations_again=bool(damage.annotations),
+        compared=counts.compared,
         is_as_before=after.content_digest == before.content_digest,
         seconds=time.monotonic() - start,
         device=device,
+    )
+
+
+def _check_compared(store: OutputFolder, compared: Comparison) -> None:
+    if not compared.other:
+        return
+    image_id, why = next(iter(compared.other.items()))
+    raise ValueError(
+        f"{store}: {counted(len(compared.other), 'photo is', 'photos are')} not what the broken records were made of, "
+        f"the first {printable(image_id)!r}: {why}; nothing was published: name the folder of the right photos. An "
+        f"image whose photo you take away becomes a dead letter"
     )
 
 
@@ -178,10 +201,11 @@ def _what_to_do_without_plan(store: OutputFolder, damage: StoreDamage) -> str:
 # The detector and the photos of the store
 
 
-def _recorded_job(
-    store: OutputFolder, manifest: StoreManifest, plan: Plan, source: RepairSource
-) -> tuple[Fingerprint, ExtractJob]:
-    """The store's own job, with what has moved; ValueError when its features would be others."""
+def _recorded_jobs(
+    store: OutputFolder, manifest: StoreManifest, plan: Plan, source: RepairSource, states: list[ShardState]
+) -> dict[int, ExtractJob]:
+    """The store's own job for each shard, with what has moved, and as the shard was computed; ValueError when its
+    features would be others, or the device does not have the shard's mode."""
     try:
         spec = DetectorSpec.from_json(manifest.config["detector"])
         options = dataclass_from_json(ExtractOptions, manifest.config["options"], "options")
@@ -196,19 +220,36 @@ def _recorded_job(
 
     device = choose_device(device_name, threads=spec.threads)
     log.info("%s", device.words)
-    spec = replace(spec, weights=source.weights or spec.weights, device=device.name)
+    spec = replace(spec, weights=source.weights or spec.weights)
+    specs = {state.number: _as_shard(spec, device.name, state) for state in states}
     vocabulary = Vocabulary(manifest.classes, manifest.attributes).digest
     given_boxes = "boxes" in plan.source
-    fingerprint = shared_fingerprint(spec, options, vocabulary, given_boxes)
+    fingerprint = shared_fingerprint(specs[states[0].number], options, vocabulary, given_boxes)
     if fingerprint.feature_space != manifest.fingerprint.feature_space:
         how = space_difference(manifest.fingerprint, fingerprint, {}) or "no details are recorded"
         raise ValueError(
             f"{store} holds other features than the detector would give now (store / now: {how}); nothing was written: "
             f"give the weights that it was made with, --weights or --detector"
         )
-    images = _folder(source)
-    space = fingerprint.feature_space
-    return fingerprint, ExtractJob(str(store), images, spec, options, space, vocabulary, given_boxes)
+    images, space = _folder(source), fingerprint.feature_space
+    return {
+        number: ExtractJob(str(store), images, of_shard, options, space, vocabulary, given_boxes)
+        for number, of_shard in specs.items()
+    }
+
+
+def _as_shard(spec: DetectorSpec, device: str, state: ShardState) -> DetectorSpec:
+    """The detector as it computed a shard: its mode, which runs into one store may choose differently, and as many
+    threads where this machine has them. A shard of two modes was repaired before: then the first of `MODES`."""
+    numerics = {} if state.manifest is None else state.manifest.fingerprint.numerics
+    told, threads = numerics.get("mode"), numerics.get("threads")
+    modes = [mode for mode in MODES if mode == told or (isinstance(told, list) and mode in told)]
+    if device != "cpu" or type(threads) is not int or not 0 < threads <= (os.cpu_count() or 1):
+        threads = spec.threads
+    try:
+        return replace(spec, device=device, mode=modes[0] if modes else spec.mode, threads=threads)
+    except ValueError as error:
+        raise ValueError(f"shard {state.number}: {error}; nothing was written") from None
 
 
 def _wanted(state: ShardState, *, retry: bool) -> set[str]:
@@ -279,10 +320,11 @@ class _Counts:
     copied: int = 0
     retried: int = 0
     lost: list[DeadLetter] = field(default_factory=list)
+    compared: Comparison = field(default_factory=Comparison)
 
 
 def _redo_shards(
-    store: OutputFolder, job: ExtractJob, fingerprint: Fingerprint, plan: Plan, states: list[ShardState], *, retry: bool
+    store: OutputFolder, jobs: dict[int, ExtractJob], plan: Plan, states: list[ShardState], *, retry: bool
 ) -> _Counts:
     """Writes a new attempt of each shard, its data file in its final place and its manifest in the waiting folder."""
     counts = _Counts()
@@ -290,14 +332,16 @@ def _redo_shards(
     with Progress("repairing", total) as progress:
         for number, state in enumerate(states, 1):
             assert state.planned is not None
+            job = jobs[state.number]
             manifest = _waiting_manifest(store, state.planned, job.feature_space, retry=retry)
             if manifest is not None:
                 log.info("shard %d (%d of %d): done by an earlier repair", state.number, number, len(states))
                 counts.waiting.append(manifest)
+                counts.compared.doubtful |= manifest.stats.get(_DOUBTFUL, {})
                 progress.to(progress.done + state.planned.num_images)
                 continue
             try:
-                attempt = _NewAttempt(store, job, fingerprint, plan, state, retry=retry)
+                attempt = _NewAttempt(store, job, plan, state, retry=retry)
                 manifest = attempt.write(counts, progress)
             except lmdb.Error as error:
                 raise OSError(f"cannot write the store: {error}") from None
@@ -331,18 +375,20 @@ def _waiting_manifest(
 class _NewAttempt:
     """One shard being written anew."""
 
-    def __init__(
-        self, store: OutputFolder, job: ExtractJob, fingerprint: Fingerprint, plan: Plan, state: ShardState, *,
-        retry: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, store: OutputFolder, job: ExtractJob, plan: Plan, state: ShardState, *, retry: bool) -> None:
+        from roibeam.pipelines.extract.shard.job import shared_fingerprint
+
         assert state.planned is not None
-        self._store, self._job, self._fingerprint = store, job, fingerprint
+        self._store, self._job = store, job
+        self._fingerprint = shared_fingerprint(job.detector, job.options, job.vocabulary_digest, job.given_boxes)
         self._state, self._shard = state, state.planned
         self._wanted = _wanted(state, retry=retry)
         self._members = read_members(store, state.planned)
         self._asked = _asked_members(self._members, self._wanted, plan, job.image_root)
         self._letters: list[DeadLetter] = []
         self._copied = 0
+        self._old: dict[str, OldRecord] = {}
+        self._compared = Comparison()
 
     def write(self, counts: _Counts, progress: Progress) -> ShardManifest | None:
         """The manifest, in the waiting folder; None when only dead letters were tried and all are what they were."""
@@ -357,6 +403,7 @@ class _NewAttempt:
             if old is not None and old.data_file is not None and self._state.is_readable:
                 path = opened.enter_context(self._store.local_file(old.data_file, old.data_bytes))
                 reader = opened.enter_context(ShardReader(path, old))
+                self._old = read_old_records(reader, self._state.broken)
             data = opened.enter_context(self._store.scratch(f"repair-{attempt}", None)) / "data.lmdb"
             with ShardWriter(data, planned_bytes=room) as writer:
                 self._put_all(writer, reader, progress)
@@ -366,9 +413,19 @@ class _NewAttempt:
     def _finished(
         self, summary: ShardSummary, attempt: str, data: Path, counts: _Counts, *, seconds: float
     ) -> ShardManifest | None:
-        """As `write`, of a data file that is whole."""
+        """As `write`, of a data file that is whole; None, too, when it has records of other photos."""
         old = self._state.manifest
         counts.extracted += len(self._asked)
+        if not self._state.is_readable:
+            is_same = old is not None and old.content_digest == summary.content_digest
+            lost = {letter.image_id for letter in self._letters}
+            self._compared.add_lost(
+                [image_id for image_id in self._state.broken if image_id not in lost],
+                is_same=is_same, is_reproducible=self._is_reproducible() and not lost & self._state.broken.keys(),
+            )  # fmt: skip
+        counts.compared.merge(self._compared)
+        if self._compared.other:
+            return None
         if old is not None and not self._state.is_damaged:
             if summary.content_digest == old.content_digest and tuple(self._letters) == old.dead_letters:
                 return None
@@ -386,7 +443,12 @@ class _NewAttempt:
             fingerprint=replace(self._fingerprint, numerics=self._numerics(len(self._asked))),
             members_digest=self._shard.members_digest,
             dead_letters=self._letters,
-            stats={"seconds": round(seconds, 3), "copied": self._copied},
+            stats={
+                "seconds": round(seconds, 3),
+                "copied": self._copied,
+                "roibeam": __version__,
+                **({_DOUBTFUL: self._compared.doubtful} if self._compared.doubtful else {}),
+            },
         )
         if manifest.data_file is not None:
             self._store.put_file(data, manifest.data_file)
@@ -405,20 +467,35 @@ class _NewAttempt:
 
         old = self._state.manifest
         kept = {letter.image_id: letter for letter in old.dead_letters} if old else {}
-        outcomes: Iterator[RegionRecord | Failure] = extract_members(self._job, self._asked)
+        # Of two kinds: an image that had a record was no larger than its run allowed, whatever the last one did.
+        had_record = self._state.broken
+        unlimited = replace(self._job, options=replace(self._job.options, max_pixels=LARGEST_MAX_PIXELS))
+        outcomes: dict[bool, Iterator[RegionRecord | Failure]] = {
+            is_old: extract_members(job, [one for one in self._asked if (one.image_id in had_record) == is_old])
+            for is_old, job in ((True, unlimited), (False, self._job))
+        }
         for member in progress.counting(self._members):
             if member.image_id in self._wanted:
-                outcome = next(outcomes)
+                was_record = member.image_id in had_record
+                outcome = next(outcomes[was_record])
                 if isinstance(outcome, Failure):
                     self._letters.append(DeadLetter(**asdict(outcome)))
-                else:
-                    writer.put(outcome)
+                    continue
+                writer.put(outcome)
+                if was_record and self._state.is_readable:
+                    before = self._old.get(member.image_id)
+                    self._compared.add(outcome, before, is_reproducible=self._is_reproducible())
             elif member.image_id in kept:
                 self._letters.append(kept[member.image_id])
             else:
                 assert reader is not None, "of an unreadable shard every image is wanted"
                 _copy(reader, writer, member.image_id)
                 self._copied += 1
+
+    def _is_reproducible(self) -> bool:
+        """Whether a record is to come out as it was, bit for bit."""
+        old, new = self._state.manifest, self._fingerprint.numerics
+        return old is not None and old.fingerprint.numerics == new and new.get("mode") == "exact"
 
     def _numerics(self, num_extracted: int) -> dict[str, Any]:
         """How the records were computed: the copied ones as before, the others as this process does."""

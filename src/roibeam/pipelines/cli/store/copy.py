@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ def copy_command(
     sources: Annotated[list[str], argument("SOURCE", "Stores, or URLs of some, with features made in the same way.")],
     out: Annotated[str, argument("OUT", "Folder or URL to write the new store into.")],
     ids: Annotated[Path | None, option("ids")] = None,
+    without_ids: Annotated[Path | None, option("without-ids")] = None,
     split_file: Annotated[Path | None, option("split-file")] = None,
     split: Annotated[str | None, option("split", "Several with commas between.")] = None,
     dtype: Annotated[str | None, option("dtype", values="float16 or float32", default="as it is")] = None,
@@ -49,6 +51,7 @@ def copy_command(
     Examples:
         roibeam store copy store-a/ store-b/ both/
         roibeam store copy store/ val/ --split-file dataset_coco.json --split val
+        roibeam store copy store/ rest/ --without-ids taken-down.txt
         roibeam store copy store/ small/ --max-regions 36 --distribution none
         roibeam store copy store/ named/ --vocab vg
         roibeam store copy store/ s3://bucket/store
@@ -59,13 +62,17 @@ def copy_command(
     from roibeam.pipelines.stores.places import check_scratch
     from roibeam.pipelines.stores.store_copy import CopyOptions, copy_store
 
-    if ids is not None and split is not None:
-        raise ValueError("--ids and --split both say which images; give one of them")
+    given = {"--ids": ids, "--without-ids": without_ids, "--split": split}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise ValueError(f"{names[0]} and {names[1]} both say which images; give one of them")
     if (split is None) != (split_file is None):
         raise ValueError("--split NAME and --split-file FILE go together: a split, and the Karpathy file that it is of")
     if min_regions and not min_score:
         raise ValueError("--min-regions is the least that --min-score may leave; give --min-score too")
     asked = None if ids is None else read_id_list(ids)
+    if without_ids is not None:
+        asked = replace(read_id_list(without_ids), is_without=True)
     if split is not None:
         asked = read_split(str(split_file), split)
     regions = RegionFilter(min_score, min_regions, max_regions)

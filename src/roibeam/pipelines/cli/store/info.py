@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -127,7 +128,8 @@ def show_command(
 def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = False) -> None:
     """Lists the image ids of a store, one on each line.
 
-    Such a list in a file, or a part of it, is what `roibeam store copy --ids` takes.
+    Such a list in a file, or a part of it, is what `roibeam store copy --ids` takes. An id that a line cannot hold, as
+    one with a line break, is spelled with escapes; --json has it as it is, and --ids takes that too.
 
     Examples:
         roibeam store ids store/
@@ -140,8 +142,22 @@ def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = 
         if as_json:
             typer.echo(json_line({"store": store, "ids": list(ids)}))
             return
+        escaped = 0
         for image_id in ids:
-            typer.echo(image_id)
+            shown = image_id if image_id.isprintable() else "".join(map(_escape, image_id))
+            escaped += shown != image_id
+            typer.echo(shown)
+        if escaped:
+            typer.echo(
+                f"roibeam: {counted(escaped, 'id holds', 'ids hold')} line breaks or other control characters and "
+                f"{'is' if escaped == 1 else 'are'} spelled with escapes above; for --ids take `store ids --json`",
+                err=True,
+            )
+
+
+def _escape(letter: str) -> str:
+    """A control character as an escape, such as \\n: it would end the line, or be swallowed on its way to a file."""
+    return letter.encode("unicode_escape").decode("ascii") if unicodedata.category(letter) == "Cc" else letter
 
 
 # Below the others, so that `--help` lists those first.

@@ -30,8 +30,9 @@ def repair_command(
 
     Without --photos it only lists them, and those that are missing. It reads every record. Whole records stay as they
     are. The new features must be made in the same way (detector, conventions, selection, dtype), else nothing is
-    written. Shards of a store at a URL are copied here one after the other. The exit code is 1 if the store needs a
-    repair, or if images could not be extracted again.
+    written. A photo that is not the one of the broken record stops it. Shards of a store at a URL are copied here one
+    after the other. The exit code is 1 if the store needs a repair, if images could not be extracted again, or if a
+    record came out otherwise than it should.
 
     Examples:
         roibeam store repair store/
@@ -56,7 +57,7 @@ def repair_command(
     source = RepairSource(photos, weights, detector, device)
     summary = repair_store(store, source, retry_dead_letters=retry_dead_letters, scratch=scratch)
     typer.echo(json_line(repair_json(store, summary)) if as_json else repair_text(store, summary))
-    if summary.lost:
+    if summary.lost or summary.compared.doubtful:
         raise typer.Exit(1)
 
 

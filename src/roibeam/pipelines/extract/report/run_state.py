@@ -57,6 +57,7 @@ class ProgressView:
         self._lock = threading.Lock()
         self.finished: dict[int, FinishedShard] = {}
         self.in_work: list[Beat] = []
+        self.heard_at = 0.0  # when a file of a run was written last, Unix seconds
 
     def read(self) -> Standing:
         """Finished shards plus what the heartbeats of the others say."""
@@ -77,7 +78,9 @@ class ProgressView:
             self.finished[self._names[name]] = shard
         furthest: dict[int, Beat] = {}  # a shard may be tried twice at once
         waiting = set(self._names.values()) - self.finished.keys()
+        self.heard_at = max((facts.written_at for facts in there.values()), default=0.0)
         for beat in read_heartbeats(self._folder, there):
+            self.heard_at = max(self.heard_at, beat.beaten_at)
             if beat.shard in waiting and (beat.shard not in furthest or furthest[beat.shard].images < beat.images):
                 furthest[beat.shard] = beat
         self.in_work = [furthest[number] for number in sorted(furthest)]

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import re
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -25,6 +27,9 @@ from roibeam.pipelines.extract.shard_plan import Plan
 log = logging.getLogger(__name__)
 SUMMARY_VERSION = 1
 _SLOWEST = 10
+_KEPT_OF_A_RUN = ("status", "error", "started", "ended", "seconds", "command", "runner", "beam_args", "versions")
+# Of an address, what may be a password or a signature: what stands before @, and what follows ?.
+_SECRET = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=\?)\S+")
 _PACKAGES = ("roibeam", "torch", "torchvision", "apache-beam", "lmdb", "fsspec")
 
 
@@ -71,23 +76,45 @@ def write_run_summary(
 
 
 def last_extraction(folder: OutputFolder) -> dict[str, Any] | None:
-    """`seconds` and `images` of the last run that extracted something, by the summary that is there; None where it does
-    not tell."""
-    if folder.num_bytes(SUMMARY_NAME) is None:
+    """What `run_summary.json` keeps of the last run that extracted something: `seconds`, `images`, and how it was
+    started and ended; None where the summary that is there does not tell."""
+    found = _read(folder)
+    try:
+        told = found["last_extraction"] if "last_extraction" in found else _extraction(found)
+        return None if told is None else {**told, "seconds": float(told["seconds"]), "images": int(told["images"])}
+    except (ValueError, KeyError, TypeError):
         return None
+
+
+def last_end(folder: OutputFolder) -> tuple[str | None, str | None, str | None]:
+    """`status`, `error` and `content_digest` of the last run by the summary that is there, each None where it does not
+    tell."""
+    summary = _read(folder)
+    status, error, digest = (summary.get(name) for name in ("status", "error", "content_digest"))
+    return (
+        status if isinstance(status, str) else None,
+        error if isinstance(error, str) else None,
+        digest if isinstance(digest, str) else None,
+    )
+
+
+def _read(folder: OutputFolder) -> dict[str, Any]:
+    """The summary that is there; {} where there is none. It is no part of the store: a broken one stops nobody."""
+    if folder.num_bytes(SUMMARY_NAME) is None:
+        return {}
     try:
         found = json.loads(folder.read_bytes(SUMMARY_NAME))
-        if found.get("format") != SUMMARY_FORMAT:
-            return None
-        told = found["last_extraction"] if "last_extraction" in found else _extraction(found)
-        return None if told is None else {"seconds": float(told["seconds"]), "images": int(told["images"])}
-    except (ValueError, AttributeError, KeyError, TypeError):  # it is no part of the store: a broken one stops no run
-        return None
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and found.get("format") == SUMMARY_FORMAT else {}
 
 
 def _extraction(summary: dict[str, Any]) -> dict[str, Any] | None:
-    images = summary["this_run"]["images"]
-    return {"seconds": summary["seconds"], "images": images} if images else None
+    this_run = summary["this_run"]
+    if not this_run["images"]:
+        return None
+    kept = {name: summary.get(name) for name in _KEPT_OF_A_RUN}
+    return {**kept, **{name: this_run[name] for name in ("shards", "images", "records")}}
 
 
 def run_summary(
@@ -104,7 +131,8 @@ def run_summary(
     return {
         "format": SUMMARY_FORMAT, "version": SUMMARY_VERSION, "store": store, "status": end.status, "error": end.error,
         "started": _time(end.started), "ended": _time(end.ended), "seconds": round(seconds, 3),
-        "runner": end.runner, "beam_args": list(end.beam_args), "versions": _versions(), "notes": list(end.notes),
+        "command": _command(), "runner": end.runner, "beam_args": list(end.beam_args), "versions": _versions(),
+        "notes": list(end.notes),
         "planned": {"shards": len(plan.shards), "images": plan.num_images},
         "this_run": this_run | rate, "in_all": _counts(after), "content_digest": end.content_digest,
         "beam_metrics": end.metrics,
@@ -153,6 +181,11 @@ def _shard_seconds(shards: Collection[FinishedShard]) -> dict[str, Any] | None:
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _command() -> list[str]:
+    """The words that this process was started with, without passwords of addresses: a store is handed on."""
+    return [_SECRET.sub("***", word) if "://" in word else word for word in sys.argv]
 
 
 def _versions() -> dict[str, str]:

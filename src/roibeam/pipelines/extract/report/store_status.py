@@ -6,9 +6,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from roibeam.features.folders.folder_lock import is_locked
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
-from roibeam.pipelines.extract.report.run_state import ProgressView
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
+from roibeam.pipelines.extract.report.run_state import ProgressView, standing_of
+from roibeam.pipelines.extract.report.run_summary import last_end
 from roibeam.pipelines.extract.shard.heartbeat import Beat
 from roibeam.pipelines.extract.shard_plan import Plan, read_plan
 from roibeam.pipelines.foundation.console.duration import duration
@@ -16,7 +18,9 @@ from roibeam.pipelines.foundation.console.progress import IMAGES, Standing
 from roibeam.pipelines.foundation.console.progress_text import failed
 
 LIVING_SECONDS = 120.0  # a shard that has said nothing for longer counts in no rate
+SILENT_SECONDS = 1200.0  # longer than a detector call may take by default (--detect-timeout)
 _LISTED = 20
+RUNNING, FINISHED, FAILED, STOPPED, SILENT = "running", "finished", "failed", "stopped", "silent"
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,10 @@ class Status:
         in_work: shards without one whose attempt says how far it is, the longest silent one first.
         is_complete: whether all shards are finished and the store manifest is there.
         seen_at: when this was read, Unix seconds.
+        heard_at: when the run wrote something last, Unix seconds.
+        state: "running"; "finished"; "failed", whose store is complete, but past --max-failures; "stopped", with work
+            left and no run there; "silent", of which nothing was heard for `SILENT_SECONDS`.
+        error: why it failed or stopped, as far as its summary says.
     """
 
     plan: Plan
@@ -36,6 +44,19 @@ class Status:
     in_work: tuple[Beat, ...]
     is_complete: bool
     seen_at: float
+    heard_at: float
+    state: str
+    error: str | None = None
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the run is at work, or ended as it should."""
+        return self.state in (RUNNING, FINISHED)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no later look can be another, unless somebody starts a run."""
+        return self.state in (FINISHED, FAILED, STOPPED)
 
     @property
     def images_per_second(self) -> float:
@@ -68,13 +89,41 @@ class StatusView:
         self._plan, self._view = plan, ProgressView(folder, plan)
 
     def read(self) -> Status:
-        plan = self._plan
+        plan, path = self._plan, self._folder.local_path
+        # Before the shards: a run that ends in between is seen as running once more, and never as stopped.
+        locked = None if path is None else is_locked(path)
         standing = self._view.read()
-        now = time.time()
+        now, heard_at = time.time(), self._view.heard_at
         in_work = tuple(sorted(self._view.in_work, key=lambda beat: beat.beaten_at))
         num_finished = len(self._view.finished)
         is_complete = num_finished == len(plan.shards) and self._folder.num_bytes(STORE_MANIFEST_NAME) is not None
-        return Status(plan, standing, num_finished, in_work, is_complete, now)
+        state, error = self._complete(locked, now) if is_complete else self._unfinished(locked, now)
+        if state == STOPPED:  # what was in work is lost
+            in_work, standing = (), standing_of(self._view.finished.values(), ())
+        return Status(plan, standing, num_finished, in_work, is_complete, now, heard_at, state, error)
+
+    def _unfinished(self, locked: bool | None, now: float) -> tuple[str, str | None]:
+        """State and error of a store that lacks something."""
+        silent = now - self._view.heard_at
+        if self._folder.local_path is not None:
+            if locked is None:
+                status, error, _ = last_end(self._folder)
+                return STOPPED, None if status == FINISHED else error
+            # The lock of a killed run, or of one on another machine whose locks cannot be seen here.
+            if not locked and silent >= LIVING_SECONDS:
+                return STOPPED, None
+        return SILENT if silent >= SILENT_SECONDS else RUNNING, None
+
+    def _complete(self, locked: bool | None, now: float) -> tuple[str, str | None]:
+        """State and error of a store whose manifest is there; a run that is at its report is running."""
+        if locked:
+            return RUNNING, None
+        status, error, digest = last_end(self._folder)
+        data = self._folder.read_bytes(STORE_MANIFEST_NAME)
+        if digest == StoreManifest.from_bytes(data, self._folder.where(STORE_MANIFEST_NAME)).content_digest:
+            return (FAILED, error) if status == FAILED else (FINISHED, None)
+        is_heard = self._folder.local_path is None and now - self._view.heard_at < LIVING_SECONDS
+        return RUNNING if is_heard else FINISHED, None
 
 
 def status_json(status: Status, store: str) -> dict[str, Any]:
@@ -83,7 +132,9 @@ def status_json(status: Status, store: str) -> dict[str, Any]:
     planned, in_work = len(status.plan.shards), len(status.in_work)
     eta = status.eta_seconds
     return {
-        "event": "progress", "store": store, "images": status.standing.images, "total": status.plan.num_images,
+        "event": "progress", "store": store, "state": status.state, "error": status.error,
+        "silent_seconds": round(max(0.0, status.seen_at - status.heard_at), 1),
+        "images": status.standing.images, "total": status.plan.num_images,
         "records": status.standing.records, "failures": dict(status.standing.failures),
         "images_per_second": round(status.images_per_second, 3), "eta_seconds": None if eta is None else round(eta, 1),
         "shards": {
@@ -123,19 +174,23 @@ def status_text(status: Status) -> str:
     waiting = planned - status.finished - in_work
     if status.is_complete:
         complete = f"the store is complete: {planned:,} of {planned:,} shards, {STORE_MANIFEST_NAME} is there"
+        complete += {FAILED: f"; the run failed: {status.error}", RUNNING: "; the run is ending"}.get(status.state, "")
         return f"{_count(status)}\n{complete}"
     lines = [
         _count(status),
         f"{status.finished:,} of {planned:,} shards finished, {in_work:,} in work, {waiting:,} waiting",
     ]
-    if not waiting and not in_work:
-        lines.append(
-            "all shards are finished; the store is being published, or the run was stopped before that: then the same "
-            "command as before ends it"
-        )
+    if status.state == STOPPED:
+        begun = "stopped" if status.finished else "not begun, or stopped"
+        why = f" (the last one: {status.error})" if status.error else ""
+        lines.append(f"{begun}: no run is at work{why}; the same command as before goes on")
+    elif status.state == SILENT:
+        age = duration(status.seen_at - status.heard_at)
+        lines.append(f"silent: nothing was heard of the run for {age}; if it has died, the same command goes on")
+    elif not waiting and not in_work:
+        lines.append("all shards are finished; the store is being published")
     elif not in_work:
-        begun = "stopped" if status.standing.images else "not begun, or stopped"
-        lines.append(f"{begun}: no shard is in work; the same command as before goes on")
+        lines.append("no shard is in work yet")
     for beat in status.in_work[:_LISTED]:
         silent = status.silent_seconds(beat)
         lines.append(

@@ -34,6 +34,7 @@ from roibeam.pipelines.extract.shard.running_shards import running_shard, shards
 from roibeam.pipelines.extract.shard.store_folder import finished_manifest, retried_manifest
 from roibeam.pipelines.extract.shard_plan import PlannedShard, read_members
 from roibeam.pipelines.foundation.files.locations import read_image
+from roibeam.version import __version__
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> S
                 "seconds": round(seconds, 3),
                 "host": socket.gethostname(),
                 "process": os.getpid(),
+                "roibeam": __version__,
                 **meter.times.summaries(),
                 **({"copied": meter.num_copied} if meter.num_copied else {}),
             },
