@@ -302,6 +302,36 @@ def test_extract_refuses_held_out_images_or_leaves_them_out(
     assert none.code == 1 and "all of its 4 images are held out" in none.err
 
 
+def test_a_grown_list_of_held_out_images_finds_those_that_are_in_the_store(
+    roibeam: Cli, coco_like: tuple[Path, Path, str], tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos, _, _ = coco_like
+    store, listed = tmp_path / "store", tmp_path / "out.txt"
+    command = ["extract", photos, store, *tiny_network, "--shard-size", 2, "--held-out", f"list={listed}"]
+    listed.write_text("\n".join(map(coco, [1])))
+    assert roibeam(*command, "--drop-held-out").code == 0
+    before = (store / "manifest.json").read_bytes()
+    listed.write_text("\n".join(map(coco, [1, 3])))
+    for gone in (False, True):  # photos that are taken down are also removed
+        if gone:
+            (photos / f"{coco(3)}.png").unlink()
+        refused = roibeam(*command, "--drop-held-out")
+        assert refused.code == 1 and (store / "manifest.json").read_bytes() == before
+        assert f"1 image that must not be trained on: --held-out names {coco(3)} now" in refused.err
+        assert f"roibeam store copy {store} NEW --ids KEPT" in refused.err
+
+    # Nothing was extracted of these yet; a whole shard of them.
+    (store / "part-00000.json").unlink()
+    listed.write_text("\n".join(map(coco, [1, 2, 3])))
+    done = roibeam(*command, "--drop-held-out")
+    assert done.code == 0
+    assert f"taken out of the plan, since --held-out names them now: {coco(2)}, {coco(3)}\n" in done.out
+    assert "not in the source" not in done.out
+    assert roibeam("store", "verify", store, "--deep").code == 0
+    assert roibeam("store", "ids", store).out.split() == [coco(4)]
+    assert "nothing to do" in roibeam(*command, "--drop-held-out").out
+
+
 TINY_MODEL = tiny_run(steps=1, batch_size=2)
 
 

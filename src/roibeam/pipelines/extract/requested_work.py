@@ -118,11 +118,11 @@ def _detector(
 
 
 def _work(request: ExtractRequest, store: OutputFolder, spec: DetectorSpec, vocabulary: Vocabulary) -> Work:
-    source, leaks = _source(request.images)
+    source, leaks, is_held_out = _source(request.images)
     source, boxes = _with_boxes(source, request.images)
     source, captions = _with_captions(source, request.images)
     options = _options(request.records)
-    work = Work(source, store, spec, options, vocabulary, request.shard_size, boxes, captions, leaks)
+    work = Work(source, store, spec, options, vocabulary, request.shard_size, boxes, captions, leaks, is_held_out)
     check_images_are_there(work.source)
     _check_settings(work)
     return work
@@ -246,12 +246,15 @@ def _store(request: ExtractRequest) -> OutputFolder:
     return store
 
 
-def _source(asked: RequestedImages) -> tuple[Source, LeakReport | None]:
+def _source(asked: RequestedImages) -> tuple[Source, LeakReport | None, Callable[[str], bool] | None]:
+    """The images, what of them was held out, and whether an image is."""
     source = open_sources(asked.sources, image_root=asked.image_root, id_rule=asked.id_rule)
     if not asked.held_out:
-        return source, None
+        return source, None, None
     data_set = checked_data_set(asked.images_of, data_set_of_source(source))
-    return keep_out(HeldOut(asked.held_out), source, data_set, leave_out=asked.leave_out_held_out)
+    rules = HeldOut(asked.held_out)
+    source, leaks = keep_out(rules, source, data_set, leave_out=asked.leave_out_held_out)
+    return source, leaks, lambda image_id: rules.holds_out(image_id, data_set)
 
 
 def _with_boxes(source: Source, asked: RequestedImages) -> tuple[Source, GivenBoxes | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
@@ -27,6 +28,7 @@ class Work:
         boxes: of every image of the source; None where the detector proposes.
         captions: where the user gave them for a source without any.
         leaks: what was held out of the source, where the user named anything.
+        is_held_out: of an image's id, whether it must not be in the store; likewise.
     """
 
     source: Source
@@ -38,6 +40,7 @@ class Work:
     boxes: GivenBoxes | None = None
     captions: GivenCaptions | None = None
     leaks: LeakReport | None = None
+    is_held_out: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,13 @@ class HeldOut:
         """Those keys, and what the same photos are called in other data sets."""
         return [other for key in keys for other in (key, *self._aliases.get(key, ()))]
 
+    def holds_out(self, image_id: str, data_set: str | None) -> bool:
+        """
+        Args:
+            data_set: as of `scan`.
+        """
+        return any(key in self._by_key for key in self.keys_of(image_id, data_set))
+
     def scan(
         self, image_ids: Iterable[str], data_set: str | None, called: Mapping[str, str] = MappingProxyType({})
     ) -> LeakReport:

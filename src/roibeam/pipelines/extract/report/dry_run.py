@@ -205,7 +205,7 @@ def estimate(work: Work, *, is_here: bool = True) -> Estimate:
         ValueError: if the store belongs to another run, or if none of the photos can be extracted.
     """
     work, where = _timed_here(work, is_here=is_here)
-    images, notes = new_images(work.source, work.store, existing_plan(work), work.boxes)
+    images, notes = new_images(work, existing_plan(work))
     chosen = images[:: max(1, len(images) // MOST_PHOTOS)][:MOST_PHOTOS]
     timed = _time(chosen, work)
     if chosen and not timed:
