@@ -48,6 +48,9 @@ def test_two_locations_of_one_id_are_an_error_that_names_both() -> None:
     other = ImageRef("a", "/y/a.png")
     with pytest.raises(ValueError, match=r"two images have the id 'a': '/x/a\.jpg' and '/y/a\.png'; rename one"):
         ImageTable([told("b"), told("a"), other])
+    tars = [ImageRef(key, f"tar://{key}.jpg::/{name}/0.tar#0+9") for name in ("cc3m", "cc12m") for key in "ab"]
+    with pytest.raises(ValueError, match=r"the id 'a': .*/cc12m/.* \(2 ids are of two images\); .* --id-prefix, and"):
+        ImageTable(tars)
 
 
 def test_planned_images_are_compared_with_those_of_now() -> None:

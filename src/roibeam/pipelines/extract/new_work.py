@@ -105,6 +105,8 @@ def source_facts(work: Work) -> dict[str, str]:
         "image_root": source.image_root,
         "id_rule": source.id_rule,
     }
+    if source.id_prefix:
+        facts["id_prefix"] = source.id_prefix
     if work.boxes is not None:
         facts["boxes"] = work.boxes.location
     if work.captions is not None:

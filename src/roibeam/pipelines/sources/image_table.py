@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -157,15 +158,15 @@ def check_utf8(path: str) -> None:
 
 def _merged(rows: Iterator[_Row]) -> Iterator[_Row]:
     """Sorted rows with those of one image made one."""
+    doubled, num_doubled = None, 0
     for image_id, group in itertools.groupby(rows, key=lambda row: row[0]):
         same = list(group)
         location = same[0][1]
         for row in same[1:]:
             if row[1] != location:
-                raise ValueError(
-                    f"two images have the id {image_id!r}: {location!r} and {row[1]!r}; "
-                    f"rename one, or keep the extensions with --id-rule with-extension"
-                )
+                num_doubled += 1
+                doubled = doubled or (image_id, location, row[1])
+                break
         if len(same) == 1:
             yield same[0]
             continue
@@ -173,6 +174,21 @@ def _merged(rows: Iterator[_Row]) -> Iterator[_Row]:
         captions = [caption for image in images for caption in image.captions]
         labels = list(dict.fromkeys(label for image in images for label in image.labels))
         yield image_id, location, _texts_json(captions), _texts_json(labels)
+    if doubled is not None:
+        raise _two_images(*doubled, num_doubled)
+
+
+def _two_images(image_id: str, one: str, other: str, num_doubled: int) -> ValueError:
+    """The error that two locations have one id."""
+    more = f" ({num_doubled:,} ids are of two images)" if num_doubled > 1 else ""
+    extensions = [os.path.splitext(location.partition("::")[0])[1] for location in (one, other)]
+    cure = (
+        "rename one, or keep the extensions with --id-rule with-extension"
+        if extensions[0] != extensions[1]
+        else "rename one, or extract their sources into stores of their own, each with its own --id-prefix, and merge "
+        "these with `roibeam store copy`"
+    )
+    return ValueError(f"two images have the id {image_id!r}: {one!r} and {other!r}{more}; {cure}")
 
 
 def _row(image: ImageRef) -> _Row:
