@@ -16,7 +16,7 @@ from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS
 from roibeam.pipelines.foundation.files.remote_files import is_url, is_url_pattern, list_url
 from roibeam.pipelines.foundation.ordered_ahead import in_order
 from roibeam.pipelines.sources.datasets import folder
-from roibeam.pipelines.sources.datasets.webdataset import SampleNotes, read_samples
+from roibeam.pipelines.sources.datasets.webdataset import TEXT_EXTENSIONS, SampleNotes, read_samples
 
 LISTING_THREADS = 10  # archives that are listed at once; boto has as many lines to a server
 _MOST_LISTED_BYTES = 64 * 2**20  # of images that were listed ahead of the one that is planned
@@ -109,7 +109,7 @@ def sample_images(listing: folder.Listing, id_rule: str, notes: list[str]) -> It
     """Images of a folder with the captions and labels beside them."""
     left_out = SampleNotes()
     yield from read_samples(_files(listing), left_out, id_rule=id_rule)
-    notes += left_out.notes()
+    notes += left_out.notes() + listing.link_notes((*IMAGE_EXTENSIONS, *TEXT_EXTENSIONS))
 
 
 def _files(listing: folder.Listing) -> Iterator[Member]:

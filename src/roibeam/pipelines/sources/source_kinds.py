@@ -161,6 +161,7 @@ def _open_listing(
     _refuse_root(locations[0], image_root)
     if contents.archives:
         kind = "archives"
+        notes += listing.link_notes(ARCHIVE_EXTENSIONS)
         images = listed_images.archive_images(contents.archives, id_rule, notes, skip_bad=skip_bad_archives)
     elif any(map(listed_images.is_img2dataset_folder, locations)):
         kind, images = "img2dataset", listed_images.sample_images(listing, id_rule, notes)
