@@ -29,14 +29,15 @@ IMPORTS = """
 import json, sys
 from pathlib import Path
 from roibeam.pipelines.extract.shard_plan import extend_plan, read_plan
-from roibeam.pipelines.extract.new_work import new_images
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.pipelines.extract.new_work import PlannedImages
 from roibeam.pipelines.sources.source_kinds import open_source
 """
 PLAN = """
 captions, store = sys.argv[1], Path(sys.argv[2])
 source = open_source(captions, image_root=str(store.parent))
 plan = read_plan(store)
-new, notes = new_images(source, store, plan, None)
+new = source.images if plan is None else PlannedImages(source, output_folder(store), plan).new
 grown = extend_plan(store, plan, source={}, settings={}, images=new, shard_size=4000)
 print(json.dumps({"images": grown.num_images, "new": len(new), "shards": len(grown.shards)}))
 """

@@ -15,6 +15,8 @@ from tiny_commands import tiny_run
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import EMPTY_CONTENT_DIGEST, StoreManifest
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.annotations import read_annotations
 from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, held_out_hint
 from roibeam.pipelines.sources.image_identity import data_set_of_source, data_set_of_store, image_keys, reported_by_name
 from roibeam.pipelines.sources.source_kinds import Source
@@ -300,6 +302,68 @@ def test_extract_refuses_held_out_images_or_leaves_them_out(
     (tmp_path / "all.txt").write_text("\n".join(map(coco, range(1, 5))))
     none = roibeam(*everything, "--held-out", f"list={tmp_path}/all.txt", "--drop-held-out")
     assert none.code == 1 and "all of its 4 images are held out" in none.err
+
+
+def test_a_grown_list_of_held_out_images_finds_those_that_are_in_the_store(
+    roibeam: Cli, coco_like: tuple[Path, Path, str], tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos, _, _ = coco_like
+    store, listed = tmp_path / "store", tmp_path / "out.txt"
+    command = ["extract", photos, store, *tiny_network, "--shard-size", 2, "--held-out", f"list={listed}"]
+    listed.write_text("\n".join(map(coco, [1])))
+    assert roibeam(*command, "--drop-held-out").code == 0
+    before = (store / "manifest.json").read_bytes()
+    listed.write_text("\n".join(map(coco, [1, 3])))
+    for gone in (False, True):  # photos that are taken down are also removed
+        if gone:
+            (photos / f"{coco(3)}.png").unlink()
+        refused = roibeam(*command, "--drop-held-out")
+        assert refused.code == 1 and (store / "manifest.json").read_bytes() == before
+        assert f"1 image that must not be trained on: --held-out names {coco(3)} now" in refused.err
+        assert f"roibeam store copy {store} NEW --ids KEPT" in refused.err
+
+    # Nothing was extracted of these yet; a whole shard of them.
+    (store / "part-00000.json").unlink()
+    listed.write_text("\n".join(map(coco, [1, 2, 3])))
+    done = roibeam(*command, "--drop-held-out")
+    assert done.code == 0
+    assert f"taken out of the plan, since --held-out names them now: {coco(2)}, {coco(3)}\n" in done.out
+    assert "not in the source" not in done.out
+    assert roibeam("store", "verify", store, "--deep").code == 0
+    assert roibeam("store", "ids", store).out.split() == [coco(4)]
+    assert "nothing to do" in roibeam(*command, "--drop-held-out").out
+
+
+def test_a_prefix_of_ids_parts_two_sources_and_files_find_their_images_without_it(
+    roibeam: Cli, coco_like: tuple[Path, Path, str], tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos, captions, rule = coco_like
+    boxes, listed = tmp_path / "boxes.jsonl", tmp_path / "out.txt"
+    rows = [{"image_id": coco(number), "boxes": [[1, 1, 20 + number, 30]]} for number in (1, 3)]
+    boxes.write_text("\n".join(map(json.dumps, rows)))
+    names = ("--captions", captions, "--boxes", boxes, "--held-out", rule, "--held-out", f"list={listed}")
+
+    def extract(prefix: str, store: str) -> Any:
+        options = (*tiny_network, *names, "--drop-held-out", *(("--id-prefix", prefix) if prefix else ()))
+        return roibeam("extract", photos, tmp_path / store, *options)
+
+    listed.write_text(f"a/{coco(1)}\n")  # as the store that is being made calls it
+    assert extract("a/", "one").code == 0
+    assert roibeam("store", "ids", tmp_path / "one").out.split() == [f"a/{coco(3)}"]
+    listed.write_text("nothing\n")
+    done = extract("b/", "two")
+    assert done.code == 0 and "2 images left out as held out" in done.out
+    assert roibeam("store", "copy", tmp_path / "one", tmp_path / "two", tmp_path / "both").code == 0
+    with FeatureStore(tmp_path / "both") as both:
+        assert list(both.ids()) == [f"a/{coco(3)}", f"b/{coco(1)}", f"b/{coco(3)}"]
+        assert both[f"b/{coco(3)}"].boxes.tolist() == [[1, 1, 23, 30]]
+        assert both[f"a/{coco(3)}"].features.tolist() == both[f"b/{coco(3)}"].features.tolist()
+        assert {row.image_id: len(row.captions) for row in read_annotations(both)} == dict.fromkeys(both.ids(), 1)
+    assert roibeam("leaks", tmp_path / "both", "--held-out", rule).code == 0
+    listed.write_text(coco(3))
+    assert f"--held-out names b/{coco(3)} now" in extract("b/", "two").err
+    assert "id_prefix was b/, is now None" in extract("", "two").err
+    assert "expected the path of a folder with a slash at its end, such as cc3m/" in extract("b", "three").err
 
 
 TINY_MODEL = tiny_run(steps=1, batch_size=2)

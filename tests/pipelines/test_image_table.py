@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -47,13 +48,20 @@ def test_two_locations_of_one_id_are_an_error_that_names_both() -> None:
     other = ImageRef("a", "/y/a.png")
     with pytest.raises(ValueError, match=r"two images have the id 'a': '/x/a\.jpg' and '/y/a\.png'; rename one"):
         ImageTable([told("b"), told("a"), other])
+    tars = [ImageRef(key, f"tar://{key}.jpg::/{name}/0.tar#0+9") for name in ("cc3m", "cc12m") for key in "ab"]
+    with pytest.raises(ValueError, match=r"the id 'a': .*/cc12m/.* \(2 ids are of two images\); .* --id-prefix, and"):
+        ImageTable(tars)
 
 
-def test_without_leaves_out_what_is_known() -> None:
-    table = ImageTable(map(told, "abcd"))
+def test_planned_images_are_compared_with_those_of_now() -> None:
+    table = ImageTable([*map(told, "abc"), told("d", "new"), replace(told("e"), location="/y/e.jpg"), told("f")])
+    planned = [(7, told("e")), (0, told("d", "old")), (0, told("c")), (1, told("gone")), (2, told("a"))]
     for _ in range(2):  # the table stays as it is
-        assert list(table.without(iter(["c", "gone", "a", "a"]))) == [told("b"), told("d")]
-    assert len(table.without("abcd")) == 0
+        found = table.compared_with(iter(planned))
+        assert list(found.new) == [told("b"), told("f")]
+        assert (found.num_gone, list(found.gone())) == (1, ["gone"])
+        assert list(found.changed()) == [(0, table[3]), (7, table[4])]
+    assert len(table.compared_with((0, image) for image in table).new) == 0
 
 
 def test_two_walks_at_once_do_not_disturb_each_other() -> None:
@@ -66,4 +74,4 @@ def test_a_full_disk_is_one_line_that_says_where() -> None:
     ((pages,),) = table._database.rows("PRAGMA page_count")
     table._database.rows(f"PRAGMA max_page_count={pages}")
     with pytest.raises(OSError, match=r"database or disk is full; is there room in TMPDIR"):
-        table.without(str(number) for number in range(9999))
+        table.compared_with((0, told(str(number))) for number in range(9999))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import KILLED, in_a_fork
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.pipelines.extract.shard_plan import (
     extend_plan,
     members_digest,
     members_path,
+    mend_plan,
     plan_path,
     planned_members,
     read_members,
@@ -54,6 +57,32 @@ def test_a_plan_that_takes_the_place_of_another_leaves_nothing_of_it(tmp_path: P
     plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b", "c"), shard_size=2)
     assert list(planned_members(tmp_path, plan)) == refs("a", "b", "c")
     assert [path.name for path in sorted((tmp_path / "plan").iterdir())] == ["part-00000.jsonl", "part-00001.jsonl"]
+
+
+def test_images_planned_anew_are_there_or_not_wherever_a_run_is_killed(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    plan = extend_plan(store, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b", "c", "d"), shard_size=2)
+    moved = ImageRef("d", "/y/d.jpg", captions=("new",))
+
+    def mend() -> None:
+        mend_plan(store, plan, [(0, {"a": None}), (1, {"d": moved})])
+
+    def planned() -> list[ImageRef]:
+        found = read_plan(store)
+        assert found is not None
+        return list(planned_members(store, found))
+
+    shutil.copytree(store, tmp_path / "before")
+    status, steps = in_a_fork(mend, store)
+    assert status == 0 and planned() == [*refs("b", "c"), moved]
+    assert {path.name for path in (store / "plan").iterdir()} == {"part-00000.1.jsonl", "part-00001.1.jsonl"}
+    for kill_at in range(1, len(steps) + 1):
+        shutil.rmtree(store)
+        shutil.copytree(tmp_path / "before", store)
+        assert in_a_fork(mend, store, kill_at)[0] == KILLED
+        assert planned() in (refs("a", "b", "c", "d"), [*refs("b", "c"), moved]), steps[kill_at - 1]
+        again = mend_plan(store, read_plan(store), [(1, {"c": None})])  # type: ignore[arg-type]
+        assert planned()[-1].image_id == "d" and again.num_images in (3, 2)
 
 
 def test_captions_and_labels_travel_and_count(tmp_path: Path) -> None:

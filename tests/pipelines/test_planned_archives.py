@@ -15,7 +15,6 @@ import pytest
 from faulty_s3 import FaultyS3, faulty_s3
 from folder_filesystem import PREFIX, FolderFileSystem
 
-from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.pipelines.extract.shard_plan import extend_plan
 from roibeam.pipelines.foundation.files import ranged_file, remote_files
 from roibeam.pipelines.foundation.files.locations import read_location
@@ -159,18 +158,31 @@ def test_eight_threads_make_the_plan_of_one(tmp_path: Path, monkeypatch: pytest.
     assert plan_of(tars, tmp_path / "tight", 8, monkeypatch) == wanted
 
 
-def test_of_several_damaged_archives_the_first_is_told_and_what_is_before_it_is_listed(tmp_path: Path) -> None:
+def test_all_damaged_archives_are_told_at_once_or_left_out(tmp_path: Path) -> None:
     tars = write_tars(tmp_path / "tars", 12)
-    for number in (7, 8, 10):
+    whole = {image.image_id for image in open_source(str(tars)).images}
+    bad = [7, 8, 10]
+    (tars / "00008.tar").write_bytes(b"")
+    for number in (7, 10):
         path = tars / f"{number:05d}.tar"
         path.write_bytes(path.read_bytes()[:-11000])
-    (tars / "00009.tar").unlink()
     archives = [str(tars / f"{number:05d}.tar") for number in range(12)]
-    found: dict[int, list[ImageRef]] = {1: [], 8: []}
-    for threads, images in found.items():
-        with pytest.raises(ValueError, match=r"00007\.tar': not a tar archive, damaged or cut short after 1\d members"):
-            images.extend(archive_images(archives, "no-extension", [], threads=threads))
-    assert found[1] == found[8] and found[1][-1].location.partition("::")[2].startswith(archives[7])
+    names = ", ".join(repr(archives[number]) for number in bad)
+    for threads in (1, 8):
+        with pytest.raises(ValueError) as told:
+            list(archive_images(archives, "no-extension", [], threads=threads))
+        assert str(told.value).startswith(f"3 of 12 archives are damaged or cut short: {names}; fetch them again, or")
+        assert f"of the first: {archives[7]!r}: not a tar archive, damaged or cut short after 1" in str(told.value)
+        notes: list[str] = []
+        images = list(archive_images(archives, "no-extension", notes, skip_bad=True, threads=threads))
+        assert {image.image_id for image in images} == {each for each in whole if int(each[:5]) not in bad}
+        assert notes[0] == f"3 of 12 archives left out, damaged or cut short: {names}"
+    with pytest.raises(
+        ValueError, match=r"00007\.tar': not a .*; fetch it again, or leave it out with --skip-bad-arch"
+    ):
+        list(archive_images(archives[:8], "no-extension", []))
+    with pytest.raises(ValueError, match=r"fetch it again$"):
+        list(archive_images(archives[7:8], "no-extension", []))
 
 
 # At URLs

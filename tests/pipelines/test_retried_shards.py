@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from forks import KILLED, in_a_fork
 from object_store import URL, ObjectStore, register
@@ -131,6 +132,47 @@ def test_a_run_that_was_killed_keeps_the_records(
     assert extract(url).code == 0 and this_run(store) == (0, 0, 0)
     assert extract(tmp_path / "fresh").code == 0
     check_whole(store, digest(tmp_path / "fresh"))
+
+
+def test_a_corrected_list_counts_for_what_was_not_extracted(
+    roibeam: Cli, photos: Path, place: tuple[str, Path], tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    url, store = place
+    samples = [0, 2, 3, 5, 6, 7]  # the whole ones
+
+    def extract(rows: dict[str, tuple[str, str]], *options: str, to: object = url) -> Any:
+        lines = [f"{image_id},{name}.jpg,{caption}" for image_id, (name, caption) in rows.items()]
+        (tmp_path / "list.csv").write_text("\n".join(["image_id,image_path,caption", *lines, ""]))
+        names = ("--photos", photos, "--threads", 1, "--shard-size", 3, "--max-failures", 1)
+        done = roibeam("extract", tmp_path / "list.csv", to, *names, *tiny_network, *options)
+        assert done.code == 0, done.err
+        return [line.removeprefix("note: ") for line in done.out.splitlines() if line.startswith("note: ")]
+
+    def captions() -> dict[str, list[str]]:
+        table = pq.read_table(store / "annotations.parquet").to_pydict()
+        return dict(zip(table["image_id"], table["captions"], strict=True))
+
+    rows = {letter: (f"sample_{number:05d}", f"a {letter}") for letter, number in zip("abcdef", samples, strict=True)}
+    assert extract(rows | {"b": ("smaple_00002", "a typo"), "d": ("smaple_00005", "a typo")}) == []
+    changed = " of earlier runs {} another location, captions or labels in the source now "
+    stays = "; records, captions and labels stay as they were: extract into a new store to have those of now"
+    now = rows | {"a": ("sample_00007", "another photo"), "c": (rows["c"][0], "another caption")}
+    kept = f"2 images{changed.format('have')}(a, c){stays}"
+    failed = "; they failed before: --retry-dead-letters tries them again as they are now"
+    assert extract(now) == [f"2 images{changed.format('have')}(b, d){failed}", kept]
+    assert this_run(store) == (0, 0, 0)
+    taken = f"2 images{changed.format('have')}(b, d); this run takes these"
+    assert extract(now, "--retry-dead-letters") == [taken, kept] and this_run(store) == (2, 4, 2)
+    assert extract(now) == [kept] and verify_store(store, deep=True) == []
+    assert captions() == {letter: [caption] for letter, (_, caption) in rows.items()}
+
+    # As a run leaves it that did not come to the second shard.
+    (store / "part-00001.json").unlink()
+    now |= {"e": ("sample_00007", "an e"), "a": rows["a"], "c": rows["c"]}
+    assert extract(now) == [f"1 image{changed.format('has')}(e); this run takes these"]
+    assert this_run(store) == (3, 0, 1) and captions()["e"] == ["an e"] and verify_store(store, deep=True) == []
+    extract(now, to=tmp_path / "fresh")
+    assert digest(store) == digest(tmp_path / "fresh")
 
 
 @pytest.mark.slow

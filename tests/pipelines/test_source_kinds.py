@@ -245,6 +245,29 @@ def test_lists_name_images_below_the_root_and_tell_of_them(tmp_path: Path) -> No
     ]
 
 
+def test_a_quote_that_is_not_closed_costs_its_own_row_of_a_csv(tmp_path: Path) -> None:
+    def notes(*rows: str) -> list[str]:
+        (tmp_path / "l.csv").write_text("\n".join(("path,caption", *rows)) + "\n")
+        source = open_source(str(tmp_path / "l.csv"))
+        assert [image.image_id for image in source.images] == ["a", "b", "d", "e"]
+        captions = {image.image_id: image.captions for image in source.images}
+        assert captions["a"] == ('two "lines"\nof one',) and captions["b"] == ('12" wide',)
+        return source.notes
+
+    first = ('a.jpg,"two ""lines""', 'of one"', 'b.jpg,12" wide', "", 'c.jpg,"not closed')
+    reason = "quote that is opened there and not closed"
+    told = f"1 row left out: 1 {reason} (line 6)"
+    assert notes(*first, "d.jpg,plain", "e.jpg,plain") == [told]
+    assert notes(*first, 'd.jpg,"a caption, in quotes"', "e.jpg,plain") == [told]
+    many = ["d.jpg,plain"] * 20_000  # more letters than any field has
+    assert notes(*first, *many, "e.jpg,plain", 'f.jpg,"x', "e.jpg,plain") == [
+        f"2 rows left out: 2 {reason} (lines 6, 20008)"
+    ]
+    (tmp_path / "l.csv").write_text('path,"caption\na.jpg,x\n')
+    with pytest.raises(ValueError, match=f"line 1: not a csv file .{reason}"):
+        open_source(str(tmp_path / "l.csv"))
+
+
 def test_lists_of_several_files_and_lists_without_an_image(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     for part in range(2):
@@ -264,7 +287,7 @@ def test_lists_of_several_files_and_lists_without_an_image(tmp_path: Path) -> No
     assert [image.image_id for image in listed.images] == ["a b"]
     assert "3 rows left out" in listed.notes[0] and "lines 2, 3, 4" in listed.notes[0]
     (tmp_path / "bad.csv").write_bytes(b'path,caption\na.jpg,"' + b"x" * 200_000)
-    with pytest.raises(ValueError, match=r"after row 0: not a csv file \(field larger"):
+    with pytest.raises(ValueError, match=r"line 2: not a csv file \(field larger"):
         open_source(str(tmp_path / "bad.csv"))
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 nothing PAR1")
     with pytest.raises(ValueError, match="not a parquet file, or damaged"):

@@ -258,27 +258,30 @@ def test_a_repeated_coco_image_is_one_image(tmp_path: Path) -> None:
     assert read_coco(path).captions == [("a", "x"), ("a", "y")]
 
 
-def test_links_to_folders_are_not_followed_but_counted(tmp_path: Path) -> None:
+def test_links_to_folders_are_not_followed_and_links_out_of_the_folder_are_counted(tmp_path: Path) -> None:
     root = tmp_path / "root"
     touch(root, "a.jpg", "sub/b.jpg")
     touch(tmp_path, "elsewhere/c.jpg")
     (root / "out").symlink_to(tmp_path / "elsewhere")
     (root / "file.jpg").symlink_to(tmp_path / "elsewhere" / "c.jpg")
+    (root / "own.jpg").symlink_to("sub/b.jpg")
     for name in ("sub/up", "sub/again"):  # two ways up: following them would never end
         (root / name).symlink_to(root)
     (root / "loop.jpg").symlink_to("loop.jpg")  # a link to nothing is a photo that cannot be read, not one left out
     for location in (root, root / "**", root / "**" / "*.jpg", root / "**" / "**" / "*"):
         source = open_source(str(location))
-        assert [image.image_id for image in source.images] == ["a", "file", "loop", "sub/b"], location
-        assert source.notes == ["3 links to folders not followed"], location
+        assert [image.image_id for image in source.images] == ["a", "file", "loop", "own", "sub/b"], location
+        out = "1 link to a file outside of the folder followed"
+        assert source.notes == ["3 links to folders not followed", out], location
     source = open_source(str(root / "*" / "*.jpg"))
     assert [image.image_id for image in source.images] == ["sub/b"]
     assert source.notes == ["1 link to a folder not followed"]
     assert ids(root / "out") == ["c"]  # named itself, a link is a folder like any other
     with pytest.raises(
-        ValueError, match=r"no images in .*; 2 files without an image .*; 1 link to a folder not followed"
+        ValueError, match=r"no images in .*; 2 files without an image .*; 1 link to a folder not followed$"
     ):
-        touch(tmp_path, "bare/x.txt", "bare/y.txt")
+        touch(tmp_path, "bare/x.txt")
+        (tmp_path / "bare" / "y.txt").symlink_to(tmp_path / "elsewhere" / "c.jpg")  # which is not read
         (tmp_path / "bare" / "up").symlink_to(tmp_path)
         open_source(str(tmp_path / "bare"))
 

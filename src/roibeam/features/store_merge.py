@@ -106,7 +106,8 @@ class StoreMerge:
             if digest != first[1]:
                 raise ValueError(
                     f"image id {image_id!r} has different content in {self._stores[first[0]].folder} and {path}; "
-                    f"`roibeam store diff` shows how they differ, --ids copies a part of one"
+                    f"`roibeam store diff` shows how they differ, --ids copies a part of one; two images of one name "
+                    f"need ids of their own: extract one source again with --id-prefix"
                 )
         if records:
             yield StoredRecord(image_id, *records[0])

@@ -91,6 +91,8 @@ def extract_command(
     drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
     numbers_of: Annotated[str | None, NUMBERS_OF] = None,
     id_rule: Annotated[str, ID_RULE] = "no-extension",
+    id_prefix: Annotated[str, option("id-prefix", default="none")] = "",
+    skip_bad_archives: Annotated[bool, option("skip-bad-archives")] = False,
     dtype: Annotated[str, option("dtype", values="float16, bfloat16 or float32", is_advanced=True)] = "float16",
     distribution: Annotated[str, option("distribution", is_advanced=True)] = "full",
     shard_size: Annotated[
@@ -142,7 +144,8 @@ def extract_command(
 
     request = ExtractRequest(
         RequestedImages(
-            tuple(sources), image_root=photos, id_rule=id_rule, boxes=boxes, captions=captions, min_match=min_match,
+            tuple(sources), image_root=photos, id_rule=id_rule, id_prefix=id_prefix,
+            skip_bad_archives=skip_bad_archives, boxes=boxes, captions=captions, min_match=min_match,
             held_out=tuple(held_out or ()), leave_out_held_out=drop_held_out, images_of=numbers_of,
         ),
         out,

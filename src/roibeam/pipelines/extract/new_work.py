@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from roibeam.extraction.engine.region_iterator import extract_regions
@@ -16,12 +16,14 @@ from roibeam.features.printable import printable
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.preset_names import OTHER_SETTINGS, flat_settings, other_run, setting_changes
 from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
-from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
+from roibeam.pipelines.extract.shard.store_folder import failed_images, is_unused_plan
 from roibeam.pipelines.extract.shard_plan import (
     UNTIMED_SHARD_IMAGES,
     Plan,
+    PlannedShard,
     extend_plan,
-    planned_members,
+    mend_plan,
+    planned_shards,
     read_plan,
     shard_size_for,
 )
@@ -32,6 +34,7 @@ from roibeam.pipelines.sources.given_boxes import GivenBoxes
 from roibeam.pipelines.sources.image_table import ImageTable
 from roibeam.pipelines.sources.source_kinds import Source
 
+_NAMED = 3  # images of those that a note counts
 TRIES = 5  # images from all over the source that are looked at for one that can be extracted
 UNTIMED = (
     f"shards of {UNTIMED_SHARD_IMAGES:,} images: GPUs elsewhere are not timed here; --shard-size sets another number"
@@ -48,7 +51,7 @@ def make_plan(work: Work, max_failures: float) -> tuple[Plan, list[str]]:
             none of the new images that are tried can be extracted, and more of them are new than may fail.
     """
     plan = existing_plan(work)
-    new, notes = new_images(work.source, work.store, plan, work.boxes)
+    new, notes, plan = _planned_now(work, plan)
     if plan is not None and not _is_cut_by(work.shard_size, plan):
         largest = max(shard.num_images for shard in plan.shards)
         notes.append(
@@ -109,6 +112,8 @@ def source_facts(work: Work) -> dict[str, str]:
         "image_root": source.image_root,
         "id_rule": source.id_rule,
     }
+    if source.id_prefix:
+        facts["id_prefix"] = source.id_prefix
     if work.boxes is not None:
         facts["boxes"] = work.boxes.location
     if work.captions is not None:
@@ -129,36 +134,146 @@ def _settings(work: Work) -> dict[str, Any]:
     }
 
 
-def new_images(
-    source: Source, store: Path | OutputFolder, plan: Plan | None, boxes: GivenBoxes | None
-) -> tuple[ImageTable, list[str]]:
-    """Images that no shard holds yet; notes on planned ones that are gone.
+def _planned_now(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str], Plan | None]:
+    """As `new_images`, and the plan with what became of its images, as far as nothing was extracted of them."""
+    if plan is None:
+        return work.source.images, [], None
+    found = PlannedImages(work.source, work.store, plan, work.boxes, work.is_held_out)
+    plan = mend_plan(work.store, plan, found.changes())
+    return found.new, found.notes(), plan
+
+
+def new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:
+    """Images that no shard holds yet; notes on planned ones that are gone, or are another photo now.
 
     Raises:
-        ValueError: if a planned image has other boxes now: its record would say one thing and the file another.
+        ValueError: as of `PlannedImages`.
     """
     if plan is None:
-        return source.images, []
-    changed: list[str] = []
+        return work.source.images, []
+    found = PlannedImages(work.source, work.store, plan, work.boxes, work.is_held_out)
+    for _ in found.changes():
+        pass  # the notes tell what they are
+    return found.new, found.notes()
 
-    def planned_ids() -> Iterator[str]:
-        for member in planned_members(store, plan):
-            if boxes is not None and member.image_id in boxes and not boxes.are_those_of(member):
-                changed.append(member.image_id)
-            yield member.image_id
 
-    new = source.images.without(planned_ids())
-    if boxes is not None and changed:
-        raise ValueError(
-            f"{store} was made with other boxes than {boxes.location} holds now for "
-            f"{counted(len(changed), 'image')}, "
-            f"such as {changed[0]!r}; restore the file, or choose a new folder"
-        )
-    gone = plan.num_images - (len(source.images) - len(new))
-    if not gone:
-        return new, []
-    are, stay = ("is", "its record stays") if gone == 1 else ("are", "their records stay")
-    return new, [f"{counted(gone, 'image')} of earlier runs {are} not in the source now; {stay}"]
+class PlannedImages:
+    """The images of a plan beside those that the source has now.
+
+    Attributes:
+        new: images that no shard holds yet.
+    Raises:
+        ValueError: if a planned image has other boxes now: its record would say one thing and the file another; or if
+            the store has the record of one that is held out now.
+    """
+
+    def __init__(
+        self, source: Source, store: OutputFolder, plan: Plan, boxes: GivenBoxes | None = None,
+        is_held_out: Callable[[str], bool] | None = None,
+    ) -> None:  # fmt: skip
+        self._store, self._plan = store, plan
+        self._dropped: dict[int, list[str]] = {}  # by shard
+        self._changed = Counter[str]()  # by what becomes of the images
+        self._first: dict[str, list[str]] = {}
+        other_boxes: list[str] = []
+        leaked: list[str] = []
+
+        def planned() -> Iterator[tuple[int, ImageRef]]:
+            for shard, members in planned_shards(store, plan):
+                for member in members:
+                    if boxes is not None and member.image_id in boxes and not boxes.are_those_of(member):
+                        other_boxes.append(member.image_id)
+                    yield shard.number, member
+                out = [each.image_id for each in members if is_held_out is not None and is_held_out(each.image_id)]
+                if out:
+                    standing = _Standing(store, shard)
+                    leaked.extend(image_id for image_id in out if standing.of(image_id) == _STORED)
+                    self._dropped[shard.number] = [each for each in out if standing.of(each) == _OPEN]
+
+        self._compared = source.images.compared_with(planned())
+        self.new = self._compared.new
+        if other_boxes:
+            assert boxes is not None
+            raise ValueError(
+                f"{store} was made with other boxes than {boxes.location} holds now for "
+                f"{counted(len(other_boxes), 'image')}, "
+                f"such as {other_boxes[0]!r}; restore the file, or choose a new folder"
+            )
+        if leaked:
+            raise ValueError(
+                f"{store} has {counted(len(leaked), 'image')} that must not be trained on: --held-out names "
+                f"{_some(leaked)} now. A copy can leave out what it must not have: `roibeam store copy {store} NEW "
+                f"--ids KEPT`, KEPT a file of the ids that may stay (`roibeam store ids {store}` lists all)"
+            )
+
+    def changes(self) -> Iterator[tuple[int, dict[str, ImageRef | None]]]:
+        """What is to change in the plan before it is worked on, as `mend_plan` takes it."""
+        dropped = dict(self._dropped)
+        for number, group in itertools.groupby(self._compared.changed(), key=lambda row: row[0]):
+            standing = _Standing(self._store, self._plan.shards[number])
+            changes: dict[str, ImageRef | None] = dict.fromkeys(dropped.pop(number, ()))
+            for _, image in group:
+                becomes = standing.of(image.image_id)
+                self._changed[becomes] += 1
+                if self._changed[becomes] <= _NAMED:
+                    self._first.setdefault(becomes, []).append(image.image_id)
+                if becomes == _OPEN:
+                    changes[image.image_id] = image
+            if changes:
+                yield number, changes
+        for number, image_ids in dropped.items():
+            if image_ids:
+                yield number, dict.fromkeys(image_ids)
+
+    def notes(self) -> list[str]:
+        """For the user, once the changes were taken."""
+        notes = []
+        dropped = [image_id for image_ids in self._dropped.values() for image_id in image_ids]
+        if dropped:
+            notes.append(f"taken out of the plan, since --held-out names them now: {_some(dropped)}")
+        num_gone = self._compared.num_gone - len(dropped)
+        if num_gone:
+            out = set(dropped)
+            gone = list(itertools.islice((each for each in self._compared.gone() if each not in out), _NAMED))
+            are, stay = ("is", "its record stays") if num_gone == 1 else ("are", "their records stay")
+            notes.append(
+                f"{counted(num_gone, 'image')} of earlier runs {are} not in the source now ({_some(gone, num_gone)}); "
+                f"{stay}"
+            )
+        for becomes, words in _WHAT_BECOMES.items():
+            if number := self._changed[becomes]:
+                has = "has" if number == 1 else "have"
+                notes.append(
+                    f"{counted(number, 'image')} of earlier runs {has} another location, captions or labels in the "
+                    f"source now ({_some(self._first[becomes], number)}); {words}"
+                )
+        return notes
+
+
+# What an image of a shard is: its record is stored; it failed; nothing was extracted of it yet, or it is tried again.
+_STORED, _FAILED, _OPEN = "stored", "failed", "open"
+_WHAT_BECOMES = {
+    _OPEN: "this run takes these",
+    _FAILED: "they failed before: --retry-dead-letters tries them again as they are now",
+    _STORED: "records, captions and labels stay as they were: extract into a new store to have those of now",
+}
+
+
+class _Standing:
+    def __init__(self, store: OutputFolder, shard: PlannedShard) -> None:
+        self._failed = failed_images(store, shard)
+
+    def of(self, image_id: str) -> str:
+        if self._failed is None:
+            return _OPEN
+        failed, is_retried = self._failed
+        return _STORED if image_id not in failed else _OPEN if is_retried else _FAILED
+
+
+def _some(image_ids: Sequence[str], total: int | None = None) -> str:
+    """The first few of them."""
+    more = ", ..." if (len(image_ids) if total is None else total) > _NAMED else ""
+    return ", ".join(printable(image_id, 80) for image_id in image_ids[:_NAMED]) + more
 
 
 def extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:

@@ -16,6 +16,8 @@ class RequestedImages:
         sources: as `roibeam.pipelines.sources.source_kinds.open_sources` takes them.
         image_root: folder or URL that the paths in an annotation file are below; None to look for it.
         id_rule: of image ids, no-extension or with-extension.
+        id_prefix: to put before each id, a folder with a slash at its end; "" for none.
+        skip_bad_archives: of a folder or pattern of archives, leave out damaged ones, with a note.
         boxes: file or folder of the boxes to describe; None lets the detector propose. Images without any are left out.
         captions: caption file of a source that has none.
         min_match: share of the images of `captions` (0..1) that the source must have.
@@ -27,6 +29,8 @@ class RequestedImages:
     sources: tuple[str, ...]
     image_root: str | None = None
     id_rule: str = "no-extension"
+    id_prefix: str = ""
+    skip_bad_archives: bool = False
     boxes: str | None = None
     captions: str | None = None
     min_match: float = MIN_MATCH

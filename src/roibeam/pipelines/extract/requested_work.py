@@ -30,6 +30,7 @@ from roibeam.pipelines.extract.shard.store_folder import check_output_folder, is
 from roibeam.pipelines.extract.shard_plan import read_plan
 from roibeam.pipelines.extract.work import UnlistedWork, Work
 from roibeam.pipelines.foundation.device_choice import DeviceChoice, choose_device, workers_device
+from roibeam.pipelines.foundation.files.image_ids import check_id_prefix
 from roibeam.pipelines.foundation.files.named_files import (
     FILE,
     FOLDER,
@@ -42,7 +43,7 @@ from roibeam.pipelines.sources.datasets.folder import is_pattern
 from roibeam.pipelines.sources.given_boxes import GivenBoxes, give_boxes
 from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_source
-from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_sources
+from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_sources, with_prefix
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 _ONE_SLASH = re.compile(r"(gs|s3|hdfs|azfs):/([^/].*)")  # a URL of which one slash is missing
@@ -102,6 +103,7 @@ def _check(request: ExtractRequest, *, runs_here: bool) -> None:
         runs_here: as of `need_detector`.
     """
     _check_names(request, runs_here=runs_here)
+    check_id_prefix(request.images.id_prefix)
     _options(request.records)
     _threads(request.detector.threads, request.run)
     if request.run.beam_args:
@@ -118,11 +120,15 @@ def _detector(
 
 
 def _work(request: ExtractRequest, store: OutputFolder, spec: DetectorSpec, vocabulary: Vocabulary) -> Work:
-    source, leaks = _source(request.images)
+    source, leaks, is_held_out = _source(request.images)
     source, boxes = _with_boxes(source, request.images)
     source, captions = _with_captions(source, request.images)
+    if prefix := request.images.id_prefix:  # last: what is joined names images as the source does
+        source, boxes = with_prefix(source, prefix), None if boxes is None else boxes.with_prefix(prefix)
     options = _options(request.records)
-    work = Work(source, store, spec, options, vocabulary, request.shard_size, boxes, captions, leaks)
+    work = Work(
+        source, store, spec, options, vocabulary, request.shard_size, boxes, captions, leaks, is_held_out=is_held_out
+    )
     check_images_are_there(work.source)
     _check_settings(work)
     return work
@@ -249,12 +255,22 @@ def _store(request: ExtractRequest) -> OutputFolder:
     return store
 
 
-def _source(asked: RequestedImages) -> tuple[Source, LeakReport | None]:
-    source = open_sources(asked.sources, image_root=asked.image_root, id_rule=asked.id_rule)
+def _source(asked: RequestedImages) -> tuple[Source, LeakReport | None, Callable[[str], bool] | None]:
+    """The images, what of them was held out, and whether an image is."""
+    source = open_sources(
+        asked.sources, image_root=asked.image_root, id_rule=asked.id_rule, skip_bad_archives=asked.skip_bad_archives
+    )
+    if asked.skip_bad_archives and source.kind != "archives":
+        raise ValueError(
+            f"--skip-bad-archives is for a folder or pattern of .tar or .zip archives; leave it out for "
+            f"{source.location!r}"
+        )
     if not asked.held_out:
-        return source, None
+        return source, None, None
     data_set = checked_data_set(asked.images_of, data_set_of_source(source))
-    return keep_out(HeldOut(asked.held_out), source, data_set, leave_out=asked.leave_out_held_out)
+    rules = HeldOut(asked.held_out, id_prefix=asked.id_prefix)
+    source, leaks = keep_out(rules, source, data_set, leave_out=asked.leave_out_held_out)
+    return source, leaks, lambda image_id: rules.holds_out(image_id.removeprefix(asked.id_prefix), data_set)
 
 
 def _with_boxes(source: Source, asked: RequestedImages) -> tuple[Source, GivenBoxes | None]:

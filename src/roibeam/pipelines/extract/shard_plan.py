@@ -1,9 +1,11 @@
-"""The plan of a run: which images are in which shard. Written once; a grown source adds shards, old ones stay.
+"""The plan of a run: which images are in which shard. A grown source adds shards, old ones stay; only images of which
+nothing was extracted yet may be planned anew, with another location, captions or labels, or be taken out.
 
 OUT/plan.json               source, settings, one line of facts per shard
 OUT/plan/part-00003.jsonl   the images of shard 3: {"image_id": ..., "location": ...} per line, and with given boxes
                             "boxes": [[x1, y1, x2, y2], ...], "boxes_hw": [height, width] or null; where the source
                             has them, "captions": [...] and "labels": [...]
+OUT/plan/part-00003.1.jsonl in its place, once they were planned anew: of revision 1
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import io
 import itertools
 import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +44,13 @@ class PlannedShard:
         number: from 0; names the files of the shard.
         num_images: images in it.
         members_digest: SHA-256 over its ids, locations and given boxes; a shard manifest must name the same.
+        revision: how often its images were planned anew.
     """
 
     number: int
     num_images: int
     members_digest: str
+    revision: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,12 @@ class Plan:
         return sum(shard.num_images for shard in self.shards)
 
 
-def members_name(number: int) -> str:
-    return f"plan/part-{number:05d}.jsonl"
+def members_name(number: int, revision: int = 0) -> str:
+    return f"plan/part-{number:05d}{f'.{revision}' if revision else ''}.jsonl"
+
+
+def _members_name(shard: PlannedShard) -> str:
+    return members_name(shard.number, shard.revision)
 
 
 def plan_path(store: Path) -> Path:
@@ -133,7 +141,8 @@ def read_plan(store: Path | OutputFolder) -> Plan | None:
         _require(all(isinstance(value, str) for value in source.values()), "source holds more than texts")
         _require([shard.number for shard in shards] == list(range(len(shards))), "shards are not numbered 0, 1, 2, ...")
         for shard in shards:
-            _require(type(shard.number) is int and type(shard.num_images) is int, "a number is no number")
+            numbers = (shard.number, shard.num_images, shard.revision)
+            _require(all(type(number) is int for number in numbers), "a number is no number")
             _require(isinstance(shard.members_digest, str), "a digest is no text")
         return Plan(source, settings, shards)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -154,7 +163,7 @@ def read_members(store: Path | OutputFolder, shard: PlannedShard) -> list[ImageR
     Raises:
         ValueError: if the file is missing, damaged or another one.
     """
-    folder, name = output_folder(store), members_name(shard.number)
+    folder, name = output_folder(store), _members_name(shard)
     try:
         data = folder.read_bytes(name)
     except FileNotFoundError:
@@ -168,7 +177,7 @@ def _members_of(folder: OutputFolder, shard: PlannedShard, data: bytes | None) -
         members = [_parse_member(line) for line in io.BytesIO(data or b"")]
         _require(members_digest(members) == shard.members_digest, "its images are not those that plan.json states")
     except (ValueError, TypeError, AttributeError, RecursionError, struct.error) as error:
-        where = folder.where(members_name(shard.number))
+        where = folder.where(_members_name(shard))
         raise ValueError(f"{where}: {error}; restore it, or extract into a new folder") from None
     return members
 
@@ -221,20 +230,73 @@ def extend_plan(
                 members = [boxes.attach(member) for member in members]
             number = len(shards)
             shards.append(PlannedShard(number, len(members), members_digest(members)))
-            yield members_name(number), "".join(map(_member_line, members)).encode("utf-8")
+            yield members_name(number), _members_bytes(members)
 
     folder.put_many(members_files())
     grown = Plan(source, settings, tuple(shards))
-    content = {"format": PLAN_FORMAT, "version": PLAN_VERSION, "source": source, "settings": settings}
-    folder.put_bytes(PLAN_NAME, json_bytes({**content, "shards": [asdict(shard) for shard in shards]}))
-    for left in () if replaced is None else replaced.shards[len(shards) :]:
-        folder.delete(members_name(left.number))
+    _put_plan(folder, grown, replaced)
     return grown
+
+
+def mend_plan(
+    store: Path | OutputFolder, plan: Plan, changes: Iterable[tuple[int, Mapping[str, ImageRef | None]]]
+) -> Plan:
+    """Plans images of some shards anew; their boxes stay.
+
+    The new members come as files of their own, plan.json last: a kill leaves the plan as it was or as it shall be.
+
+    Args:
+        changes: the number of each shard, and by their ids those of its images that change: as they are now, or None
+            for one that is taken out.
+    """
+    folder = output_folder(store)
+    shards = list(plan.shards)
+
+    def members_files() -> Iterator[tuple[str, bytes]]:
+        for number, changed in changes:
+            members = []
+            for member in read_members(folder, plan.shards[number]):
+                now = changed.get(member.image_id, member)
+                if now is not None:
+                    members.append(replace(now, boxes=member.boxes, boxes_hw=member.boxes_hw))
+            revision = plan.shards[number].revision + 1
+            shards[number] = PlannedShard(number, len(members), members_digest(members), revision)
+            yield members_name(number, revision), _members_bytes(members)
+
+    folder.put_many(members_files())
+    mended = replace(plan, shards=tuple(shards))
+    if mended != plan:
+        _put_plan(folder, mended, plan)
+    return mended
+
+
+def _members_bytes(members: Iterable[ImageRef]) -> bytes:
+    return "".join(map(_member_line, members)).encode("utf-8")
+
+
+def _put_plan(folder: OutputFolder, plan: Plan, replaced: Plan | None) -> None:
+    """Writes plan.json, from when on it counts, and removes members that only the replaced one names."""
+    shards = [asdict(shard) for shard in plan.shards]
+    for entry in shards:
+        if not entry["revision"]:
+            del entry["revision"]
+    content = {"format": PLAN_FORMAT, "version": PLAN_VERSION, "source": plan.source, "settings": plan.settings}
+    folder.put_bytes(PLAN_NAME, json_bytes({**content, "shards": shards}))
+    named = set(map(_members_name, plan.shards))
+    for name in map(_members_name, () if replaced is None else replaced.shards):
+        if name not in named:
+            folder.delete(name)
 
 
 def planned_members(store: Path | OutputFolder, plan: Plan) -> Iterator[ImageRef]:
     """The images of all shards, few shards at a time in memory."""
+    for _, members in planned_shards(store, plan):
+        yield from members
+
+
+def planned_shards(store: Path | OutputFolder, plan: Plan) -> Iterator[tuple[PlannedShard, list[ImageRef]]]:
+    """All shards with their images, few at a time in memory."""
     folder = output_folder(store)
-    names = (members_name(shard.number) for shard in plan.shards)
+    names = map(_members_name, plan.shards)
     for shard, (_, data) in zip(plan.shards, folder.read_many(names), strict=True):
-        yield from _members_of(folder, shard, data)
+        yield shard, _members_of(folder, shard, data)

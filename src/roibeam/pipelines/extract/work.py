@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
@@ -28,6 +29,7 @@ class Work:
         boxes: of every image of the source; None where the detector proposes.
         captions: where the user gave them for a source without any.
         leaks: what was held out of the source, where the user named anything.
+        is_held_out: of an image's id, whether it must not be in the store; likewise.
         own_detector: the same detector as this process can build it, where `detector` computes on GPUs of other
             machines; None where there is one for both.
     """
@@ -42,6 +44,7 @@ class Work:
     captions: GivenCaptions | None = None
     leaks: LeakReport | None = None
     own_detector: DetectorSpec | None = None
+    is_held_out: Callable[[str], bool] | None = None
 
     @property
     def detector_here(self) -> DetectorSpec:

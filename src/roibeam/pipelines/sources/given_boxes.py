@@ -61,6 +61,12 @@ class GivenBoxes:
     def __contains__(self, image_id: str) -> bool:
         return image_id in self._rows
 
+    def with_prefix(self, prefix: str) -> GivenBoxes:
+        """The same boxes of images that are called PREFIX + id."""
+        renamed = GivenBoxes(self.location, ())
+        renamed._rows = {prefix + image_id: row for image_id, row in self._rows.items()}
+        return renamed
+
     def attach(self, image: ImageRef) -> ImageRef:
         """The image with its boxes; their numbers are the shortest that are the same float32."""
         row = self._rows[image.image_id]

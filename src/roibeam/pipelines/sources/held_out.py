@@ -28,6 +28,7 @@ from roibeam.pipelines.sources.image_identity import (
     COCO,
     FLICKR,
     VISUAL_GENOME,
+    WHOLE_ID,
     Key,
     checked_data_set,
     data_set_of_source,
@@ -117,12 +118,13 @@ class HeldOut:
             are COCO's and Flickr's); or RULE=FOLDER with a data set's official files, of which those are read that
             results are reported on.
         files: rules and files more, each known to be there.
+        id_prefix: that a store puts before ids; a name in a file that begins with it means the image without it, too.
     Raises:
         ValueError: one line: no such rule or file, a damaged file, a file that holds out nothing.
         OSError: if a file cannot be read.
     """
 
-    def __init__(self, specs: Sequence[str], files: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, specs: Sequence[str], files: Sequence[tuple[str, str]] = (), *, id_prefix: str = "") -> None:
         self._aliases: Aliases = {}
         self._names: list[tuple[str, str]] = []  # rule and file
         self._images: list[list[str]] = []  # of each rule, what the file calls its images
@@ -146,7 +148,12 @@ class HeldOut:
                 f"name a rule that holds out images too: {', '.join(RULES)}"
             )
         for rule_number, image_number, keys in found:
-            for key in self._expanded(keys):
+            bare = [
+                (kind, str(name)[len(id_prefix) :])
+                for kind, name in keys
+                if kind == WHOLE_ID and id_prefix and str(name).startswith(id_prefix)
+            ]
+            for key in self._expanded([*keys, *bare]):
                 self._by_key.setdefault(key, []).append((rule_number, image_number))
 
     @property
@@ -161,6 +168,13 @@ class HeldOut:
     def _expanded(self, keys: Iterable[Key]) -> list[Key]:
         """Those keys, and what the same photos are called in other data sets."""
         return [other for key in keys for other in (key, *self._aliases.get(key, ()))]
+
+    def holds_out(self, image_id: str, data_set: str | None) -> bool:
+        """
+        Args:
+            data_set: as of `scan`.
+        """
+        return any(key in self._by_key for key in self.keys_of(image_id, data_set))
 
     def scan(
         self, image_ids: Iterable[str], data_set: str | None, called: Mapping[str, str] = MappingProxyType({})

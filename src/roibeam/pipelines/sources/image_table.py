@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from dataclasses import dataclass
+from typing import Any, overload
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.record.region_record import check_image_id
@@ -72,15 +74,21 @@ class ImageTable(Sequence[ImageRef]):
             return self._between(places.start, places.stop)
         return [self[place] for place in places]
 
-    def without(self, image_ids: Iterable[str]) -> ImageTable:
-        """The images that have none of these ids."""
-        self._database.rows("CREATE TABLE known (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        try:
-            self._database.add("INSERT OR IGNORE INTO known VALUES (?)", ((image_id,) for image_id in image_ids))
-            others = "FROM images WHERE id NOT IN (SELECT id FROM known) ORDER BY rowid"
-            return ImageTable(map(_image, self._database.stream(f"SELECT {_COLUMNS} {others}")))
-        finally:
-            self._database.rows("DROP TABLE known")
+    def compared_with(self, planned: Iterable[tuple[int, ImageRef]]) -> ComparedImages:
+        """What these images are to those that are planned.
+
+        Args:
+            planned: shard and image, in any order, taken one by one.
+        """
+        self._database.rows("DROP TABLE IF EXISTS planned")
+        self._database.rows(f"CREATE TABLE planned {_TYPES[:-1]}, shard INTEGER, PRIMARY KEY (id)) WITHOUT ROWID")
+        self._database.add(
+            "INSERT OR IGNORE INTO planned VALUES (?, ?, ?, ?, ?)", ((*_row(image), shard) for shard, image in planned)
+        )
+        others = "FROM images WHERE id NOT IN (SELECT id FROM planned) ORDER BY rowid"
+        new = ImageTable(map(_image, self._database.stream(f"SELECT {_COLUMNS} {others}")))
+        ((num_planned,),) = self._database.rows("SELECT count(*) FROM planned")
+        return ComparedImages(new, num_planned - (len(self) - len(new)), self._database)
 
     def _between(self, start: int, stop: int) -> list[ImageRef]:
         # Rows are numbered from 1 in the order in which they were put in.
@@ -101,15 +109,45 @@ class ImageTable(Sequence[ImageRef]):
     def _checked_rows(self, images: Iterable[ImageRef]) -> Iterator[_Row]:
         last = ""
         for image in map(with_usable_name, images):
-            image_id, location = image.image_id, image.location
+            image_id = image.image_id
             try:
                 check_image_id(image_id)
             except ValueError as error:
-                raise ValueError(f"{error} ({location[:200]!r}); rename the file or move it up") from None
+                raise ValueError(f"{error} ({image.location[:200]!r}); rename the file or move it up") from None
             # Code points are in the order of their UTF-8 bytes.
             self._is_sorted = self._is_sorted and image_id > last
             last = image_id
-            yield image_id, location, _texts_json(image.captions), _texts_json(image.labels)
+            yield _row(image)
+
+
+@dataclass(frozen=True)
+class ComparedImages:
+    """The images of a table beside planned ones; good until the table is compared again.
+
+    Attributes:
+        new: images that are not planned.
+        num_gone: planned ones that the table does not have.
+    """
+
+    new: ImageTable
+    num_gone: int
+    _database: ScratchDatabase
+
+    def gone(self) -> Iterator[str]:
+        """The ids of planned images that the table does not have."""
+        for (image_id,) in self._database.stream("SELECT id FROM planned WHERE id NOT IN (SELECT id FROM images)"):
+            yield image_id
+
+    def changed(self) -> Iterator[tuple[int, ImageRef]]:
+        """Shard and image, as the table has it, of those that were planned with another location, captions or labels;
+        shard by shard."""
+        names = _COLUMNS.replace(", ", ", images.")
+        other = " OR ".join(f"images.{name} IS NOT planned.{name}" for name in _COLUMNS.split(", ")[1:])
+        for *row, shard in self._database.stream(
+            f"SELECT images.{names}, shard FROM images JOIN planned ON planned.id = images.id WHERE {other} "
+            f"ORDER BY shard, images.rowid"
+        ):
+            yield shard, _image(row)
 
 
 def check_utf8(path: str) -> None:
@@ -120,15 +158,15 @@ def check_utf8(path: str) -> None:
 
 def _merged(rows: Iterator[_Row]) -> Iterator[_Row]:
     """Sorted rows with those of one image made one."""
+    doubled, num_doubled = None, 0
     for image_id, group in itertools.groupby(rows, key=lambda row: row[0]):
         same = list(group)
         location = same[0][1]
         for row in same[1:]:
             if row[1] != location:
-                raise ValueError(
-                    f"two images have the id {image_id!r}: {location!r} and {row[1]!r}; "
-                    f"rename one, or keep the extensions with --id-rule with-extension"
-                )
+                num_doubled += 1
+                doubled = doubled or (image_id, location, row[1])
+                break
         if len(same) == 1:
             yield same[0]
             continue
@@ -136,13 +174,32 @@ def _merged(rows: Iterator[_Row]) -> Iterator[_Row]:
         captions = [caption for image in images for caption in image.captions]
         labels = list(dict.fromkeys(label for image in images for label in image.labels))
         yield image_id, location, _texts_json(captions), _texts_json(labels)
+    if doubled is not None:
+        raise _two_images(*doubled, num_doubled)
+
+
+def _two_images(image_id: str, one: str, other: str, num_doubled: int) -> ValueError:
+    """The error that two locations have one id."""
+    more = f" ({num_doubled:,} ids are of two images)" if num_doubled > 1 else ""
+    extensions = [os.path.splitext(location.partition("::")[0])[1] for location in (one, other)]
+    cure = (
+        "rename one, or keep the extensions with --id-rule with-extension"
+        if extensions[0] != extensions[1]
+        else "rename one, or extract their sources into stores of their own, each with its own --id-prefix, and merge "
+        "these with `roibeam store copy`"
+    )
+    return ValueError(f"two images have the id {image_id!r}: {one!r} and {other!r}{more}; {cure}")
+
+
+def _row(image: ImageRef) -> _Row:
+    return image.image_id, image.location, _texts_json(image.captions), _texts_json(image.labels)
 
 
 def _texts_json(texts: Sequence[str]) -> str | None:
     return f"[{', '.join(map(_text_json, texts))}]" if texts else None
 
 
-def _image(row: _Row) -> ImageRef:
+def _image(row: Sequence[Any]) -> ImageRef:
     image_id, location, captions, labels = row
     if captions is None and labels is None:
         return ImageRef(image_id, location)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from roibeam.extraction.photos.image_ref import ImageRef
@@ -15,10 +16,11 @@ from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS
 from roibeam.pipelines.foundation.files.remote_files import is_url, is_url_pattern, list_url
 from roibeam.pipelines.foundation.ordered_ahead import in_order
 from roibeam.pipelines.sources.datasets import folder
-from roibeam.pipelines.sources.datasets.webdataset import SampleNotes, read_samples
+from roibeam.pipelines.sources.datasets.webdataset import TEXT_EXTENSIONS, SampleNotes, read_samples
 
 LISTING_THREADS = 10  # archives that are listed at once; boto has as many lines to a server
 _MOST_LISTED_BYTES = 64 * 2**20  # of images that were listed ahead of the one that is planned
+_NAMED = 10  # damaged archives
 _STATS = "_stats.json"  # img2dataset writes one beside each of its shards
 
 
@@ -107,7 +109,7 @@ def sample_images(listing: folder.Listing, id_rule: str, notes: list[str]) -> It
     """Images of a folder with the captions and labels beside them."""
     left_out = SampleNotes()
     yield from read_samples(_files(listing), left_out, id_rule=id_rule)
-    notes += left_out.notes()
+    notes += left_out.notes() + listing.link_notes((*IMAGE_EXTENSIONS, *TEXT_EXTENSIONS))
 
 
 def _files(listing: folder.Listing) -> Iterator[Member]:
@@ -137,26 +139,56 @@ class _ArchiveTask:
 
 
 def archive_images(
-    archives: Iterable[str], id_rule: str, notes: list[str], *, threads: int = LISTING_THREADS
+    archives: Sequence[str], id_rule: str, notes: list[str], *, skip_bad: bool = False, threads: int = LISTING_THREADS
 ) -> Iterator[ImageRef]:
     """Images of tar and zip archives with the captions and labels beside them; several archives are read at once.
 
     Args:
+        skip_bad: leave out damaged archives, with a note; the images of one archive are in memory then.
         threads: change nothing but the time.
+    Raises:
+        ValueError: once all archives were gone through, naming those that are damaged.
     """
-    left_out, kinds = SampleNotes(), Counter[str]()
+    left_out, kinds, bad = SampleNotes(), Counter[str](), dict[str, ValueError]()
     listed = in_order(
         map(_ArchiveTask, archives), lambda task: task.images(id_rule), threads=threads, weight=_held_bytes,
         most_waiting=_MOST_LISTED_BYTES,
     )  # fmt: skip
     for task, images in listed:
-        yield from images
+        try:
+            yield from list(images) if skip_bad else images
+        except ValueError as error:
+            bad[task.archive] = error
+            continue
         left_out.add(task.left_out)
         kinds += task.kinds
+    if bad and not skip_bad:
+        raise _bad_archives(bad, len(archives))
+    if bad:
+        notes.append(
+            f"{len(bad):,} of {counted(len(archives), 'archive')} left out, damaged or cut short: {_some(bad)}"
+        )
     notes += left_out.notes()
     if kinds:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(kinds.items()))
         notes.append(f"{counted(kinds.total(), 'member')} of archives left out: {reasons}")
+
+
+def _bad_archives(bad: Mapping[str, ValueError], total: int) -> ValueError:
+    first = next(iter(bad.values()))
+    if total == 1:
+        return first
+    if len(bad) == 1:
+        return ValueError(f"{first}, or leave it out with --skip-bad-archives")
+    return ValueError(
+        f"{len(bad):,} of {total:,} archives are damaged or cut short: {_some(bad)}; fetch them again, or leave them "
+        f"out with --skip-bad-archives (of the first: {first})"
+    )
+
+
+def _some(archives: Collection[str]) -> str:
+    shown = ", ".join(map(repr, itertools.islice(archives, _NAMED)))
+    return f"{shown}, ..." if len(archives) > _NAMED else shown
 
 
 def _held_bytes(image: ImageRef) -> int:

@@ -35,6 +35,7 @@ class Source:
         images: unique ids, sorted by their UTF-8 bytes, with the captions and labels that the source has for them; on
             disk, to be gone through one by one.
         notes: one line for each thing left out or merged, for the user.
+        id_prefix: put before the ids that the source gives.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Source:
     id_rule: str
     images: ImageTable
     notes: list[str]
+    id_prefix: str = ""
 
     def with_images(self, images: Iterable[ImageRef]) -> Source:
         """The source with these of its images, or with more told of them; they are taken at once, one by one:
@@ -52,7 +54,9 @@ class Source:
         return replace(self, images=ImageTable(images))
 
 
-def open_source(location: str, *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
+def open_source(
+    location: str, *, image_root: str | None = None, id_rule: str = "no-extension", skip_bad_archives: bool = False
+) -> Source:
     """Lists the images of a folder, glob pattern, archive, annotation file or list, with their captions and labels.
 
     Files may lie at URLs of Beam's filesystems; docs/extract.md says what each kind of file gives. A .json, .jsonl
@@ -65,6 +69,7 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
             where it holds no photo of the file, a folder near it that does (`photo_folders`). Of a Karpathy split, it
             holds the folders that the file names ("train2014"), or, where none of them is there, the images themselves.
         id_rule: "no-extension" or "with-extension".
+        skip_bad_archives: of a folder or pattern of archives, leave out damaged ones, with a note.
     Raises:
         ValueError: one line: nothing there, no image in it, two files with one id, an id or path no store can hold, or
             a URL whose driver is missing.
@@ -82,10 +87,11 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
     extension = os.path.splitext(location)[1].lower()
     is_file = os.path.isfile(location) if not is_url(location) else extension in _FILE_EXTENSIONS
     if is_file and extension in IMAGE_EXTENSIONS:
-        return _open_together((location,), image_root, id_rule)
+        return _open_together((location,), image_root, id_rule, skip_bad_archives)
     if not is_file or listed_images.is_pattern(location):
         kind = "pattern" if listed_images.is_pattern(location) else "folder"
-        return _open_listing(listed_images.list_location(location), (kind, where), (location,), image_root, id_rule)
+        listing = listed_images.list_location(location)
+        return _open_listing(listing, (kind, where), (location,), image_root, id_rule, skip_bad_archives)
     if extension in ARCHIVE_EXTENSIONS:
         _refuse_root(location, image_root)
         notes: list[str] = []
@@ -94,7 +100,13 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
     return _open_file(where, extension, image_root, id_rule)
 
 
-def open_sources(locations: Sequence[str], *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
+def open_sources(
+    locations: Sequence[str],
+    *,
+    image_root: str | None = None,
+    id_rule: str = "no-extension",
+    skip_bad_archives: bool = False,
+) -> Source:
     """Lists the images of several photos, folders and patterns together, as a shell makes them of photos/*.jpg.
 
     An image's id is its path below the nearest folder that holds all that is named: for photos/*.jpg it is what the
@@ -104,7 +116,7 @@ def open_sources(locations: Sequence[str], *, image_root: str | None = None, id_
         ValueError, OSError: as `open_source`; ValueError for a URL or an annotation file among several.
     """
     if len(locations) == 1:
-        return open_source(locations[0], image_root=image_root, id_rule=id_rule)
+        return open_source(locations[0], image_root=image_root, id_rule=id_rule, skip_bad_archives=skip_bad_archives)
     for location in locations:
         if is_url(location) or is_web(location):
             raise ValueError(f"{location!r}: of URLs, name one folder, or one pattern in quotes")
@@ -112,16 +124,27 @@ def open_sources(locations: Sequence[str], *, image_root: str | None = None, id_
             raise ValueError(
                 f"no such folder, file or pattern: {location!r} (of several arguments, the last one is the store)"
             )
-    return _open_together(locations, image_root, id_rule)
+    return _open_together(locations, image_root, id_rule, skip_bad_archives)
 
 
-def _open_together(locations: Sequence[str], image_root: str | None, id_rule: str) -> Source:
+def with_prefix(source: Source, prefix: str) -> Source:
+    """The source with its images called PREFIX + id."""
+    renamed = source.with_images(replace(image, image_id=prefix + image.image_id) for image in source.images)
+    return replace(renamed, id_prefix=prefix)
+
+
+def _open_together(locations: Sequence[str], image_root: str | None, id_rule: str, skip_bad_archives: bool) -> Source:
     listing = folder.list_together(locations)
-    return _open_listing(listing, ("folder", listing.root), locations, image_root, id_rule)
+    return _open_listing(listing, ("folder", listing.root), locations, image_root, id_rule, skip_bad_archives)
 
 
 def _open_listing(
-    listing: folder.Listing, found: tuple[str, str], locations: Sequence[str], image_root: str | None, id_rule: str
+    listing: folder.Listing,
+    found: tuple[str, str],
+    locations: Sequence[str],
+    image_root: str | None,
+    id_rule: str,
+    skip_bad_archives: bool,
 ) -> Source:
     """A folder, a pattern or several of images, archives or lists.
 
@@ -137,7 +160,9 @@ def _open_listing(
         return _source("image-list", where, root, id_rule, images, notes)
     _refuse_root(locations[0], image_root)
     if contents.archives:
-        kind, images = "archives", listed_images.archive_images(contents.archives, id_rule, notes)
+        kind = "archives"
+        notes += listing.link_notes(ARCHIVE_EXTENSIONS)
+        images = listed_images.archive_images(contents.archives, id_rule, notes, skip_bad=skip_bad_archives)
     elif any(map(listed_images.is_img2dataset_folder, locations)):
         kind, images = "img2dataset", listed_images.sample_images(listing, id_rule, notes)
     else:

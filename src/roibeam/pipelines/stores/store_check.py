@@ -67,7 +67,7 @@ def _plan_problems(store: OutputFolder, deep_shards: range | None) -> list[Probl
         return []
     problems: list[Problem] = []
     for shard in () if plan is None else plan.shards:
-        name = members_name(shard.number)
+        name = members_name(shard.number, shard.revision)
         what = None
         if store.num_bytes(name) is None:
             what = "is missing"

@@ -129,6 +129,12 @@ _INPUTS = {
     "id-rule": _text(
         "How a path becomes an image id: no-extension or with-extension.", "RULE", INPUT, is_advanced=True
     ),
+    "id-prefix": _text(
+        "Put before each image id, such as cc3m/, so that two sources can be merged.", "TEXT", INPUT, is_advanced=True
+    ),
+    "skip-bad-archives": _flag(
+        "Leave out archives that are damaged or cut short, instead of stopping.", INPUT, is_advanced=True
+    ),
     "split": _text("Use only this split, such as train, val or test.", "NAME", INPUT),
     "split-file": _path("Karpathy file that --split is of.", "FILE", INPUT),
     "ids": _path("Use only these images: a file with one id on each line, or of `store ids --json`.", "FILE", INPUT),

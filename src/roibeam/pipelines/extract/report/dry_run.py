@@ -204,7 +204,7 @@ def estimate(work: Work, *, is_here: bool = True) -> Estimate:
         ValueError: if the store belongs to another run, or if none of the photos can be extracted.
     """
     timed_work, where = _timed_here(work, is_here=is_here)
-    images, notes = new_images(work.source, work.store, existing_plan(timed_work), work.boxes)
+    images, notes = new_images(timed_work, existing_plan(timed_work))
     chosen = images[:: max(1, len(images) // MOST_PHOTOS)][:MOST_PHOTOS]
     timed = _time(chosen, timed_work)
     if chosen and not timed:

@@ -129,13 +129,25 @@ def finished_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_s
 
 def retried_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
     """The manifest of a shard that was finished and whose failed images are to be tried again; None where there is
-    none, or where its records cannot be kept."""
+    none, or where its records cannot be kept. Its failed images may be planned anew since."""
     folder = output_folder(store)
     try:
         data = folder.read_bytes(retried_manifest_name(shard.number))
     except FileNotFoundError:
         return None
-    return _counting_manifest(folder, shard, feature_space, data, folder.num_bytes)
+    return _counting_manifest(folder, shard, feature_space, data, folder.num_bytes, may_differ=True)
+
+
+def failed_images(store: Path | OutputFolder, shard: PlannedShard) -> tuple[Collection[str], bool] | None:
+    """The ids of a shard's dead letters, and whether they are to be tried again; None where it was never finished."""
+    folder = output_folder(store)
+    for name, is_retried in ((shard_manifest_name(shard.number), False), (retried_manifest_name(shard.number), True)):
+        try:
+            manifest = ShardManifest.from_bytes(folder.read_bytes(name), folder.where(name))
+        except (FileNotFoundError, ValueError):
+            continue
+        return {letter.image_id for letter in manifest.dead_letters}, is_retried
+    return None
 
 
 def _set_aside(folder: OutputFolder, shard: int) -> None:
@@ -154,14 +166,21 @@ def _counting_manifest(
     feature_space: str,
     data: bytes,
     num_bytes: Callable[[str], int | None],
+    *,
+    may_differ: bool = False,
 ) -> ShardManifest | None:
+    """
+    Args:
+        may_differ: whether images of the shard may be planned anew since.
+    """
     where = folder.where(shard_manifest_name(shard.number))
     try:
         manifest = ShardManifest.from_bytes(data, where)
     except ValueError as error:
         log.warning("%s; extracting its shard again", error)
         return None
-    if manifest.members_digest != shard.members_digest or manifest.fingerprint.feature_space != feature_space:
+    is_of_plan = may_differ or manifest.members_digest == shard.members_digest
+    if not is_of_plan or manifest.fingerprint.feature_space != feature_space:
         log.warning("%s is of another plan or detector; extracting its shard again", where)
         return None
     if manifest.data_file is not None and num_bytes(manifest.data_file) != manifest.data_bytes:

@@ -32,6 +32,22 @@ def image_id_of(relative_path: str, *, id_rule: str = "no-extension") -> str:
     return relative_path if extension == "." else stem
 
 
+def check_id_prefix(prefix: str) -> None:
+    """Raises ValueError unless a prefix of ids is none, or the path of a folder with a slash at its end.
+
+    Names that files have for images are found below any folders; before a name without a slash they would not be.
+    """
+    try:
+        is_folder = not prefix or f"{path_below(prefix)}/" == prefix
+    except ValueError:
+        is_folder = False
+    if not is_folder:
+        raise ValueError(
+            f"--id-prefix {prefix!r}: expected the path of a folder with a slash at its end, such as cc3m/; captions, "
+            f"boxes and held-out lists then find the images without it too"
+        )
+
+
 def path_below(name: str) -> str:
     """A file name taken from an annotation file -> the path below the image root, without "." and ".." parts.
 

@@ -6,18 +6,20 @@ folders, patterns and photos: below the nearest folder that holds all of them.
 
 The contact sheet of a toy world is no photo of it, and is left out.
 
-Links to files are followed; links to folders below the root are not, in a folder as in a pattern: one that leads back
-up would give every photo many ids. They are counted, and each may be named as a source itself.
+Links to files are followed, and counted where they lead out of the folder. Links to folders below the root are not
+followed, in a folder as in a pattern: one that leads back up would give every photo many ids. They are counted, and
+each may be named as a source itself.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.counted import counted
@@ -35,6 +37,7 @@ class Listing(ABC):
         num_other_files: whose name has no image extension; counted while `images` are taken.
         unread: photos of a format that is not read, by extension; counted as those.
         num_folder_links: not followed; counted while `paths` are.
+        links_out: links to files that lie outside of the folder, by extension; counted likewise.
     """
 
     def __init__(self, root: str) -> None:
@@ -42,6 +45,7 @@ class Listing(ABC):
         self.num_other_files = 0
         self.unread: Counter[str] = Counter()
         self.num_folder_links = 0
+        self.links_out: Counter[str] = Counter()
 
     @abstractmethod
     def paths(self) -> Iterator[str]:
@@ -70,7 +74,13 @@ class Listing(ABC):
         if self.num_folder_links:
             links = counted(self.num_folder_links, "link to a folder", "links to folders")
             found.append(f"{links} not followed")
-        return found
+        return found + self.link_notes(IMAGE_EXTENSIONS)
+
+    def link_notes(self, extensions: Iterable[str]) -> list[str]:
+        """A line on the links that lead out of the folder, of files of these extensions; none for none."""
+        count = sum(self.links_out[extension] for extension in extensions)
+        links = counted(count, "link to a file", "links to files")
+        return [f"{links} outside of the folder followed"] if count else []
 
 
 class FolderListing(Listing):
@@ -87,10 +97,24 @@ class FolderListing(Listing):
 
     def paths(self) -> Iterator[str]:
         links: set[str] = set()
+        self.links_out = Counter()
+        real_path = functools.lru_cache(maxsize=1000)(os.path.realpath)
+        real_root = os.path.join(os.path.realpath(self.root), "")
         found = _files(self.root, "", self._parts, links) if os.path.isdir(self.root) else iter(())
         # Only a pattern that goes into sub-folders twice can find a file twice.
-        yield from found if self._parts.count("**") < 2 else dict.fromkeys(found)
+        for path, is_link in found if self._parts.count("**") < 2 else dict.fromkeys(found):
+            if is_link and not _real_folder(os.path.join(self.root, path), real_path).startswith(real_root):
+                self.links_out[os.path.splitext(path)[1].lower()] += 1
+            yield path
         self.num_folder_links = len(links)
+
+
+def _real_folder(link: str, real_path: Callable[[str], str]) -> str:
+    """Where the file that a link to a file leads to lies, with a slash at its end."""
+    target = os.path.join(os.path.dirname(link), os.readlink(link))
+    if os.path.islink(target):  # a rare case; others cost a tenth of this
+        target = os.path.realpath(target)
+    return os.path.join(real_path(os.path.dirname(target)), "")
 
 
 class SeveralListing(Listing):
@@ -114,6 +138,7 @@ class SeveralListing(Listing):
             for path in listing.paths():
                 yield path if before == os.curdir else f"{before}/{path}"
         self.num_folder_links = sum(listing.num_folder_links for listing in self._listings)
+        self.links_out = sum((listing.links_out for listing in self._listings), Counter[str]())
 
 
 def list_together(locations: Iterable[str]) -> SeveralListing:
@@ -166,8 +191,9 @@ def list_pattern(pattern: str) -> FolderListing:
     return FolderListing(root, wild)
 
 
-def _files(root: str, below: str, parts: list[str], links: set[str]) -> Iterator[str]:
-    """Files that the pattern `parts` matches in the folder root/below, as paths below root; one may come twice.
+def _files(root: str, below: str, parts: list[str], links: set[str]) -> Iterator[tuple[str, bool]]:
+    """Files that the pattern `parts` matches in the folder root/below, as paths below root, and whether they are links;
+    one may come twice.
 
     Not glob.glob: its "**" follows links, so that two links up in one folder keep it busy for ever.
     """
@@ -184,14 +210,14 @@ def _files(root: str, below: str, parts: list[str], links: set[str]) -> Iterator
         path, kind = below + entry.name, _kind(entry)
         parts_inside = parts if part == "**" else rest
         if kind == "file" and not parts_inside:
-            yield path
+            yield path, entry.is_symlink()
         elif kind == "folder" and parts_inside:
             yield from _files(root, path + "/", parts_inside, links)
         elif kind == "link to a folder" and parts_inside:
             links.add(path)
 
 
-def _all_files(root: str, below: str, links: set[str]) -> Iterator[str]:
+def _all_files(root: str, below: str, links: set[str]) -> Iterator[tuple[str, bool]]:
     """As `_files` with "**" alone, in the same order, with one look at each folder and no pattern."""
     folders = []
     for entry in _entries(os.path.join(root, below)):
@@ -199,7 +225,7 @@ def _all_files(root: str, below: str, links: set[str]) -> Iterator[str]:
             continue
         path, kind = below + entry.name, _kind(entry)
         if kind == "file":
-            yield path
+            yield path, entry.is_symlink()
         elif kind == "folder":
             folders.append(path + "/")
         elif kind == "link to a folder":

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,13 +39,15 @@ ID_COLUMNS = ("image_id",)
 CAPTION_COLUMNS = ("caption", "captions", "text", "sentence", "sentences")
 LABEL_COLUMNS = ("label", "labels", "category", "class", "cls")
 _BYTES_COLUMNS = ("jpg", "jpeg", "png", "webp", "bytes")  # where img2dataset's parquet output has the images themselves
+_OPEN_QUOTE = "quote that is opened there and not closed"
 _BATCH_ROWS = 256  # few: equal texts take no room in the file, but each its own here
 _MAX_PATH_BYTES = 4 * MAX_PATH_LETTERS
 
 
 @dataclass(frozen=True)
 class ListRow:
-    """One usable row: its number (from 1), image path below the image root, image id, captions and labels."""
+    """One usable row: its line in a text file, else its number (both from 1), image path below the image root, image
+    id, captions and labels."""
 
     line: int
     path: str
@@ -85,7 +88,11 @@ def read_image_list(path: str, root: str, *, id_rule: str = "no-extension") -> I
         yield from _text_rows(path, root, id_rule)
         return
     read = {".parquet": _parquet_rows, ".csv": _csv_rows, ".jsonl": _json_rows}[extension]
-    for line, columns, entry in read(path):
+    for found in read(path):
+        if isinstance(found, BadRow):
+            yield found
+            continue
+        line, columns, entry = found
         try:
             yield _row(line, columns, entry, root, id_rule)
         except ValueError as error:
@@ -153,7 +160,7 @@ def _first(wanted: tuple[str, ...], names: list[str]) -> str | None:
     return next((by_lower_case[name] for name in wanted if name in by_lower_case), None)
 
 
-_Entries = Iterator[tuple[int, _Columns, dict[str, Any]]]
+_Entries = Iterator[tuple[int, _Columns, dict[str, Any]] | BadRow]
 
 
 def _text_rows(path: str, root: str, id_rule: str) -> Iterator[ListRow | BadRow]:
@@ -214,16 +221,69 @@ def _refuse_bytes(path: str, schema: pa.Schema) -> None:
 
 def _csv_rows(path: str) -> _Entries:
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file)
-        line = 0
-        try:
-            names = next(reader, [])
-            columns = _columns(names, repr(path))
-            for line, values in enumerate(reader, start=1):
-                if values:
-                    yield line, columns, dict(zip(names, values, strict=False))
-        except csv.Error as error:
-            raise ValueError(f"{path!r}, after row {line}: not a csv file ({error})") from None
+        lines = _Lines(file)
+        reader = csv.reader(lines)
+        columns, names = None, list[str]()
+        while True:
+            line = lines.begin_row()
+            try:
+                values = next(reader, None)
+            except csv.Error as error:  # a field without end
+                if len(lines.taken) == 1:
+                    raise ValueError(f"{path!r}, line {line}: not a csv file ({error})") from None
+                values = []
+            if values is not None and _has_open_quote(lines.taken):
+                if columns is None:
+                    raise ValueError(f"{path!r}, line {line}: not a csv file ({_OPEN_QUOTE})")
+                lines.put_back()
+                yield BadRow(line, _OPEN_QUOTE)
+            elif columns is None:
+                names = values or []
+                columns = _columns(names, repr(path))
+            elif values:
+                yield line, columns, dict(zip(names, values, strict=False))
+            elif values is None:
+                return
+
+
+class _Lines(Iterator[str]):
+    """The lines of a csv file, of which those after the first of a row can be put back.
+
+    Attributes:
+        taken: of the row that is being read.
+    """
+
+    def __init__(self, file: Iterator[str]) -> None:
+        self._file, self._waiting, self._last = file, deque[str](), 0
+        self.taken: list[str] = []
+
+    def __next__(self) -> str:
+        self.taken.append(self._waiting.popleft() if self._waiting else next(self._file))
+        return self.taken[-1]
+
+    def begin_row(self) -> int:
+        """The number of its first line, from 1."""
+        self._last += len(self.taken)
+        self.taken.clear()
+        return self._last + 1
+
+    def put_back(self) -> None:
+        self._waiting.extendleft(reversed(self.taken[1:]))
+        del self.taken[1:]
+
+
+def _has_open_quote(lines: list[str]) -> bool:
+    """Whether a row goes on over several lines because a quote in the first is not closed.
+
+    The next quote below is inside a field then, there is none, or a field gets longer than any.
+    """
+    if len(lines) < 2:
+        return False
+    try:
+        next(csv.reader(lines, strict=True))
+    except csv.Error:
+        return True
+    return False
 
 
 def _json_rows(path: str) -> _Entries:
