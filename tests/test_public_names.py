@@ -42,8 +42,8 @@ NAMES = {
         AttentionRequest EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest OwnTask PredictRequest
         PretrainRequest ProbeRequest RequestedData RequestedDetector RequestedEncoder RequestedImages RequestedModel
         RequestedRecords RequestedStage RequestedTraining RunOptions TableRow analyse_attention evaluate export_store
-        import_features label_task load_joint load_model photo_inputs read_bert run_extract run_finetuning run_prediction run_pretraining
-        run_stages save_joint start_from_bert write_probe write_world
+        import_features label_task load_joint load_model photo_inputs read_bert run_extract run_finetuning
+        run_prediction run_pretraining run_stages save_joint start_from_bert write_probe write_world
     """,
 }
 

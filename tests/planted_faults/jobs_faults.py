@@ -12,7 +12,8 @@ BEAM, OPTIONS, POOL = (
     f"{EXTRACT}/runners/option_sets.py",
     f"{EXTRACT}/runners/worker_pool.py",
 )
-COPY, REPAIR = f"{STORES}/store_copy.py", f"{STORES}/store_repair.py"
+COPY, REPAIR = f"{STORES}/store_copy.py", f"{STORES}/repair/store_repair.py"
+REDONE = f"{STORES}/repair/redone_shards.py"
 SEQUENCE = "src/roibeam/features/writing/sequence_folder.py"
 
 
@@ -259,7 +260,7 @@ FAULTS = (
     ),
     Fault(
         "dead letters that failed again count as mended",
-        REPAIR,
+        REDONE,
         "counts.retried += len(tried_again - failed)",
         "counts.retried += len(tried_again)",
         _test("store_repair.py::test_a_photo_that_is_gone_becomes_a_dead_letter_and_the_exit_code_says_so"),

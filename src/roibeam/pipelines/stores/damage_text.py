@@ -9,7 +9,7 @@ from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.pipelines.stores.damage import StoreDamage
 from roibeam.pipelines.stores.places import Place
-from roibeam.pipelines.stores.store_repair import RepairSummary
+from roibeam.pipelines.stores.repair.store_repair import RepairSummary
 
 _LISTED = 20  # images, and files; the JSON lists all
 

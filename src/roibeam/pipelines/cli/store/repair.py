@@ -52,7 +52,7 @@ def repair_command(
     if weights is not None and detector is not None:
         raise ValueError("--weights and --detector both name weights; give one of them")
     from roibeam.pipelines.stores.damage_text import repair_json, repair_text
-    from roibeam.pipelines.stores.store_repair import RepairSource, repair_store
+    from roibeam.pipelines.stores.repair.store_repair import RepairSource, repair_store
 
     source = RepairSource(photos, weights, detector, device)
     summary = repair_store(store, source, retry_dead_letters=retry_dead_letters, scratch=scratch)
