@@ -159,7 +159,8 @@ def check_same_run(
     }
     another_batch = changed.pop("global_batch", None)
     if not changed.keys() <= _SCHEDULE:
-        named = list(changed.values())
+        # The outermost first: what differs inside a part often follows from it.
+        named = [changed[name] for name in sorted(changed, key=lambda name: (name.count("."), name))]
         rest = [f"and {len(named) - _NAMED} more"] if len(named) > _NAMED else []
         raise ValueError(
             f"{folder} belongs to another configuration ({'; '.join(named[:_NAMED] + rest)}); start a new run folder"
