@@ -133,13 +133,17 @@ def test_predictions_that_were_ended_go_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(predict_run, "_join_parts", ended)
-        with pytest.raises(KeyboardInterrupt):
-            predict_run.run_prediction(PredictRequest(**{**vars(request), "out": tmp_path / "again"}))
+        for out in ("again", "other"):
+            with pytest.raises(KeyboardInterrupt):
+                predict_run.run_prediction(PredictRequest(**{**vars(request), "out": tmp_path / out}))
     assert not (tmp_path / "again").exists()
     (folder,) = tmp_path.glob("again.parts-*")
     (folder / "part-00002.json").unlink()
     again = predict_run.run_prediction(PredictRequest(**{**vars(request), "out": tmp_path / "again"}))
     assert again.made == 1 and (tmp_path / "again").read_bytes() == (tmp_path / "whole").read_bytes()
+    command("store", "copy", store[0], tmp_path / "copy", "--max-regions", 1)  # other regions: nothing is taken over
+    changed = {"out": tmp_path / "other", "store": str(tmp_path / "copy")}
+    assert predict_run.run_prediction(PredictRequest(**{**vars(request), **changed})).made == whole.groups
 
 
 @pytest.mark.parametrize(

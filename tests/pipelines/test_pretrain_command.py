@@ -230,7 +230,7 @@ def test_a_damaged_checkpoint_is_one_clear_line(roibeam: Cli, store: tuple[Path,
         )
         (checkpoint / name).write_bytes(kept)
     for folder, remedy in (
-        (checkpoint, "goes on from that with --resume-from step-0000000"),
+        (checkpoint, "other trainings with --resume-from step-0000000"),
         (tmp_path / "run", f"put that of {checkpoint} in its"),
     ):
         kept = (folder / "config.json").read_bytes()

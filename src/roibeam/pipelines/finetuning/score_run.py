@@ -85,6 +85,9 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
     if not task.rows:
         raise ValueError(f"{str(task.files[0])!r}: holds no row of {request.task}'s {split} split")
     results = [request.results, *([request.against] if request.against else [])]
+    if official is None:  # tables of one's own, whose ids are often numbers of rows, which fit any split
+        for path in results:
+            _check_split(path, task_name(request.task), split)
     card = {
         "task": task_name(request.task),
         "split": split,
@@ -107,6 +110,14 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
         card["numbers"] = {str(path): dict(task.numbers(str(path))) for path in results}
     measured = [task.measures(str(path)) for path in results]
     return Score(_figures(measured), card)
+
+
+def _check_split(results: Path, task: str, split: str) -> None:
+    """Raises ValueError for a file whose card says that another split was predicted."""
+    card, _ = read_card(results, sha256_of(results))
+    if card is not None and card.get("task") == task and card.get("split") != split:
+        said = printable(str(card.get("split")), 40)
+        raise ValueError(f"{str(results)!r} has predictions of the split {said}, asked is {split}; give --split {said}")
 
 
 def _predicted(results: Path, task: str, split: str) -> dict[str, Any]:

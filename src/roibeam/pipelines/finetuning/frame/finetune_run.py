@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from roibeam.features.reading.unfinished_stores import unfinished_lines
+from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
@@ -212,7 +213,7 @@ def _trained(
     notes = [*notes, *cuts]
     scale = sections["encoder"].learning_rate_scale if request.end_to_end else 1.0
     trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed, scale)
-    described = _described(request.task, task, sections, start, tokenizer, first, data)
+    described = _described(request.task, task, sections, start, tokenizer, _stores_of(store), data)
     result = train(
         trained,
         config,
@@ -317,11 +318,13 @@ def _described(
     sections: Mapping[str, Any],
     start: TaskStart,
     tokenizer: CaptionTokenizer,
-    store: FeatureStore | None,
+    stores: Sequence[FeatureStore],
     data: TaskData,
 ) -> dict[str, Any]:
     """What a resumed run must have alike, and predicting asks for."""
     kept = {each: value for each, value in asdict(sections["data"]).items() if each != "validation_groups"}
+    # Of imported features nobody knows who made them: their bytes have to do.
+    imported = [each for each in stores if each.fingerprint.feature_space.startswith(IMPORTED_PREFIX)]
     return {
         "kind": FINETUNING,
         "task": task_name(name),
@@ -336,7 +339,8 @@ def _described(
         "data": kept,
         "groups": _digest_of_groups(data.train.groups),
         "tokenizer": tokenizer.digest,
-        "feature_space": None if store is None else store.fingerprint.feature_space,
+        "feature_space": stores[0].fingerprint.feature_space if stores else None,
+        **({"imported_features": [each.manifest.content_digest for each in imported]} if imported else {}),
         **_described_photos(sections),
     }
 
@@ -348,6 +352,11 @@ def _described_photos(sections: Mapping[str, Any]) -> dict[str, Any]:
     return {"photos": sections["photos"].described(), **sections["encoder"].described()}
 
 
+def _stores_of(shown: FeatureStore | StorePair | None) -> list[FeatureStore]:
+    both = (shown.store, shown.second) if isinstance(shown, StorePair) else (shown,)
+    return [each for each in both if each is not None]
+
+
 def _recorded(
     request: FinetuneRequest,
     task: DownstreamTask,
@@ -356,8 +365,7 @@ def _recorded(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Facts that may differ on resume."""
-    both = (shown.store, shown.second) if isinstance(shown, StorePair) else (shown,)
-    stores = [each for each in both if each is not None]
+    stores = _stores_of(shown)
     return {
         "labels": list(task.labels),
         "command": request.command,

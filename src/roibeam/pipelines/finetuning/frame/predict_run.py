@@ -206,6 +206,7 @@ class _Ready(NamedTuple):
     batches: GroupBatches
     notes: Sequence[str]
     seen: SeenBefore
+    contents: Sequence[str]  # digests of what the stores hold
 
 
 def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -> _Ready:
@@ -254,14 +255,15 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
         batches.check_boxes(groups)
     with waiting("looking for long texts"):
         notes += batches.notes_of_cuts(groups, request.split)
-    return _Ready(trained, groups, batches, notes, seen)
+    contents = [each.manifest.content_digest for each in (store, annotated) if each is not None]
+    return _Ready(trained, groups, batches, notes, seen, contents)
 
 
 def _asked(request: PredictRequest, ready: _Ready, device: str) -> _Asked:
-    trained, groups, batches, notes, seen = ready
+    trained, groups, batches, notes, seen, contents = ready
     trained.network.module.to(device)
     weights = weights_digest(trained.network.module.state_dict())
-    digest = _digest(request, weights, trained.task.tells, groups)
+    digest = _digest(request, weights, contents, trained.task, groups)
     folder = request.out.with_name(f"{request.out.name}.parts-{digest}")
     folder.mkdir(parents=True, exist_ok=True)
     made = _write_parts(request, trained, batches, groups, folder)
@@ -359,13 +361,17 @@ def _part(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.json"
 
 
-def _digest(request: PredictRequest, weights: str, tells: Sequence[str], groups: Sequence[TaskGroup]) -> str:
-    """Twelve hexadecimal digits of the weights and of what is asked."""
-    asked: list[Any] = [weights, request.split, request.blind, _PART_FORMAT]
-    asked += [request.permute_images, request.seed, request.batch_size, tells]
+def _digest(
+    request: PredictRequest, weights: str, contents: Sequence[str], task: DownstreamTask, groups: Sequence[TaskGroup]
+) -> str:
+    """Twelve hexadecimal digits of the weights, of what is asked, what is shown and what is right."""
+    asked: list[Any] = [weights, request.split, request.blind, _PART_FORMAT, *contents, request.photos]
+    asked += [request.permute_images, request.seed, request.batch_size, task.tells]
     found = hashlib.sha256(repr(asked).encode())
     for group in groups:
-        found.update(repr((group.id, group.images, [[part.text for part in row.parts] for row in group.rows])).encode())
+        right = task.right_words(group) if task.right_words is not None and task.is_told(group) else ""
+        shown = [[part.text for part in row.parts] for row in group.rows]
+        found.update(repr((group.id, group.images, shown, right)).encode())
     return found.hexdigest()[:12]
 
 

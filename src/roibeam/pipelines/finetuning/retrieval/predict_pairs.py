@@ -81,7 +81,8 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         )  # fmt: skip
         batches.check(captions[0])
         weights = weights_digest(trained.network.module.state_dict())
-        made = _scored(request, trained, batches, captions, images, folds, weights, torch.device(device.name))
+        digest = _digest(request, [weights, store.manifest.content_digest], captions)
+        made = _scored(request, trained, batches, captions, images, folds, digest, torch.device(device.name))
         if is_main_process():
             _write_beside(request, trained, store, captions, images, weights, seen)
     return PredictResult(
@@ -142,17 +143,21 @@ def _scored(
     captions: Sequence[TaskGroup],
     images: Sequence[TaskGroup],
     folds: Sequence[FoldPairs],
-    weights: str,
+    digest: str,
     device: torch.device,
 ) -> int:
-    """Parts that this process made; the main one joins them."""
+    """Parts that this process made; the main one joins them.
+
+    Args:
+        digest: of the weights and of what is asked.
+    """
     with waiting("laying out captions and images"):
         plan = plan_pairs(batches, captions, images, folds)
     logger.info(
         "%s with %s in %s: %s", counted(len(captions), "caption"), counted(len(images), "image"),
         counted(len(folds), "fold"), counted(plan.num_pairs, "pair"),
     )  # fmt: skip
-    folder = request.out.with_name(f"{request.out.name}.parts-{_digest(request, weights, captions)}")
+    folder = request.out.with_name(f"{request.out.name}.parts-{digest}")
     folder.mkdir(parents=True, exist_ok=True)
     module = trained.network.module.to(device)
     parts = PairParts(pair_scorer(module), batches, plan, at_once=request.batch_size, device=device, folder=folder)
@@ -163,9 +168,9 @@ def _scored(
     return made
 
 
-def _digest(request: PredictRequest, weights: str, captions: Sequence[TaskGroup]) -> str:
-    """Twelve hexadecimal digits of the weights and of what is asked."""
-    found = hashlib.sha256(repr([weights, request.split, request.blind, request.folds, _PART_FORMAT]).encode())
+def _digest(request: PredictRequest, contents: Sequence[str], captions: Sequence[TaskGroup]) -> str:
+    """Twelve hexadecimal digits of the weights, the store, and of what is asked."""
+    found = hashlib.sha256(repr([*contents, request.split, request.blind, request.folds, _PART_FORMAT]).encode())
     for group in captions:
         found.update(repr((group.id, group.images, group.rows[0].parts[0].text)).encode("utf-8", "surrogatepass"))
     return found.hexdigest()[:12]

@@ -198,6 +198,8 @@ def _labels(path: Path, rows: Rows, min_occurrence: int) -> tuple[str, ...]:
 
 def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, is_trained: bool) -> TaskSplit:
     rows = list(rows_of(path))
+    if not rows:
+        raise ValueError(f"{str(path)!r} holds no row")
     ids = [row.id for row in rows]
     check_row_ids(repr(str(path)), ids, list(dict.fromkeys(ids)), unit="id")
     unknown = 0
@@ -211,6 +213,18 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
         if not (is_trained and is_unknown):
             text = TaskRow((TaskText((row.text,)),))
             groups.append(TaskGroup(row.id, (row.image,), (text,), target, facts={"label": row.label}))
-    words = "of a label that is too rare are left out" if is_trained else "have a label that nothing is trained on"
+    has = "has" if unknown == 1 else "have"
+    words = "of a label that is too rare: left out" if is_trained else f"{has} a label that nothing is trained on"
     notes = [f"{split}: {counted(unknown, 'row')} {words}"] * bool(unknown)
+    told = Counter(row.label for row in rows if row.label is not None)
+    if told and unknown == told.total():
+        some, known = (printable(", ".join(sorted(each)[:4]), 120) for each in (told, places))
+        raise ValueError(f"{str(path)!r}: none of its labels ({some}, ...) is one of those trained on ({known}, ...)")
+    if told:
+        # What always saying one label would reach: accuracy means little without it.
+        (commonest, times), *_ = told.most_common(1)
+        notes.append(
+            f"{split}: {counted(len(told), 'label')}; the commonest, {printable(commonest, 60)!r}, is that of "
+            f"{100 * times / told.total():.1f} % of the rows"
+        )
     return TaskSplit(groups, (path,), tuple(notes))

@@ -73,7 +73,8 @@ def read_table(path: Path) -> Iterator[TableRow]:
     """
     for where, number, row in _rows(path):
         image, text, name = _asked(row, where, number, "label")
-        yield TableRow(where, name, image, text, _text(row, "label", where))
+        label = _text(row, "label", where)
+        yield TableRow(where, name, image, text, None if label is None else label.strip())
 
 
 def read_answer_table(path: Path) -> Iterator[AnswerRow]:
@@ -101,7 +102,13 @@ def _asked(row: Mapping[str, Any], where: str, number: int, last: str) -> tuple[
     image, text = _text(row, "image", where), _text(row, "text", where)
     if image is None or text is None:
         lacks = "image" if image is None else "text"
-        raise ValueError(f"{where}: no {lacks}; a table has the columns image, text and {last}")
+        if lacks in row:
+            raise ValueError(f"{where}: its {lacks} is empty; fill it, or take the row out")
+        has = printable(", ".join(map(str, row)), 200) or "none"
+        hint = (
+            "; is it separated by semicolons or tabs? commas are expected" if len(row) == 1 and "," not in has else ""
+        )
+        raise ValueError(f"{where}: no {lacks}; a table has the columns image, text and {last}, this one {has}{hint}")
     return image, text, _text(row, "id", where) or str(number)
 
 
@@ -111,13 +118,21 @@ def _text(row: Mapping[str, Any], name: str, where: str) -> str | None:
         value = str(value)
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{where}: {name} must be a text, got {printable(repr(value), 60)}")
-    return value or None
+    return value if value and value.strip() else None
 
 
 def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from csv.DictReader(file)
+            reader = csv.DictReader(file)
+            for number, row in enumerate(reader):
+                if more := row.get(None):
+                    columns = len(reader.fieldnames or ())
+                    raise ValueError(
+                        f"{str(path)!r}, row {number} (line {reader.line_num}): {columns + len(more)} fields, the "
+                        f"header has {columns}; a text with commas stands in quotes"
+                    )
+                yield row
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{str(path)!r}: no CSV table in UTF-8: {error}") from None
 

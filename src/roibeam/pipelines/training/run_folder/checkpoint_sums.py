@@ -53,7 +53,10 @@ def other_checkpoints(folder: Path) -> str:
     if not others:
         return "restore it; the run has no other checkpoint"
     other = others[-1]
-    return f"restore it, or take {folder.parent / other}; a training goes on from that with --resume-from {other}"
+    return (
+        f"restore it, or take {folder.parent / other}: finetune goes on from that once {folder.name} is moved "
+        f"elsewhere, other trainings with --resume-from {other}"
+    )
 
 
 def _sums(folder: Path) -> dict[str, str]:

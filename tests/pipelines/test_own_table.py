@@ -1,0 +1,57 @@
+"""Tables of one's own: what would give other labels without a word is one line that names file and row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
+from roibeam.pipelines.sources.datasets.own_table import read_table
+
+HEADER = "image,text,label\n"
+TRAIN = HEADER + "a,x,red\nb,y, red \nc,z,blue\n"
+
+
+def written(folder: Path, **tables: str) -> Path:
+    for split, text in tables.items():
+        (folder / f"{split}.csv").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (HEADER + "a,x,red\nb,really, no,blue\n", r"row 1 \(line 3\): 4 fields, the header has 3; .* in quotes"),
+        (HEADER + 'a,"really, no",red\nb,  ,red\n', "row 1: its text is empty; fill it, or take the row out"),
+        (
+            "img,caption,y\na,x,red\n",
+            "no image; a table has the columns image, text and label, this one img, caption, y",
+        ),
+        ("image;text;label\na;x;red\n", "separated by semicolons or tabs"),
+    ],
+)
+def test_rows_that_would_be_read_otherwise_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        list(read_table(written(tmp_path, train=text) / "train.csv"))
+
+
+def test_labels_are_told_with_the_share_of_the_commonest(tmp_path: Path) -> None:
+    task = open_labels(written(tmp_path, train=TRAIN, val=HEADER + "d,w,red\ne,v,green\n"), LabelsOptions(), None)
+    assert task.labels == ("blue", "red")  # white space is no other label
+    assert task.read("train").notes == ("train: 2 labels; the commonest, 'red', is that of 66.7 % of the rows",)
+    unknown, commonest = task.read("val").notes
+    assert "1 row has a label that nothing is trained on" in unknown and "is that of 50.0 % of the rows" in commonest
+
+
+@pytest.mark.parametrize(
+    ("val", "words"),
+    [
+        (HEADER, "holds no row"),
+        (HEADER + "d,w,0.0\n", r"none of its labels \(0.0, ...\) is one of .* \(blue, red, ...\)"),
+    ],
+)
+def test_a_table_that_cannot_be_judged_is_refused(tmp_path: Path, val: str, words: str) -> None:
+    task = open_labels(written(tmp_path, train=TRAIN, val=val), LabelsOptions(), None)
+    with pytest.raises(ValueError, match=words):
+        task.read("val")
