@@ -151,6 +151,9 @@ def test_another_schedule_may_be_chosen_on_the_way(tmp_path, caplog):
     assert "another schedule" in caplog.text and "decay_steps: [6] -> [5, 8]" in caplog.text
     straight = run(tmp_path / "straight", settings=sgd(steps=10, decay_steps=(5, 8)))
     assert_equal_checkpoints(straight.checkpoint, bent.checkpoint)
+    longer = sgd(steps=12, decay_steps=(5, 8), warmup_steps=1)  # fine-tuning's follows from the number of steps
+    run(tmp_path / "bent", settings=longer, resume=True)
+    assert "train.warmup_steps: 2 -> 1" in caplog.text
     with pytest.raises(ValueError, match="belongs to another configuration"):
         run(tmp_path / "bent", settings=sgd(steps=12, learning_rate=0.2), resume=True)
 

@@ -35,8 +35,8 @@ _WRITTEN_FIRST = frozenset(
         "hard_negatives.npz", ".writing-hard_negatives.npz", DETECTOR_NAME, _WRITING_CONFIG, LOCK_NAME,
     }
 )  # fmt: skip
-# How long a run lasts and when its rate falls is often known only when it is on its way.
-_SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
+# How long a run lasts and when its rate falls is often known only when it is on its way. A warm-up may follow from it.
+_SCHEDULE = frozenset({"train.steps", "train.decay_steps", "train.warmup_steps"})
 # Of changed settings, so many are named in the refusal.
 _NAMED = 6
 
