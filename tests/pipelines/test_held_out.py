@@ -320,7 +320,7 @@ def test_a_grown_list_of_held_out_images_finds_those_that_are_in_the_store(
         refused = roibeam(*command, "--drop-held-out")
         assert refused.code == 1 and (store / "manifest.json").read_bytes() == before
         assert f"1 image that must not be trained on: --held-out names {coco(3)} now" in refused.err
-        assert f"roibeam store copy {store} NEW --ids KEPT" in refused.err
+        assert f"roibeam store copy {store} NEW --without-ids FILE" in refused.err
 
     # Nothing was extracted of these yet; a whole shard of them.
     (store / "part-00000.json").unlink()

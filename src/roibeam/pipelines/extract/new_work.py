@@ -202,8 +202,8 @@ class PlannedImages:
         if leaked:
             raise ValueError(
                 f"{store} has {counted(len(leaked), 'image')} that must not be trained on: --held-out names "
-                f"{_some(leaked)} now. A copy can leave out what it must not have: `roibeam store copy {store} NEW "
-                f"--ids KEPT`, KEPT a file of the ids that may stay (`roibeam store ids {store}` lists all)"
+                f"{_some(leaked)} now. A copy leaves them out: `roibeam store copy {store} NEW "
+                f"--without-ids FILE`, FILE a list of their ids"
             )
 
     def changes(self) -> Iterator[tuple[int, dict[str, ImageRef | None]]]:
