@@ -18,6 +18,7 @@ STEPS, BATCH, RATE = 9000, 64, 2e-3
 # Of single systems: at RATE ViLBERT learns no more in 9,000 steps than so in 2,250.
 RATES = {"vilbert": RATE / 2, "interbert": RATE / 2}
 HALF = STEPS // 2  # of the arms that are compared with each other alone
+LONGER, LONGER_SUFFIX = ("vlbert", "visualbert", "imagebert"), "-longer"  # arms of twice the steps
 EVALUATIONS = 8  # of a run, at even distances
 HIDDEN_WORDS = 0.4
 # InterBERT's groups hide 40.0 % of the words and 15.8 % of the regions with these anchors (2,000 captions).
@@ -266,6 +267,16 @@ def _second_attempts() -> Iterator[Arm]:
         yield replace(half, name=f"{half.name}-all", what=what, steps=STEPS, kept=False)
 
 
+def _longer() -> Iterator[Arm]:
+    """Twice the steps, of three systems of the main table: do they still learn at the end of these, too?"""
+    for arm in _main("perfect"):
+        if arm.name in LONGER:
+            what = f"{arm.what}, twice the steps"
+            yield replace(
+                arm, name=f"{arm.name}{LONGER_SUFFIX}", what=what, steps=2 * STEPS, kept=False, seeds=SEEDS[:1]
+            )
+
+
 def _half(
     name: str,
     what: str,
@@ -339,6 +350,7 @@ def _in_order() -> Iterator[Arm]:
     yield from _for_tasks()
     yield from _through_the_detector()
     yield from _second_attempts()
+    yield from _longer()
 
 
 ARMS: Mapping[str, Arm] = {arm.id: arm for arm in _in_order()}  # in the order in which they are run
