@@ -222,6 +222,7 @@ def make_results(folder: Path, arms: Mapping[str, Mapping[str, float]], *, seeds
 ARMS = {
     "perfect/visualbert": {"words true": 0.7, "words wrong": 0.3, "matching": 0.6, "matching beside": 0.9},
     "perfect/visualbert-permuted": {"words true": 0, "words wrong": 0, "matching": 0.5},
+    "perfect/visualbert-longer": {"words true": 0.9, "matching beside": 0.9},
     "perfect/text-only": {"words alone": 0.3},
     "perfect/vilbert-1k": {"words true": 0.4, "matching": 0.5, "text_to_image_r10": 0.1},
     "perfect/vilbert-base": {"words true": 0.6, "matching": 0.8, "text_to_image_r10": 0.4},
@@ -290,7 +291,7 @@ def test_the_page_tells_what_was_found(full: Any) -> None:
     assert full.text.count("![Claims of ") == 5
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in full.text.splitlines() if line.startswith("| ")}
     assert rows["VisualBERT, one caption"].split(" | ")[1].startswith("6") and rows["ceiling"]
-    assert "1 of 6 arms have fewer than 3 runs" in full.text
+    assert "1 of 7 arms have fewer than 3 runs" in full.text
     # Seeds 0 and 2 of text-only: the run of another command is not read.
     assert "| perfect/text-only |" in full.text and "| 0, 2 | 400 |" in full.text and "| +5.0 |" in full.text
     assert (
@@ -303,6 +304,15 @@ def test_the_page_tells_what_was_found(full: Any) -> None:
         "as it should, / or so |" in full.text
         and "VisualBERT, no picture: words (perfect/visualbert): the other way" in full.text
     )
+
+
+def test_a_run_of_twice_the_steps_stands_beside_the_run_of_the_same_seed(full: Any) -> None:
+    part = full.text[full.text.index("**Twice the steps.**") :]
+    once, twice = [line.split(" | ") for line in part.splitlines() if line.startswith("| VisualBERT |")]
+    words = json.loads((full.folder / "results" / "perfect" / "visualbert-0.json").read_text())["tallies"]["words true"]
+    assert once[2] == f"{100 * sum(words['right']) / sum(words['asked']):.1f} %"  # seed 0 alone, not the mean of three
+    assert float(twice[2].removesuffix(" %")) > 85 and once[4] == "" and once[5] == "+5.0"
+    assert "| ImageBERT |" not in part  # without such a run
 
 
 def test_sentences_of_the_page_are_short(full: Any) -> None:
