@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from roibeam.pipelines.finetuning.metrics.own_labels import own_label_measures
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
 from roibeam.pipelines.sources.datasets.own_table import read_table
 
@@ -55,3 +56,18 @@ def test_a_table_that_cannot_be_judged_is_refused(tmp_path: Path, val: str, word
     task = open_labels(written(tmp_path, train=TRAIN, val=val), LabelsOptions(), None)
     with pytest.raises(ValueError, match=words):
         task.read("val")
+
+
+def test_a_rare_label_that_is_never_said_costs_half_of_the_balanced_accuracy() -> None:
+    right = ["no"] * 9 + ["yes"]
+    found = own_label_measures(["no"] * 10, right, [f"photo-{row}" for row in range(10)])
+    assert {name: each.mean for name, each in found.items()} == {
+        "accuracy": 0.9, "balanced accuracy": 0.5, "label no": 1.0, "label yes": 0.0,
+    }  # fmt: skip
+    assert next(iter(found)) == "accuracy" and found["label yes"].images == ["photo-9"]
+
+
+def test_figures_of_single_labels_are_told_of_few_labels_and_none_of_one() -> None:
+    many = [str(label) for label in range(21)]
+    assert list(own_label_measures(many, many, many)) == ["accuracy", "balanced accuracy"]
+    assert list(own_label_measures(["a"], ["a"], ["photo"])) == ["accuracy"]

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
+from roibeam.pipelines.finetuning.metrics.own_labels import own_label_measures
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import vcr_measures
 from roibeam.pipelines.finetuning.metrics.vqa import few_measures, vqa_measures
@@ -261,8 +262,8 @@ def opened_rows(
         if unknown is not None:
             raise ValueError(f"{unknown}: no label, so that nothing can be scored; --check looks at a submission")
         said = check(results)
-        right = [float(said[row.id] == row.label) for row in rows]
-        return {"accuracy": Measure("accuracy", right, [row.image for row in rows])}
+        right = [row.label for row in rows if row.label is not None]
+        return own_label_measures([said[row.id] for row in rows], right, [row.image for row in rows])
 
     said = _ROW_RULES if rules == OFFICIAL else _STRICT
     return OpenTask("share of rows whose label is said", said, (path,), len(rows), check, scored)
