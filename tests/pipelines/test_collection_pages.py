@@ -18,23 +18,27 @@ from roibeam.pipelines.collection.looking.document import web_url
 from roibeam.pipelines.collection.looking.page_process import PageProcess
 from roibeam.pipelines.collection.looking.page_steps import PageOutcome, look_into, outcome_from_json, outcome_to_json
 from roibeam.pipelines.collection.looking.text_rules import clean_text, text_reason
-from roibeam.pipelines.collection.page import Page
+from roibeam.pipelines.collection.page import NOWHERE, Page
 from roibeam.pipelines.collection.pair import TextSource
 from roibeam.pipelines.collection.reading.broken import BrokenPage
 from roibeam.pipelines.collection.reading.page_units import plan_units
 from roibeam.pipelines.collection.reading.warc_pages import read_warc
 from roibeam.pipelines.collection.reasons import STEP_OF, Reason
-from roibeam.pipelines.collection.thresholds import PageThresholds, TextThresholds, Thresholds
+from roibeam.pipelines.collection.running.request import CollectRequest
+from roibeam.pipelines.collection.thresholds import LanguageThresholds, PageThresholds, TextThresholds, Thresholds
 
 LIMITS = Thresholds()
 TEXT = "<p>The dog is an animal that people keep at home, and it likes to run in the park every day.</p>"
+RUSSIAN = "Это животное, которое люди держат дома, и каждый день оно охотно гуляет в городском парке. "
 IMAGE = "<img src=dog.jpg alt='a brown dog running in the park'>"
 GOOD = f"<html><body><main>{TEXT}{IMAGE}</main></body></html>"
 
 
-def look(html: str | bytes, *, robots: tuple[str, ...] = (), url: str = "http://a.org/x/") -> PageOutcome:
+def look(
+    html: str | bytes, *, robots: tuple[str, ...] = (), url: str = "http://a.org/x/", limits: Thresholds = LIMITS
+) -> PageOutcome:
     body = html.encode() if isinstance(html, str) else html
-    return look_into(Page(url, body, None, robots), LIMITS)
+    return look_into(Page(url, body, None, robots), limits)
 
 
 def test_every_reason_belongs_to_one_step() -> None:
@@ -112,6 +116,42 @@ def test_a_page_may_opt_out_by_header() -> None:
 )
 def test_text_rules(text: str, reason: Reason | None) -> None:
     assert text_reason(clean_text(text), TextThresholds()) is reason
+
+
+def test_words_of_the_language_that_is_asked_for_are_known() -> None:
+    text = "маленькая собака бежит через тёмный лес"
+    assert text_reason(text, TextThresholds(), "ru") is None
+    assert text_reason(text, TextThresholds(), "en") is Reason.UNKNOWN_WORDS
+    russian = f"<main><p>{RUSSIAN * 3}</p><img src=dog.jpg alt='{text}'></main>"
+    asked = look(russian, limits=Thresholds(language=LanguageThresholds(language="ru")))
+    assert asked.candidate is not None and asked.candidate.language == "ru"
+    assert look(russian).reason is Reason.OTHER_LANGUAGE
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("language.language=zh", "language must be one of ar, bg, .* got 'zh'"),  # no blanks between its words
+        ("language.language=DE", "got 'DE'"),
+        ("language.min_score=80", "min_score must be 0 to 1, got 80"),
+        ("text.min_words=60", "min_words is 60 and max_words 50: no text passes"),
+        ("text.max_unknown_share=-1", "max_unknown_share must be 0 to 1"),
+        ("picture.max_nsfw=50", "max_nsfw must be 0 to 1.01"),
+        ("image.max_declared_aspect=0.5", "must be 1 or more"),
+        ("page.max_seconds=0", "max_seconds must be over 0"),
+        ("aggregation.max_phash_bits=64", "max_phash_bits must be 0 to 16"),
+        ("aggregation.max_images_per_text=0", "must be 1 or more"),
+    ],
+)
+def test_thresholds_that_would_drop_all_or_mean_nothing_are_refused(setting: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        CollectRequest("crawl", Path("out"), settings=(setting,)).thresholds()
+
+
+def test_a_relative_image_of_a_page_without_an_address_is_not_asked_for() -> None:
+    assert look(GOOD, url=f"{NOWHERE}a.html").reason is Reason.RELATIVE_ADDRESS
+    whole = GOOD.replace("dog.jpg", "http://a.org/dog.jpg")
+    assert look(whole, url=f"{NOWHERE}a.html").candidate is not None
 
 
 def test_texts_lose_what_nobody_sees_and_credits() -> None:

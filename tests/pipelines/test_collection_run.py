@@ -21,7 +21,7 @@ from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationIm
 from roibeam.pipelines.collection.choosing.same_images import groups_of_same
 from roibeam.pipelines.collection.pair import CandidateText, Pair, Picture, TextSource, pair_id
 from roibeam.pipelines.collection.pictures.nsfw import nsfw_scores
-from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_hash
+from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_hash, tells_something
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.running.request import need_packages
 from roibeam.pipelines.collection.thresholds import AggregationThresholds
@@ -208,6 +208,18 @@ def test_hashes_know_copies_and_tell_others_apart() -> None:
     value = int(perceptual_hash(one), 16)
     assert (value ^ int(perceptual_hash(again), 16)).bit_count() <= 4
     assert all((value ^ int(perceptual_hash(photo(seed)), 16)).bit_count() > 4 for seed in range(2, 40))
+
+
+def test_pictures_of_one_colour_are_not_one_image_though_their_hashes_are() -> None:
+    plain = [np.full((90, 120, 3), colour, np.uint8) for colour in ((0, 0, 255), (255, 0, 0), (9, 9, 9))]
+    slope = np.repeat(np.linspace(0, 255, 120).astype(np.uint8)[None, :, None], 90, 0).repeat(3, 2)
+    hashes = np.array([int(perceptual_hash(each), 16) for each in (*plain, slope, photo(1), photo(1))], np.uint64)
+    assert hashes[0] == hashes[1] and not tells_something(hashes[:4]).any()
+    assert tells_something(np.array([int(perceptual_hash(photo(seed)), 16) for seed in range(40)], np.uint64)).all()
+    digests = np.stack([np.arange(6), np.zeros(6)], 1).astype(np.uint64)
+    assert groups_of_same(hashes, digests, max_bits=4).tolist() == [0, 1, 2, 3, 4, 4]
+    digests[2] = digests[0]  # one file
+    assert groups_of_same(hashes, digests, max_bits=4).tolist() == [0, 1, 0, 3, 4, 4]
 
 
 @pytest.mark.parametrize("max_bits", [0, 1, 4, 9])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NOWHERE = "http://pages.invalid/"  # a host that never has an address (RFC 2606)
+
 
 @dataclass(frozen=True)
 class Page:
@@ -11,7 +13,7 @@ class Page:
 
     Attributes:
         url: its address, http or https; of a folder of HTML its place below `--base-url`, by default below
-            "http://pages.invalid/", a host that never has an address (RFC 2606).
+            `NOWHERE`.
         body: the HTML, undecoded.
         charset: what the HTTP header calls its encoding; None where it says nothing.
         robots: values of its X-Robots-Tag headers, in order.

@@ -34,6 +34,7 @@ class Reason(StrEnum):
     # image
     NO_IMAGE = "no image"
     NO_DOMINANT_IMAGE = "no dominant image"
+    RELATIVE_ADDRESS = "relative address"  # of the image, on a page whose own address is not known
     # text: of one candidate text
     NO_TEXT = "no text"
     TOO_SHORT = "too short"
@@ -70,7 +71,7 @@ STEP_OF: dict[Reason, Step] = {
     for step, first, last in (
         (Step.PAGES, Reason.BROKEN_RECORD, Reason.PAGE_OPTED_OUT),
         (Step.LANGUAGE, Reason.TOO_LITTLE_TEXT, Reason.OTHER_LANGUAGE),
-        (Step.IMAGE, Reason.NO_IMAGE, Reason.NO_DOMINANT_IMAGE),
+        (Step.IMAGE, Reason.NO_IMAGE, Reason.RELATIVE_ADDRESS),
         (Step.TEXT, Reason.NO_TEXT, Reason.UNKNOWN_WORDS),
         (Step.FETCH, Reason.NOT_FETCHED, Reason.IMAGE_OPTED_OUT),
         (Step.PICTURE, Reason.UNDECODABLE, Reason.NOT_NATURAL),

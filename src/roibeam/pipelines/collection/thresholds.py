@@ -8,6 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# py3langid's codes of languages of which wordfreq has a list, and which write blanks between words.
+LANGUAGES = (
+    *("ar", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fr", "he", "hi", "hu", "id", "is", "it"),
+    *("lt", "lv", "mk", "ms", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sv", "ta", "tr", "uk", "ur", "vi"),
+)
+
+
+def _check_within(least: float, most: float, **values: float) -> None:
+    for name, value in values.items():
+        if not least <= value <= most:  # NaN, too
+            raise ValueError(f"{name} must be {least:g} to {most:g}, got {value:g}")
+
+
+def _check_not_negative(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"{name} must be 0 or more, got {value:g}")
+
 
 @dataclass(frozen=True)
 class PageThresholds:
@@ -18,16 +36,27 @@ class PageThresholds:
     max_seconds: float = 10.0
     max_memory_mb: int = 800
 
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_seconds", "max_memory_mb"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be over 0, got {getattr(self, name):g}")
+
 
 @dataclass(frozen=True)
 class LanguageThresholds:
-    """Step 2. `language` is the paper's. Ours: at least `min_chars` of visible text, of which the detector reads the
-    first `read_chars`, and is sure by at least `min_score` (0..1)."""
+    """Step 2. `language` is the paper's; others of `LANGUAGES` can be asked for. Ours: at least `min_chars` of visible
+    text, of which the detector reads the first `read_chars`, and is sure by at least `min_score` (0..1)."""
 
     language: str = "en"
     min_score: float = 0.8
     min_chars: int = 40
     read_chars: int = 1000
+
+    def __post_init__(self) -> None:
+        _check_within(0, 1, min_score=self.min_score)
+        _check_not_negative(min_chars=self.min_chars, read_chars=self.read_chars)
+        if self.language not in LANGUAGES:
+            raise ValueError(f"language must be one of {', '.join(LANGUAGES)}, got {self.language!r}")
 
 
 @dataclass(frozen=True)
@@ -40,6 +69,13 @@ class ImageThresholds:
     max_declared_aspect: float = 3.0
     near_chars: int = 400  # of the block of text that is nearest
     near_sentences: int = 3
+
+    def __post_init__(self) -> None:
+        _check_not_negative(
+            min_declared_px=self.min_declared_px, near_chars=self.near_chars, near_sentences=self.near_sentences
+        )
+        if not self.max_declared_aspect >= 1:
+            raise ValueError(f"max_declared_aspect must be 1 or more, got {self.max_declared_aspect:g}")
 
 
 @dataclass(frozen=True)
@@ -56,6 +92,16 @@ class TextThresholds:
     max_unknown_share: float = 0.3
     unknown_zipf: float = 1.5  # a word of a lower Zipf frequency (wordfreq) is unknown
 
+    def __post_init__(self) -> None:
+        _check_within(
+            0, 1, min_letter_share=self.min_letter_share, max_number_share=self.max_number_share,
+            max_repeat_share=self.max_repeat_share, max_unknown_share=self.max_unknown_share,
+        )  # fmt: skip
+        _check_not_negative(min_words=self.min_words, min_chars=self.min_chars, unknown_zipf=self.unknown_zipf)
+        for least, most in (("min_words", "max_words"), ("min_chars", "max_chars")):
+            if getattr(self, least) > getattr(self, most):
+                raise ValueError(f"{least} is {getattr(self, least)} and {most} {getattr(self, most)}: no text passes")
+
 
 @dataclass(frozen=True)
 class PictureThresholds:
@@ -66,6 +112,10 @@ class PictureThresholds:
     max_nsfw: float = 0.5
     max_racy: float = 1.01
 
+    def __post_init__(self) -> None:
+        _check_within(0, 1.01, max_nsfw=self.max_nsfw, max_racy=self.max_racy)
+        _check_not_negative(larger_than_px=self.larger_than_px)
+
 
 @dataclass(frozen=True)
 class AggregationThresholds:
@@ -74,6 +124,11 @@ class AggregationThresholds:
 
     max_images_per_text: int = 10
     max_phash_bits: int = 4
+
+    def __post_init__(self) -> None:
+        _check_within(0, 16, max_phash_bits=self.max_phash_bits)  # photos of two things differ in 32, give or take 6
+        if self.max_images_per_text < 1:
+            raise ValueError(f"max_images_per_text must be 1 or more, got {self.max_images_per_text}")
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def collect_run_command(
     """
     # What is heavy waits until a command needs it, so that --help is quick.
     from roibeam.pipelines.collection.judging.judge_files import JudgeFiles
-    from roibeam.pipelines.collection.reading.html_pages import NOWHERE
+    from roibeam.pipelines.collection.page import NOWHERE
     from roibeam.pipelines.collection.running.request import CollectRequest, files_state
     from roibeam.pipelines.extract.requested_detector import check_runner_name
     from roibeam.pipelines.sources.download.limits import DownloadLimits

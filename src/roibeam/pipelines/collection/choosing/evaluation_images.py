@@ -13,7 +13,7 @@ import numpy as np
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.counted import counted
 from roibeam.pipelines.collection.pair import Picture
-from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_hash
+from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_hash, tells_something
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.files.image_ids import short_name
 from roibeam.pipelines.sources.held_out import HeldOut
@@ -26,7 +26,8 @@ class EvaluationImages:
     Args:
         rules: RULE=FILE each, as of `HeldOut`: images by the numbers in their names.
         folders: of images (COCO's or Flickr30k's test folder): by bytes and by perceptual hash.
-        max_bits: hashes that differ in at most so many of 64 bits are one image.
+        max_bits: hashes that differ in at most so many of 64 bits are one image. Even pictures, whose hash tells
+            nothing, are known by their bytes alone.
     Raises:
         ValueError: if a file is no such file, or a folder holds no image.
     """
@@ -36,7 +37,8 @@ class EvaluationImages:
         self._digests: set[str] = set()
         self._max_bits = max_bits
         hashes = [value for folder in folders for value in self._hashes(folder)]
-        self._phashes = np.array(hashes, np.uint64)
+        phashes = np.array(hashes, np.uint64)
+        self._phashes = phashes[tells_something(phashes)]
 
     def names(self, picture: Picture) -> str | None:
         """Why this is an evaluation image, for people; None where it is none."""

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from roibeam.pipelines.collection.pictures.perceptual_hash import NUM_BITS
+from roibeam.pipelines.collection.pictures.perceptual_hash import NUM_BITS, tells_something
 
 _AGREEING_BANDS = 2
 
@@ -18,7 +18,8 @@ def groups_of_same(phashes_N: np.ndarray, digests_N2: np.ndarray, *, max_bits: i
     Args:
         phashes_N: (N,) uint64, perceptual hashes.
         digests_N2: (N, 2) uint64, of the pictures' bytes.
-        max_bits: hashes that differ in at most so many of 64 bits are one photo's.
+        max_bits: hashes that differ in at most so many of 64 bits are one photo's; hashes that tell nothing are not
+            compared.
     Returns:
         (N,) int64.
     """
@@ -36,12 +37,14 @@ def groups_of_same(phashes_N: np.ndarray, digests_N2: np.ndarray, *, max_bits: i
         first, second = sorted((find(one), find(other)))
         leaders[second] = first
 
-    for values, axis in ((digests_N2, 0), (phashes_N, None)):
+    told = np.flatnonzero(tells_something(phashes_N))
+    for values, axis, places in ((digests_N2, 0, leaders.copy()), (phashes_N[told], None, told)):
         _, first, which = np.unique(values, axis=axis, return_index=True, return_inverse=True)
         firsts = first[which.ravel()]
         for index in np.flatnonzero(firsts != np.arange(len(firsts))):
-            join(int(index), int(firsts[index]))
-    hashes, first = np.unique(phashes_N, return_index=True)
+            join(int(places[index]), int(places[firsts[index]]))
+    hashes, first = np.unique(phashes_N[told], return_index=True)
+    first = told[first]
     for ones, others in _near_pairs(hashes, max_bits):
         for one, other in zip(first[ones].tolist(), first[others].tolist(), strict=True):
             join(one, other)

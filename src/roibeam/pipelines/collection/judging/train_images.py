@@ -31,6 +31,7 @@ from roibeam.pipelines.foundation.console.progress_text import Unit
 
 _PICTURES = Unit("picture", "pictures")
 _FOLDS = 5
+_NO_FILE, _BROKEN, _NOT_STORED = "no such file", "cannot be decoded", "not in the store"  # why a picture is left out
 
 
 @dataclass(frozen=True)
@@ -76,24 +77,25 @@ def train_images(request: TrainImagesRequest) -> TrainedJudge:
 def _train(
     request: TrainImagesRequest, rows: list[LabelledImage], regions: StoredRegions | None, width: int = 0
 ) -> TrainedJudge:
-    found, pooled_NF, left_out = [], [], {"cannot be decoded": 0, "not in the store": 0}
+    found, pooled_NF, left_out = [], [], dict.fromkeys((_NO_FILE, _BROKEN, _NOT_STORED), 0)
     kept: list[LabelledImage] = []
     nothing = None if regions is None else np.zeros(width + 1)
     with Progress("reading pictures", len(rows), _PICTURES) as progress:
         for row in progress.counting(rows):
             record = None if regions is None else regions.records([str(row.path)])[0]
             if regions is not None and record is None:
-                left_out["not in the store"] += 1
+                left_out[_NOT_STORED] += 1
                 continue
             try:
                 found.append(picture_features(row.path.read_bytes(), record, nothing))
-            except (ValueError, OSError):
-                left_out["cannot be decoded"] += 1
+            except (ValueError, OSError) as error:
+                left_out[_NO_FILE if isinstance(error, FileNotFoundError) else _BROKEN] += 1
                 continue
             kept.append(row)
             pooled_NF.append(pooled_feature(record, width))
     if not kept:
-        raise ValueError(f"{request.labels}: none of its {len(rows):,} pictures can be used: {left_out}")
+        told = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count)
+        raise ValueError(f"{request.labels}: none of its pictures can be used: {told}; the first is {rows[0].path}")
     features, labels = np.array(found), np.array([row.label for row in kept])
     groups = [str(row.path) for row in kept]
     held = np.array([is_held_out(group) for group in groups])

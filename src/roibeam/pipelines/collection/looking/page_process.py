@@ -36,7 +36,7 @@ _START_SECONDS = 60.0  # imports and the language model, on a busy machine
 
 
 _FIRST = Page(
-    "http://pages.invalid/",
+    "http://first.invalid/",
     b"<main><p>A page is looked into before the first one comes, so that all is ready.</p>"
     b"<img src=a.jpg alt='a white dog on the beach'>",
 )

@@ -10,7 +10,7 @@ from roibeam.pipelines.collection.looking.document import Document, parse_docume
 from roibeam.pipelines.collection.looking.dominant_image import dominant_image
 from roibeam.pipelines.collection.looking.language import page_language
 from roibeam.pipelines.collection.looking.text_rules import clean_text, text_reason
-from roibeam.pipelines.collection.page import Page
+from roibeam.pipelines.collection.page import NOWHERE, Page
 from roibeam.pipelines.collection.pair import CandidateImage, CandidateText, PageCandidate, TextSource
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.thresholds import Thresholds
@@ -56,6 +56,8 @@ def look_into(page: Page, thresholds: Thresholds) -> PageOutcome:
     if image is None:
         has_any = document.og_image is not None or any(tag.urls for tag in document.images)
         return _dropped(page, Reason.NO_DOMINANT_IMAGE if has_any else Reason.NO_IMAGE, "")
+    if image.url.startswith(NOWHERE):
+        return _dropped(page, Reason.RELATIVE_ADDRESS, "give --base-url")
     return _with_texts(page, document, image, (language, language_score), thresholds)
 
 
@@ -67,7 +69,7 @@ def _with_texts(
     dropped: list[DroppedText] = []
     for candidate in image.texts:
         text = clean_text(candidate.text)
-        reason = text_reason(text, thresholds.text)
+        reason = text_reason(text, thresholds.text, thresholds.language.language)
         if reason is None:
             kept.setdefault(text.casefold(), CandidateText(candidate.source, text))
         else:

@@ -1,6 +1,7 @@
 """Step 4: whether a text may be a caption, by rules, cheapest first; the first rule that fails gives the reason.
 
-The paper names bad spans, noise, spam words, length and out-of-vocabulary share; words and thresholds are ours.
+The paper names bad spans, noise, spam words, length and out-of-vocabulary share; words and thresholds are ours. Known
+words are those of the text's language; lists of bad spans, spam and adult words are English.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _HAS_DIGIT = re.compile(r"\d")
 
 
 @cache
-def _frequencies() -> Mapping[str, float]:
-    """English words by frequency (wordfreq, whose lists ship in its wheel)."""
+def _frequencies(language: str) -> Mapping[str, float]:
+    """Words by frequency (wordfreq, whose lists ship in its wheel)."""
     from wordfreq import get_frequency_dict
 
-    return get_frequency_dict("en", wordlist="best")
+    return get_frequency_dict(language, wordlist="best")
 
 
 def clean_text(text: str) -> str:
@@ -42,8 +43,12 @@ def clean_text(text: str) -> str:
     return plain(BAD_SPANS.sub("", plain(text))).strip(" |-\u2013\u2022\u00b7_*~")
 
 
-def text_reason(text: str, limits: TextThresholds) -> Reason | None:
-    """Why this text, cleaned, is no caption; None where no rule is against it."""
+def text_reason(text: str, limits: TextThresholds, language: str = "en") -> Reason | None:
+    """Why this text, cleaned, is no caption; None where no rule is against it.
+
+    Args:
+        language: one of `thresholds.LANGUAGES`; its words are known.
+    """
     words = text.split()
     if len(words) < limits.min_words or len(text) < limits.min_chars:
         return Reason.FILE_NAME if _FILE.search(text) else Reason.TOO_SHORT
@@ -59,10 +64,10 @@ def text_reason(text: str, limits: TextThresholds) -> Reason | None:
     ):
         if pattern.search(text):
             return reason
-    return _by_shares(text, words, limits)
+    return _by_shares(text, words, limits, language)
 
 
-def _by_shares(text: str, words: list[str], limits: TextThresholds) -> Reason | None:
+def _by_shares(text: str, words: list[str], limits: TextThresholds, language: str) -> Reason | None:
     """The rules that count."""
     if sum(_HAS_DIGIT.search(word) is not None for word in words) > limits.max_number_share * len(words):
         return Reason.NUMBERS
@@ -74,17 +79,17 @@ def _by_shares(text: str, words: list[str], limits: TextThresholds) -> Reason | 
         return Reason.CAPITALS
     if len(words) >= 4 and len(words) - len({word.casefold() for word in words}) > limits.max_repeat_share * len(words):
         return Reason.REPEATED_WORDS
-    if unknown_share(text, limits.unknown_zipf) > limits.max_unknown_share:
+    if unknown_share(text, limits.unknown_zipf, language) > limits.max_unknown_share:
         return Reason.UNKNOWN_WORDS
     return None
 
 
-def unknown_share(text: str, unknown_zipf: float) -> float:
-    """Share 0..1 of words of a lower Zipf frequency in English (log10 of occurrences in 10^9 words); 1 without words.
+def unknown_share(text: str, unknown_zipf: float, language: str) -> float:
+    """Share 0..1 of words of a lower Zipf frequency in the language (log10 of occurrences in 10^9 words); 1 for none.
 
     A word with hyphens is known where its parts are.
     """
-    known = _frequencies()
+    known = _frequencies(language)
     least = 10.0 ** (unknown_zipf - 9)
     words = [word.replace("\u2019", "'").casefold() for word in _WORD.findall(text)]
     if not words:

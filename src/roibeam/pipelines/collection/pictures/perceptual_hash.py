@@ -7,6 +7,7 @@ import numpy as np
 
 NUM_BITS = 64
 _SIDE, _LOW = 32, 8
+_LEAST_BITS = 16  # half of the bits lie above the median, unless most frequencies are 0
 
 
 def perceptual_hash(pixels_bgr: np.ndarray) -> str:
@@ -21,3 +22,9 @@ def perceptual_hash(pixels_bgr: np.ndarray) -> str:
     # The first is the mean brightness, which tells nothing of what is shown.
     bits = low > np.median(low[1:])
     return np.packbits(bits).tobytes().hex()
+
+
+def tells_something(phashes_N: np.ndarray) -> np.ndarray:
+    """(N,) bool: whether a hash, (N,) uint64, can tell its picture from others. That of an even or smooth one cannot:
+    pictures of one colour have one hash, whatever the colour."""
+    return np.bitwise_count(phashes_N) >= _LEAST_BITS

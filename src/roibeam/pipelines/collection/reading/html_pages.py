@@ -12,7 +12,6 @@ from roibeam.pipelines.collection.reading.broken import BrokenPage
 from roibeam.pipelines.collection.reasons import Reason
 
 HTML_NAMES = (".html", ".htm", ".xhtml")
-NOWHERE = "http://pages.invalid/"  # a host that never has an address (RFC 2606)
 
 
 def read_html(root: str, names: tuple[str, ...], *, base_url: str, max_bytes: int) -> Iterator[Page | BrokenPage]:

@@ -31,6 +31,7 @@ from roibeam.pipelines.collection.running.request import CollectRequest, work_st
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.sources.held_out import HeldOut
 
 log = logging.getLogger(__name__)
 SUMMARY_NAME, STATE_NAME, WORK_NAME = "collection.json", "state.json", "work"
@@ -108,6 +109,7 @@ def dry_run(request: CollectRequest) -> tuple[list[PageUnit], int]:
         ValueError: as of `run_collection`.
     """
     request.check()
+    HeldOut(request.held_out)
     units = request.units()
     _check_folder(request.out)
     sizes = (Path(unit.root, name).stat().st_size for unit in units for name in unit.names if "://" not in name)

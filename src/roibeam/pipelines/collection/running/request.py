@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from roibeam.pipelines.collection.judges import Judges
-from roibeam.pipelines.collection.reading.html_pages import NOWHERE
+from roibeam.pipelines.collection.page import NOWHERE
 from roibeam.pipelines.collection.reading.page_units import PageUnit, plan_units
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles

@@ -16,6 +16,8 @@ def summary_text(done: Collection, out: Path) -> str:
         f"{counted(done.pairs.num_kept, 'pair')} of {counted(done.pages.taken, 'page')}; "
         f"{done.figures.mean_words():.1f} words a text (the paper's mean is 13)",
     ]
+    if not done.pairs.num_kept:
+        lines.append("nothing was kept: see the commonest reasons below, and examples of each in report.html")
     for step, reasons in done.reasons().items():
         for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
             lines.append(f"  {count:>9,} {reason}  [{step.value}]")
