@@ -311,7 +311,7 @@ def test_the_command(server: FaultyServer, tmp_path: Path, roibeam: Callable[...
     ("arguments", "message"),
     [
         (["missing.tsv", "out"], "No such file"),
-        (["list.csv", "out"], "expected a Conceptual Captions .tsv"),
+        (["list.txt", "out"], "expected a Conceptual Captions .tsv"),
         (["bad.tsv", "out"], "no row with a caption and a URL; line 1: no tab"),
         (["list.tsv", "full"], "is not empty and holds no download"),
         (["other.tsv", "done"], "holds images of another list"),
@@ -331,7 +331,7 @@ def test_bad_input_is_one_line(
     rows = write_list(tmp_path / "list.tsv", [server.url("404")])
     download(rows, tmp_path / "done")
     write_list(tmp_path / "other.tsv", [server.url("404", 5)])
-    (tmp_path / "list.csv").write_text("")
+    (tmp_path / "list.txt").write_text("")
     (tmp_path / "bad.tsv").write_text("no url\n")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")

@@ -13,10 +13,14 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from disk_steps import noted_disk_steps
+from pyarrow import csv
 
 from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow
+from roibeam.pipelines.sources.datasets.url_table import UrlColumns
 from roibeam.pipelines.sources.download.addresses import AddressRule, PrivateAddressError, is_public
 from roibeam.pipelines.sources.download.body import Body
 from roibeam.pipelines.sources.download.failures import DownloadError, LocalFaultError
@@ -299,6 +303,70 @@ def test_conceptual_12m_has_its_columns_the_other_way_round(tmp_path: Path) -> N
         UrlRow(2, "http://b", "https://c/2.jpg"),  # two URLs: the order of Conceptual Captions
         BadRow(3, "no http or https URL"),
     ]
+
+
+ROWS = [("https://a/1.jpg", "a dog"), ("https://a/2.jpg", " "), ("file:///etc/passwd", "a cat"), ("http://b/3", "x, y")]
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".csv"])
+def test_a_table_gives_the_rows_of_its_columns(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"laion{kind}"
+    table = pa.table({"TEXT": [row[1] for row in ROWS], "similarity": [0.3] * 4, "URL": [row[0] for row in ROWS]})
+    pq.write_table(table, path) if kind == ".parquet" else csv.write_csv(table, path)
+    url_list = UrlList(str(path))
+    assert [row for _, row in url_list.rows()] == [
+        UrlRow(1, "a dog", "https://a/1.jpg"),
+        BadRow(2, "empty caption"),
+        BadRow(3, "no http or https URL"),
+        UrlRow(4, "x, y", "http://b/3"),
+    ]
+    assert url_list.row_word == "row" and url_list.state == url_list.sha256
+    # Other columns give other images: the folder of a download belongs to one choice.
+    assert UrlList(str(path), UrlColumns(url="URL")).state != url_list.state
+
+
+def test_a_damaged_row_of_a_csv_costs_itself(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_bytes(
+        b'\xef\xbb\xbfurl,caption\r\nhttp://a/1,one\r\nhttp://a/2,"two\r\nhttp://a/3,th\xffree\r\nhttp://a/4\r\nhttp://a/5,five'
+    )
+    reasons = ["quote that is opened there and not closed", "not UTF-8", "another number of fields than the header"]
+    rows = [row for _, row in UrlList(str(path)).rows()]
+    assert rows == [
+        UrlRow(1, "one", "http://a/1"),
+        *(BadRow(number, reason) for number, reason in enumerate(reasons, start=2)),
+        UrlRow(5, "five", "http://a/5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "words"),
+    [
+        ("a.csv", "link,caption\nhttp://a/1,x\n", UrlColumns(), "no column url or image_url; choose with --url-column"),
+        ("a.csv", "url,text,caption\nhttp://a/1,x,y\n", UrlColumns(), "more than one column may be .*--caption-column"),
+        ("a.csv", "url,text\nhttp://a/1,x\n", UrlColumns(caption="TEXT"), "no such column; did you mean text"),
+        ("a.csv", "", UrlColumns(), "nothing in it"),
+        ("a.csv", "url,caption\nhttp://a/1,\n", UrlColumns(), "no row with a caption and a URL; row 1: empty caption"),
+        ("a.parquet", "url,caption\n", UrlColumns(), "no parquet file, or a damaged one"),
+        ("a.tsv", "x\thttp://a/1\n", UrlColumns(url="u"), "are for a table"),
+        ("a.txt", "http://a/1\n", UrlColumns(), "expected a Conceptual Captions .tsv"),
+    ],
+)  # fmt: skip
+def test_a_list_that_cannot_be_used_is_one_line(
+    tmp_path: Path, name: str, content: str, columns: UrlColumns, words: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=words):
+        UrlList(str(tmp_path / name), columns)
+
+
+def test_another_least_side_needs_another_folder(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    Journal(path, list_sha256="aa", num_rows=1, min_side=100).close()
+    with pytest.raises(ValueError, match="was begun with --min-side 100, not 300"):
+        Journal(path, list_sha256="aa", num_rows=1, min_side=300)
+    path.write_text(path.read_text().replace(', "min_side": 100', ""))  # one of an earlier version
+    Journal(path, list_sha256="aa", num_rows=1, min_side=300).close()
 
 
 def test_a_dead_network_is_told_from_dead_links() -> None:

@@ -14,8 +14,13 @@ from roibeam.pipelines.cli.surface.option import argument, option
 
 
 def download_command(
-    rows: Annotated[str, argument("ROWS", "List of URLs: Conceptual Captions .tsv (3M or 12M) or SBU .json.")],
+    rows: Annotated[
+        str,
+        argument("ROWS", "List of URLs: Conceptual Captions .tsv (3M or 12M), SBU .json, a table (.parquet, .csv)."),
+    ],
     out: Annotated[Path, argument("OUT", "Folder to write.")],
+    url_column: Annotated[str, option("url-column", default="url or image_url, in any case")] = "",
+    caption_column: Annotated[str, option("caption-column", default="caption, text or top_caption, in any case")] = "",
     connections: Annotated[int, option("connections")] = 64,
     per_host: Annotated[int, option("per-host")] = 8,
     attempts: Annotated[int, option("attempts")] = 3,
@@ -47,7 +52,9 @@ def download_command(
     Examples:
         roibeam download Train_GCC-training.tsv cc/
         roibeam extract cc/local.tsv store/ --preset vl-bert --weights vg.model
+        roibeam download part-00000.parquet laion/ --url-column URL --caption-column TEXT
     """
+    from roibeam.pipelines.sources.datasets.url_table import UrlColumns
     from roibeam.pipelines.sources.download.download_run import run_download
     from roibeam.pipelines.sources.download.limits import DownloadLimits
     from roibeam.pipelines.sources.download.options import DownloadOptions
@@ -68,8 +75,9 @@ def download_command(
         min_side=min_side,
     )
     options = DownloadOptions(
-        limits, tuple(allow_private or ()), retry_dead_letters, seed, user_agent, as_json, robots_txt
-    )
+        limits, tuple(allow_private or ()), retry_dead_letters, seed, user_agent, as_json, robots_txt,
+        UrlColumns(url_column, caption_column),
+    )  # fmt: skip
     coverage = run_download(rows, Path(os.path.abspath(out)), options)
     typer.echo(
         json_line({"out": str(out), **summary(coverage)}, event="summary") if as_json else summary_text(coverage, out)

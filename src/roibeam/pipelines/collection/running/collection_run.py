@@ -92,7 +92,7 @@ def _pictures(
     if not num_images:
         return Counts(), Counts(), iter(())
     fetch_images(fetch, request.download_options(), larger_than_px=thresholds.picture.larger_than_px)
-    units, fetched = picture_units(fetch)
+    units, fetched = picture_units(fetch, larger_than_px=thresholds.picture.larger_than_px)
     folder = request.out / WORK_NAME / PICTURES_NAME
     job = PictureJob(
         str(folder), thresholds.picture, request.judges, request.judges_state, request.is_nsfw_checked,

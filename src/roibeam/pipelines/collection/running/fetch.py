@@ -85,11 +85,11 @@ def fetch_images(fetch: Fetch, options: DownloadOptions, *, larger_than_px: int)
     run_download(str(path), fetch.work / FETCH_NAME, replace(options, limits=limits))
 
 
-def picture_units(fetch: Fetch) -> tuple[list[PictureUnit], Counts]:
+def picture_units(fetch: Fetch, *, larger_than_px: int) -> tuple[list[PictureUnit], Counts]:
     """The files that came, some hundred a unit, and counts of those that did not."""
     counts = Counts()
     units: list[PictureUnit] = []
-    rows = _fetched(fetch, counts)
+    rows = _fetched(fetch, counts, larger_than_px + 1)
     while chunk := list(islice(rows, PICTURES_PER_UNIT)):
         data = "".join(json.dumps(row, sort_keys=True) + "\n" for row in chunk).encode()
         path = fetch.work / UNITS_NAME / f"unit-{len(units):05d}.jsonl"
@@ -100,10 +100,12 @@ def picture_units(fetch: Fetch) -> tuple[list[PictureUnit], Counts]:
     return units, counts
 
 
-def _fetched(fetch: Fetch, counts: Counts) -> Iterator[dict[str, Any]]:
+def _fetched(fetch: Fetch, counts: Counts, least_side: int) -> Iterator[dict[str, Any]]:
     folder = fetch.work / FETCH_NAME
     url_list = UrlList(str(fetch.work / LIST_NAME))
-    journal = Journal(folder / JOURNAL_NAME, list_sha256=url_list.sha256, num_rows=url_list.last_row + 1)
+    journal = Journal(
+        folder / JOURNAL_NAME, list_sha256=url_list.state, num_rows=url_list.last_row + 1, min_side=least_side
+    )
     try:
         for row, (url, candidates) in enumerate(fetch.images()):
             outcome = journal.outcome(url_list.first_row(row))

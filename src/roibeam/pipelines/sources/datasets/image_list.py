@@ -17,9 +17,7 @@ from strangers.
 
 from __future__ import annotations
 
-import csv
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from roibeam.pipelines.foundation.files.image_ids import MAX_PATH_LETTERS, image_id_of, is_utf8, path_below
+from roibeam.pipelines.sources.datasets.csv_rows import read_csv_rows
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 from roibeam.pipelines.sources.datasets.rows import BadRow, is_web_url, read_lines
 
@@ -39,7 +38,6 @@ ID_COLUMNS = ("image_id",)
 CAPTION_COLUMNS = ("caption", "captions", "text", "sentence", "sentences")
 LABEL_COLUMNS = ("label", "labels", "category", "class", "cls")
 _BYTES_COLUMNS = ("jpg", "jpeg", "png", "webp", "bytes")  # where img2dataset's parquet output has the images themselves
-_OPEN_QUOTE = "quote that is opened there and not closed"
 _BATCH_ROWS = 256  # few: equal texts take no room in the file, but each its own here
 _MAX_PATH_BYTES = 4 * MAX_PATH_LETTERS
 
@@ -220,70 +218,16 @@ def _refuse_bytes(path: str, schema: pa.Schema) -> None:
 
 
 def _csv_rows(path: str) -> _Entries:
-    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        lines = _Lines(file)
-        reader = csv.reader(lines)
-        columns, names = None, list[str]()
-        while True:
-            line = lines.begin_row()
-            try:
-                values = next(reader, None)
-            except csv.Error as error:  # a field without end
-                if len(lines.taken) == 1:
-                    raise ValueError(f"{path!r}, line {line}: not a csv file ({error})") from None
-                values = []
-            if values is not None and _has_open_quote(lines.taken):
-                if columns is None:
-                    raise ValueError(f"{path!r}, line {line}: not a csv file ({_OPEN_QUOTE})")
-                lines.put_back()
-                yield BadRow(line, _OPEN_QUOTE)
-            elif columns is None:
-                names = values or []
-                columns = _columns(names, repr(path))
-            elif values:
-                yield line, columns, dict(zip(names, values, strict=False))
-            elif values is None:
-                return
-
-
-class _Lines(Iterator[str]):
-    """The lines of a csv file, of which those after the first of a row can be put back.
-
-    Attributes:
-        taken: of the row that is being read.
-    """
-
-    def __init__(self, file: Iterator[str]) -> None:
-        self._file, self._waiting, self._last = file, deque[str](), 0
-        self.taken: list[str] = []
-
-    def __next__(self) -> str:
-        self.taken.append(self._waiting.popleft() if self._waiting else next(self._file))
-        return self.taken[-1]
-
-    def begin_row(self) -> int:
-        """The number of its first line, from 1."""
-        self._last += len(self.taken)
-        self.taken.clear()
-        return self._last + 1
-
-    def put_back(self) -> None:
-        self._waiting.extendleft(reversed(self.taken[1:]))
-        del self.taken[1:]
-
-
-def _has_open_quote(lines: list[str]) -> bool:
-    """Whether a row goes on over several lines because a quote in the first is not closed.
-
-    The next quote below is inside a field then, there is none, or a field gets longer than any.
-    """
-    if len(lines) < 2:
-        return False
-    try:
-        next(csv.reader(lines, strict=True))
-    except csv.Error:
-        return True
-    return False
+    columns, names = None, list[str]()
+    for row in read_csv_rows(path):
+        if isinstance(row, BadRow):
+            yield row
+            continue
+        line, values = row
+        if columns is None:
+            names, columns = values, _columns(values, repr(path))
+        else:
+            yield line, columns, dict(zip(names, values, strict=False))
 
 
 def _json_rows(path: str) -> _Entries:

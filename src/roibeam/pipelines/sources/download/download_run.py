@@ -48,12 +48,15 @@ def run_download(
         LocalFaultError: a fault of this machine; what is done is kept.
     """
     rule = options.address_rule()
-    url_list = UrlList(rows)
+    url_list = UrlList(rows, options.columns)
     _check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     _allow_open_files(options.limits)
     with store_lock(out):
-        journal = Journal(out / JOURNAL_NAME, list_sha256=url_list.sha256, num_rows=url_list.last_row + 1)
+        journal = Journal(
+            out / JOURNAL_NAME, list_sha256=url_list.state, num_rows=url_list.last_row + 1,
+            min_side=options.limits.min_side,
+        )  # fmt: skip
         try:
             files = ImageFiles(out, max_pixels=options.limits.max_pixels, min_side=options.limits.min_side)
             files.start()

@@ -40,18 +40,20 @@ class Journal:
 
     Args:
         path: of the file, which is made if it is not there.
-        list_sha256: of the list.
+        list_sha256: of the list; `UrlList.state`.
         num_rows: largest row index plus 1.
+        min_side: of the images, pixels; a smaller one is no image of this list.
     Raises:
-        ValueError: if the file is another list's, or damaged other than at its end.
+        ValueError: if the file is another list's or has another `min_side`, or is damaged other than at its end.
     """
 
-    def __init__(self, path: Path, *, list_sha256: str, num_rows: int) -> None:
+    def __init__(self, path: Path, *, list_sha256: str, num_rows: int, min_side: int = 0) -> None:
         self._path = path
         self._offsets = array("q", [_UNKNOWN]) * num_rows
         self._is_stored = bytearray(num_rows)
         self.num_stored, self.failures = 0, Counter[str]()
-        header = {"format": JOURNAL_FORMAT, "version": JOURNAL_VERSION, "list_sha256": list_sha256}
+        header: dict[str, Any] = {"format": JOURNAL_FORMAT, "version": JOURNAL_VERSION, "list_sha256": list_sha256}
+        header["min_side"] = min_side
         self._file = path.open("a+b")
         try:
             self._load(header)
@@ -109,9 +111,15 @@ class Journal:
             self._file.write(_line(header))
             self._file.flush()
             return
-        if (found := _parse_json(first, self._path, 1)) != header:
+        # Journals of earlier versions do not tell the least side.
+        if (found := {"min_side": header["min_side"], **_parse_json(first, self._path, 1)}) != header:
             if found.get("format") != JOURNAL_FORMAT or found.get("version") != JOURNAL_VERSION:
                 raise ValueError(f"{self._path}: no journal of this version of roibeam download")
+            if found | {"min_side": header["min_side"]} == header:
+                raise ValueError(
+                    f"{self._path.parent}: was begun with --min-side {found['min_side']}, not {header['min_side']}; "
+                    "give the same one, or name a new folder"
+                )
             raise ValueError(f"{self._path.parent}: holds images of another list (or this one was changed since)")
         offset, number = len(first), 1
         while line := self._file.readline():

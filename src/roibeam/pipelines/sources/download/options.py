@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from roibeam.pipelines.sources.datasets.url_table import UrlColumns
 from roibeam.pipelines.sources.download.addresses import AddressRule
 from roibeam.pipelines.sources.download.limits import DownloadLimits
 
@@ -20,6 +21,7 @@ class DownloadOptions:
         user_agent: what we call ourselves; None means roibeam and its version.
         as_json: progress as JSON lines on standard output.
         asks_robots_txt: whether each host's robots.txt is asked before its images.
+        columns: of a list that is a table.
     Raises:
         ValueError: for a network that is none, or a name that no header can hold.
     """
@@ -31,6 +33,7 @@ class DownloadOptions:
     user_agent: str | None = None
     as_json: bool = False
     asks_robots_txt: bool = False
+    columns: UrlColumns = field(default_factory=UrlColumns)
 
     def __post_init__(self) -> None:
         self.address_rule()

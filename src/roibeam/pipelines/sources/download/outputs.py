@@ -108,7 +108,7 @@ def _dead_letters(url_list: UrlList, journal: Journal) -> Iterator[DeadLetter]:
     """Of each bad row, and of each URL at the first row that has it, in the order of the list."""
     for row, entry in url_list.rows():
         if isinstance(entry, BadRow):
-            location = f"{os.path.basename(url_list.path)}, line {entry.line}"
+            location = f"{os.path.basename(url_list.path)}, {url_list.row_word} {entry.line}"
             yield DeadLetter(image_id(row), location, "list", entry.reason, "this row cannot be used")
         elif url_list.first_row(row) == row and isinstance(outcome := journal.outcome(row), FailedRow):
             yield DeadLetter(image_id(row), entry.url, outcome.stage, outcome.reason, outcome.detail)

@@ -1,7 +1,7 @@
 """The list that is downloaded: its rows, and which of them name a URL that an earlier row has named.
 
 Id rule: an image is known by the index of its row, from 0: the line of a Conceptual Captions file (blank and bad lines
-count), the entry of SBU's lists. Rows with one URL share the image of the first of them.
+count), the entry of SBU's lists, the row of a table. Rows with one URL share the image of the first of them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import xxhash
@@ -17,9 +18,11 @@ import xxhash
 from roibeam.pipelines.sources.datasets.conceptual_captions import read_caption_urls
 from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow
 from roibeam.pipelines.sources.datasets.sbu import read_sbu_urls
+from roibeam.pipelines.sources.datasets.url_table import KINDS, UrlColumns, read_url_table
 
 LARGEST_NUM_ROWS = 100_000_000  # eight digits of an image's name
 _READERS = {".tsv": read_caption_urls, ".json": read_sbu_urls}
+_ROW_WORDS = {".tsv": "line", ".json": "entry"}  # of a table "row"
 
 
 class UrlList:
@@ -31,24 +34,27 @@ class UrlList:
         num_urls: different ones.
         last_row: largest row index.
         sha256: of the file.
+        state: of the file and of the columns that were chosen: with another one rows have other images.
+        row_word: what a row is to whoever looks for it, such as "line".
 
     Args:
-        path: Conceptual Captions' .tsv or SBU's .json.
+        path: Conceptual Captions' .tsv, SBU's .json, or a table (.parquet, .csv).
+        columns: of a table.
     Raises:
-        ValueError: if it is no such file, or no row of it has a URL.
+        ValueError: if it is no such file, or no row of it has a URL, or columns of another kind of file are named.
         OSError: if it cannot be read.
     """
 
-    def __init__(self, path: str) -> None:
-        extension = os.path.splitext(path)[1].lower()
-        if extension not in _READERS:
-            raise ValueError(
-                f"{path!r}: expected a Conceptual Captions .tsv (caption TAB URL, or URL TAB caption) or an SBU .json"
-            )
-        self.path, self._read = path, _READERS[extension]
+    def __init__(self, path: str, columns: UrlColumns | None = None) -> None:
+        extension, columns = os.path.splitext(path)[1].lower(), columns or UrlColumns()
+        self.path, self.row_word = path, _ROW_WORDS.get(extension, "row")
+        self._read = _reader(path, extension, columns)
         self._state = self._file_state()
         with open(path, "rb") as file:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        self.state = self.sha256
+        if columns != UrlColumns():
+            self.state = hashlib.sha256(repr((self.sha256, columns)).encode()).hexdigest()
         high, low, indexes = array("Q"), array("Q"), array("q")  # 128 bits: two URLs of 64 could look the same
         self.num_bad_rows, self.last_row, first_bad = 0, -1, None
         for index, row in self.rows():
@@ -62,7 +68,7 @@ class UrlList:
             low.append(digest & 0xFFFFFFFFFFFFFFFF)
             indexes.append(index)
         if not indexes:
-            example = f"; line {first_bad.line}: {first_bad.reason}" if first_bad else ""
+            example = f"; {self.row_word} {first_bad.line}: {first_bad.reason}" if first_bad else ""
             raise ValueError(f"{path!r}: no row with a caption and a URL{example}")
         self.num_rows = len(indexes) + self.num_bad_rows
         self._first_row = _first_rows(np.asarray(high), np.asarray(low), np.asarray(indexes))
@@ -88,6 +94,19 @@ class UrlList:
     def _file_state(self) -> tuple[int, int]:
         state = os.stat(self.path)
         return state.st_size, state.st_mtime_ns
+
+
+def _reader(path: str, extension: str, columns: UrlColumns) -> Callable[[str], Iterator[UrlRow | BadRow]]:
+    if extension in KINDS:
+        return partial(read_url_table, columns=columns)
+    if extension not in _READERS:
+        raise ValueError(
+            f"{path!r}: expected a Conceptual Captions .tsv (caption TAB URL, or URL TAB caption), an SBU .json, or a "
+            f"table with columns of URLs and captions ({' or '.join(KINDS)})"
+        )
+    if columns != UrlColumns():
+        raise ValueError(f"{path!r}: --url-column and --caption-column are for a table ({' or '.join(KINDS)})")
+    return _READERS[extension]
 
 
 def _first_rows(high: np.ndarray, low: np.ndarray, indexes: np.ndarray) -> np.ndarray:
