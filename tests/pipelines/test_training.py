@@ -441,7 +441,7 @@ def test_fp16_needs_an_accelerator(tmp_path, monkeypatch):
         ({"average_rate": 1.0}, "average_rate must be from 0 to below 1, got 1.0"),
         ({"average_start": "zero"}, "average_start must be first_update or initial, got 'zero'"),
         ({"best_by": "score"}, "best_by 'score' needs evaluations; set evaluate_every"),
-        ({"best_is": "larger"}, "best_is must be highest or lowest, got 'larger'"),
+        ({"best_is": "larger"}, "best_is must be auto or highest or lowest, got 'larger'"),
         ({"evaluate_every": -1}, "evaluate_every must not be negative"),
     ],
 )

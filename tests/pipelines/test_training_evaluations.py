@@ -1,12 +1,16 @@
 """The one loop: the average of the weights, evaluations, and the best checkpoint by them."""
 
+import dataclasses
 import json
 import math
 
 import pytest
 import torch
+from objectives import OBJECTIVES
 from safetensors.torch import load_file
 from toy_training import BareToyTask, ToyTask, assert_equal_checkpoints, config, log_of, run
+
+from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -103,6 +107,60 @@ def test_the_best_checkpoint_stays_beside_the_newest(tmp_path, best_is, best_ste
     assert names == sorted({result.best.name, "step-00000010", "step-00000012"})
     lines = log_of(tmp_path / "run", "evaluation.jsonl")
     assert [line["score"] for line in lines] == [9.0, 1.0, 5.0, None, -2.0, None, 5.0]
+
+
+def named(task, name):
+    """The task, whose evaluation calls its score so."""
+    judged = task.evaluate
+    task.evaluate = lambda: {name: judged()["score"]}
+    return task
+
+
+@pytest.mark.parametrize(
+    ("name", "best_step"), [("masked_words", 4), ("toy_loss", 4), ("masked_word_accuracy", 12), ("Q->AR", 12)]
+)
+def test_what_is_best_follows_from_the_name(tmp_path, name, best_step):
+    """A falling loss kept its worst checkpoint when the highest number was best whatever its name."""
+    scores = [5.0, 1.0, 2.0, 3.0]
+    settings = config(evaluate_every=4, best_by=name, keep=1)
+    assert run(tmp_path / "run", named(ToyTask(scores=scores), name), settings).best.name == f"step-{best_step:08d}"
+    against = "highest" if best_step == 4 else "lowest"
+    told = run(tmp_path / "told", named(ToyTask(scores=scores), name), dataclasses.replace(settings, best_is=against))
+    assert told.best.name == f"step-{16 - best_step:08d}"
+
+
+def test_a_run_that_recorded_what_is_best_goes_on_with_it(tmp_path, caplog):
+    """As runs of before did for losses too; what the user says now counts, and so does another number."""
+    scores = iter([5.0, 3.0, 2.0, 1.0, 0.5, 4.0])
+
+    def best_is(settings, resume="auto", **options):
+        task = named(ToyTask(scores=scores), settings.best_by)
+        run(tmp_path / "run", task, settings, resume=resume, **options)
+        return json.loads((tmp_path / "run" / "config.json").read_text())["train"]["best_is"]
+
+    begun = config(evaluate_every=4, best_by="matching", best_is="highest")
+    best_is(begun, stop_at_step=4)
+    by_name = config(evaluate_every=4, best_by="matching")
+    assert best_is(by_name, stop_at_step=8) == "highest"
+    assert "the highest matching stays the best, as the run began; --set train.best_is=lowest" in caplog.text
+    assert best_is(dataclasses.replace(by_name, steps=16, best_is="lowest"), stop_at_step=12) == "lowest"
+    assert best_is(dataclasses.replace(by_name, steps=16, best_by="matching_accuracy")) == "auto"
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+def test_every_loss_of_pre_training_is_known_as_one(objective):
+    """A loss with a name that is not known would be best when it is highest."""
+    losses = OBJECTIVES[objective].losses
+    assert losses and all(less_is_better(name) for name in losses)
+    assert not less_is_better("masked_region_accuracy") and not less_is_better("text_to_image_r10")
+
+
+def test_a_rate_stays_while_a_loss_falls(tmp_path):
+    settings = config(
+        schedule="plateau", evaluate_every=2, best_by="masked_words", plateau_patience=0, plateau_cooldown=0
+    )
+    run(tmp_path / "run", named(ToyTask(scores=[9.0, 5.0, 4.0, 3.0, 2.0, 1.5, 1.0]), "masked_words"), settings)
+    assert {line["learning_rate"] for line in log_of(tmp_path / "run")} == {1e-2}
 
 
 def test_a_best_number_that_is_not_there_is_noticed_before_the_first_step(tmp_path):

@@ -247,7 +247,7 @@ def best_evaluation(
         for line in evaluations
         if line.get(config.best_by) is not None and checkpoint_folder(run_dir, line["step"]).exists()
     ]
-    choose = max if config.best_is == "highest" else min
+    choose = max if config.highest_is_best else min
     return choose(judged, key=lambda line: line[config.best_by]) if config.best_by and judged else None
 
 
@@ -257,7 +257,7 @@ def beats(value: float | None, best: Mapping[str, Any] | None, config: TrainConf
         return False
     if best is None:
         return True
-    return bool(value > best[config.best_by] if config.best_is == "highest" else value < best[config.best_by])
+    return bool(value > best[config.best_by] if config.highest_is_best else value < best[config.best_by])
 
 
 def set_later_aside(run_dir: Path, step: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roibeam.pipelines.foundation.device_choice import check_device_name
+from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
 OPTIMIZERS = ("adamw", "sgd", "bert-adam", "adamw-transformers", "adamw-transformers-uncorrected")
@@ -13,7 +14,8 @@ LOSS_MEANS = ("step", "micro_batch")
 STEP_GRADIENTS = ("all", "last")
 CLIP_SCOPES = ("all", "each")
 PRECISIONS = ("fp32", "bf16", "fp16")
-BEST_IS = ("highest", "lowest")
+BY_NAME = "auto"  # of `best_is`
+BEST_IS = (BY_NAME, "highest", "lowest")
 AVERAGE_STARTS = ("first_update", "initial")
 TASK_GROUPS = "task"
 
@@ -68,7 +70,8 @@ class TrainConfig:
         evaluate_every: steps between two evaluations of a task that offers them; 0 = none. Else there is one before the
             first step and one at the end too.
         best_by: number of the evaluations whose best checkpoint stays too, such as "masked_word_accuracy"; "" = none.
-        best_is: whether the "highest" or the "lowest" is best.
+        best_is: whether the "highest" or the "lowest" is best; "auto" goes by the name: losses and ranks are better when
+            lower, all else when higher.
         tensorboard: write RUN/tensorboard too (extra `tensorboard`).
 
     Raises:
@@ -108,7 +111,7 @@ class TrainConfig:
     keep: int = 2
     evaluate_every: int = 0
     best_by: str = ""
-    best_is: str = "highest"
+    best_is: str = BY_NAME
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
@@ -172,6 +175,11 @@ class TrainConfig:
             ("average_start", AVERAGE_STARTS),
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
+
+    @property
+    def highest_is_best(self) -> bool:
+        """Of evaluations by `best_by`."""
+        return not less_is_better(self.best_by) if self.best_is == BY_NAME else self.best_is == "highest"
 
 
 def _require(condition: bool, message: str) -> None:

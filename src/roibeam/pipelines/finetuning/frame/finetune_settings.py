@@ -16,7 +16,7 @@ from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.training.launched import num_processes
 from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_config import BY_NAME, TrainConfig
 
 MODEL_WHOLE_IMAGE = "model"
 BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
@@ -160,4 +160,4 @@ def without_evaluations(config: TrainConfig) -> TrainConfig:
             "the schedule plateau goes by evaluations, and the task leaves nothing to be judged on; choose another "
             "steps.rule, or train on the training split alone, such as --set vqa.train=train"
         )
-    return replace(config, evaluate_every=0, best_by="")
+    return replace(config, evaluate_every=0, best_by="", best_is=BY_NAME)

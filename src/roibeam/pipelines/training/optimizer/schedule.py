@@ -61,7 +61,7 @@ def plateau_falls(scores: Sequence[float], config: TrainConfig) -> int:
     Args:
         scores: of all evaluations behind the first step, in their order.
     """
-    sign = 1.0 if config.best_is == "highest" else -1.0
+    sign = 1.0 if config.highest_is_best else -1.0
     best, worse, cooldown, falls = -math.inf, 0, 0, 0
     for score in (sign * each for each in scores):
         if score > best + config.plateau_threshold * (sign * best if math.isfinite(best) else 0.0):

@@ -19,7 +19,7 @@ from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.free_settings import FREE_ON_RESUME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_config import BY_NAME, TrainConfig
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,8 @@ def check_same_run(
 def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
     """The settings with which an older run goes on, where a rule was another when it began.
 
-    Before there was `average_start`, averages were from the initial weights on, and a warm-up was whole steps.
+    Before there was `average_start`, averages were from the initial weights on, and a warm-up was whole steps. What
+    `best_is` says stays where nothing else is asked for: it was "highest" for losses too.
 
     Args:
         folder: a run's, or one of its checkpoints.
@@ -187,6 +188,15 @@ def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
         config = dataclasses.replace(config, average_start="initial")
     if saved.get("warmup_steps") == round(config.warmup_steps):
         config = dataclasses.replace(config, warmup_steps=saved["warmup_steps"])
+    is_judged_alike = bool(config.best_by) and saved.get("best_by") == config.best_by
+    if is_judged_alike and config.best_is == BY_NAME and saved.get("best_is", BY_NAME) != BY_NAME:
+        kept = dataclasses.replace(config, best_is=saved["best_is"])
+        if kept.highest_is_best != config.highest_is_best:
+            logger.warning(
+                "%s: the %s %s stays the best, as the run began; --set train.best_is=%s changes that",
+                folder, kept.best_is, kept.best_by, "highest" if config.highest_is_best else "lowest",
+            )  # fmt: skip
+        config = kept
     return config
 
 
