@@ -198,8 +198,18 @@ def test_when_no_sample_is_to_blame_all_are_named(tmp_path):
 def test_weights_that_are_not_finite_are_blamed_before_samples(tmp_path):
     task = ToyTask()
     task.model[2].bias.data[1] = math.inf
-    with pytest.raises(ValueError, match=r"the weights were not finite before it \(2\.bias, 1 in all\)"):
+    words = r"the weights were not finite before it \(2\.bias, 1 in all\); look at what the run starts from"
+    with pytest.raises(ValueError, match=words):
         run(tmp_path / "run", task)
+
+
+@pytest.mark.parametrize(("every", "start"), [(1, "; .*step-00000001 is the newest checkpoint"), (0, "$")])
+def test_a_rate_that_spoils_the_weights_does_not_blame_the_samples(tmp_path, every, start):
+    """Every sample of the step is not finite then, and step 2's checkpoint holds the weights that make it so."""
+    settings = config(optimizer="sgd", learning_rate=1e19, warmup_steps=0, checkpoint_every=every)
+    words = r"none of its 4 samples is finite by itself: the weights are spoiled, not the data; .* rate of 1e\+19 is too high"
+    with pytest.raises(ValueError, match=f"step 3: .*{words}.*more warm-up{start}"):
+        run(tmp_path / "run", settings=settings)
 
 
 @pytest.mark.parametrize("label_every", [1, 3])

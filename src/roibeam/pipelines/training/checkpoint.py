@@ -260,6 +260,22 @@ def beats(value: float | None, best: Mapping[str, Any] | None, config: TrainConf
     return bool(value > best[config.best_by] if config.highest_is_best else value < best[config.best_by])
 
 
+def way_back(run_dir: Path | None, step: int, config: TrainConfig) -> str:
+    """What to do when the weights before `step` are spoiled; "" for the first step, which has the weights of the start.
+
+    A checkpoint of the step right before holds the same weights. After an earlier one a step was finite.
+    """
+    if step == 1:
+        return ""
+    there = [] if run_dir is None else sorted((run_dir / CHECKPOINTS).glob("step-*"))
+    sound = [folder for folder in there if checkpoint_step(folder) < step - 1]
+    start = f"; {sound[-1]} is the newest checkpoint to start it from" if sound else ""
+    return (
+        f"most likely the learning rate of {config.learning_rate:g} is too high: begin a new run with a lower one, or "
+        f"with more warm-up{start}"
+    )
+
+
 def set_later_aside(run_dir: Path, step: int) -> None:
     """Checkpoints after `step`, from which a run goes on, are none of it any more: `remove_old_checkpoints` removes
     them."""

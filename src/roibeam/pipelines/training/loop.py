@@ -172,7 +172,9 @@ def _train(
 
     run = _Run(run_dir, task, config, resolved, accelerator, state, log)
     signals = StopSignals("finishing the step and writing a checkpoint")
-    step = TrainStep(task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number)
+    step = TrainStep(
+        task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number, run_dir=run_dir
+    )
     started, checkpoint, stopped_by, first_step = time.monotonic(), newest, 0, position.step
     steps = steps_of(
         task,
