@@ -335,10 +335,23 @@ def test_a_longer_run_goes_on_with_a_warning(tmp_path, caplog):
     assert [line["step"] for line in log_of(tmp_path / "run")] == list(range(1, 16))
 
 
-def test_resuming_a_finished_run_does_nothing(tmp_path):
+@pytest.mark.parametrize("changes", [{}, {"steps": 6}, {"steps": 6, "accumulation": 2, "keep": 1}])
+def test_resuming_a_finished_run_does_nothing(tmp_path, caplog, changes):
+    """Its configuration is that of its steps: it was overwritten with one of fewer, and a bend of the rate was told."""
     first = run(tmp_path / "run")
-    again = run(tmp_path / "run", resume=True)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != "report.html"}
+    caplog.clear()
+    again = run(tmp_path / "run", settings=config(**changes), resume=True)
     assert again.step == 12 and again.checkpoint == first.checkpoint and again.last["step"] == 12
+    assert again.done() == "all 12 steps are there already; nothing to do"
+    assert not {path.name for path, time in before.items() if path.stat().st_mtime_ns != time} - {"run", "curves.svg"}
+    assert not [record for record in caplog.records if record.levelname == "WARNING"] and "12 steps of" not in caplog.text
+
+
+def test_going_back_to_an_earlier_checkpoint_is_something_to_do(tmp_path):
+    run(tmp_path / "run")
+    assert run(tmp_path / "run", settings=config(steps=4), resume="step-4").step == 4
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["steps"] == 4
 
 
 @pytest.mark.parametrize(

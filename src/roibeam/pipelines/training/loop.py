@@ -48,6 +48,7 @@ from roibeam.pipelines.training.checkpoint import (
     beats,
     best_evaluation,
     checkpoint_folder,
+    checkpoint_step,
     load_checkpoint,
     remove_old_checkpoints,
     save_checkpoint,
@@ -58,6 +59,7 @@ from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_g
 from roibeam.pipelines.training.optimizer.schedule import learning_rate_at, plateau_falls
 from roibeam.pipelines.training.rehearsal import rehearse
 from roibeam.pipelines.training.run_folder.checkpoint_sums import check_sums
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,
@@ -163,12 +165,14 @@ def _train(
     newest, begun = _newest_checkpoint(run_dir, resume=resume)
     config = config if begun is None else as_begun(begun, config)
     resolved = _resolved(config, description, recorded, global_batch)
+    is_done = newest is not None and checkpoint_step(newest) >= last_step and newest == latest_checkpoint(run_dir)
     if begun is not None:
-        check_same_run(begun, resolved, defaults)
+        check_same_run(begun, resolved, defaults, goes_on=not is_done)
     model, prepared_optimizer, state = _prepared(task, config, accelerator)
     position = _start(run_dir, newest, state, config, accelerator, resume=resume)
-    log = _opened_log(run_dir, config, resolved, accelerator, after_step=position.step)
-    _tell_what_comes(task, config, accelerator, global_batch)
+    log = _opened_log(run_dir, config, None if is_done else resolved, accelerator, after_step=position.step)
+    if not is_done:
+        _tell_what_comes(task, config, accelerator, global_batch)
 
     run = _Run(run_dir, task, config, resolved, accelerator, state, log)
     signals = StopSignals("finishing the step and writing a checkpoint")
@@ -184,8 +188,9 @@ def _train(
         num_ranks=accelerator.num_processes,
     )
     model.train()
-    with waiting("trying the largest batch"):
-        rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
+    if not is_done:
+        with waiting("trying the largest batch"):
+            rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
     with signals, log or nullcontext():
         run.evaluate_the_start(position, last_step)
         while position.step < last_step and not stopped_by:
@@ -266,15 +271,20 @@ def _start(
 
 
 def _opened_log(
-    run_dir: Path, config: TrainConfig, resolved: Mapping[str, Any], accelerator: Accelerator, *, after_step: int
+    run_dir: Path, config: TrainConfig, resolved: Mapping[str, Any] | None, accelerator: Accelerator, *, after_step: int
 ) -> TrainLog | None:
-    """Of the main process, which also writes the configuration; all wait for it."""
+    """Of the main process, which also writes the configuration; all wait for it.
+
+    Args:
+        resolved: None where no step is left: the folder keeps the configuration that its steps were trained with.
+    """
     log = None
     if accelerator.is_main_process:
         run_dir.mkdir(parents=True, exist_ok=True)
         log = TrainLog(run_dir, config, after_step=after_step)
         set_later_aside(run_dir, after_step)
-        write_config(run_dir, resolved)
+        if resolved is not None:
+            write_config(run_dir, resolved)
     accelerator.wait_for_everyone()
     return log
 

@@ -127,7 +127,11 @@ def _short(value: object) -> str:
 
 
 def check_same_run(
-    folder: Path, now: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    folder: Path,
+    now: Mapping[str, Any],
+    defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    *,
+    goes_on: bool = True,
 ) -> None:
     """Whether the run whose configuration `folder` holds may go on as `now`.
 
@@ -139,6 +143,7 @@ def check_same_run(
         now: the resolved configuration.
         defaults: by section of the task's configuration: a setting that did not exist yet had this value. A section
             may have sections.
+        goes_on: whether a step is left. Else what may differ is not told: nothing comes of it.
     Raises:
         ValueError: naming what differs.
     """
@@ -165,10 +170,10 @@ def check_same_run(
         raise ValueError(
             f"{folder} belongs to another configuration ({'; '.join(named[:_NAMED] + rest)}); start a new run folder"
         )
-    if changed:
+    if changed and goes_on:
         bends = "; ".join(changed.values())
         logger.warning("resuming with another schedule (%s): the learning rate bends here", bends)
-    if another_batch is not None:
+    if another_batch is not None and goes_on:
         logger.warning("resuming with another %s; the learning rate is not scaled", another_batch)
 
 
