@@ -30,6 +30,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from roibeam.model.common.exponential_average import FIRST_UPDATE, ExponentialAverage
+from roibeam.pipelines.foundation.console.spokesman import OF_THIS_PROCESS
 from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints, write_sums
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, sync_to_disk, write_json
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -203,7 +204,7 @@ def _load(folder: Path, state: TrainingState, rank: int) -> Position:
     if own.exists():
         _restore_random_state(load_file(own))
     else:
-        logger.warning("%s has no random state for process %d: its dropout starts afresh", folder, rank)
+        logger.warning("%s has no random state for process %d: its dropout starts afresh", folder, rank, extra=OF_THIS_PROCESS)
     return Position(**{field.name: int(written[field.name]) for field in dataclasses.fields(Position)})
 
 
