@@ -204,7 +204,8 @@ def _load(folder: Path, state: TrainingState, rank: int) -> Position:
     if own.exists():
         _restore_random_state(load_file(own))
     else:
-        logger.warning("%s has no random state for process %d: its dropout starts afresh", folder, rank, extra=OF_THIS_PROCESS)
+        words = "%s has no random state for process %d: its dropout starts afresh"
+        logger.warning(words, folder, rank, extra=OF_THIS_PROCESS)
     return Position(**{field.name: int(written[field.name]) for field in dataclasses.fields(Position)})
 
 

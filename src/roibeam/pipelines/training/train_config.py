@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 from roibeam.pipelines.foundation.device_choice import check_device_name
+from roibeam.pipelines.foundation.names_elsewhere import TRAIN_NAMES
+from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
@@ -18,6 +22,8 @@ BY_NAME = "auto"  # of `best_is`
 BEST_IS = (BY_NAME, "highest", "lowest")
 AVERAGE_STARTS = ("first_update", "initial")
 TASK_GROUPS = "task"
+# Settings that options of the commands say, too: by the option's name.
+OPTIONS = {f"train.{name}": name for name in ("steps", "learning_rate", "warmup_steps", "device", "seed")}
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,8 @@ class TrainConfig:
         evaluate_every: steps between two evaluations of a task that offers them; 0 = none. Else there is one before the
             first step and one at the end too.
         best_by: number of the evaluations whose best checkpoint stays too, such as "masked_word_accuracy"; "" = none.
-        best_is: whether the "highest" or the "lowest" is best; "auto" goes by the name: losses and ranks are better when
-            lower, all else when higher.
+        best_is: whether the "highest" or the "lowest" is best; "auto" goes by the name: losses and ranks are better
+            when lower, all else when higher.
         tensorboard: write RUN/tensorboard too (extra `tensorboard`).
 
     Raises:
@@ -185,3 +191,41 @@ class TrainConfig:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(f"TrainConfig: {message}")
+
+
+def with_settings(config: TrainConfig, settings: Sequence[str]) -> TrainConfig:
+    """The config as "train.field=value" of a command line change it.
+
+    Raises:
+        ValueError: as `apply_overrides`, and for a value other than the default that nothing reads.
+    """
+    changed = cast(TrainConfig, apply_overrides({"train": config}, settings, called=TRAIN_NAMES)["train"])
+    idle, defaults = idle_fields(vars(changed)), {each.name: each.default for each in fields(TrainConfig)}
+    for setting in settings:
+        name = setting.partition("=")[0].strip().removeprefix("train.")
+        if name in idle and getattr(changed, name) != defaults[name]:
+            raise ValueError(f"--set {setting!r} has no effect: it {idle[name]}; leave it out")
+    return changed
+
+
+def idle_fields(train: Mapping[str, Any]) -> dict[str, str]:
+    """The fields that nothing reads beside these others, each with what it is for.
+
+    Args:
+        train: the fields of a `TrainConfig`, by name.
+    """
+    optimizer, schedule, is_sgd = train["optimizer"], train["schedule"], train["optimizer"] == "sgd"
+    of_plateau = (schedule == "plateau", f"is for the schedule plateau, not {schedule}")
+    not_of_sgd = (not is_sgd, "is for other optimizers than sgd")
+    rules = {
+        "momentum": (is_sgd, f"is for the optimizer sgd, not {optimizer}"),
+        "betas": not_of_sgd,
+        "epsilon": not_of_sgd,
+        "decay_factor": (schedule in ("steps", "plateau"), f"is for the schedules steps and plateau, not {schedule}"),
+        "plateau_patience": of_plateau,
+        "plateau_cooldown": of_plateau,
+        "plateau_threshold": of_plateau,
+        "best_is": (bool(train["best_by"]), "is for best_by, and none is set"),
+        "average_start": (train["average_rate"] > 0, "is for an average, and average_rate is 0"),
+    }
+    return {name: what for name, (is_read, what) in rules.items() if not is_read}

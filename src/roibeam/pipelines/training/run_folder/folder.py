@@ -19,7 +19,7 @@ from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.free_settings import FREE_ON_RESUME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
-from roibeam.pipelines.training.train_config import BY_NAME, TrainConfig
+from roibeam.pipelines.training.train_config import BY_NAME, TrainConfig, idle_fields
 
 logger = logging.getLogger(__name__)
 
@@ -152,13 +152,15 @@ def check_same_run(
     saved["train"] = defaults_of(TrainConfig) | read_already | saved["train"]
     for section in defaults.keys() & saved["task"].keys():
         saved["task"][section] = _filled(saved["task"][section], defaults[section], now["task"][section])
+    # A run may have been begun with a value that nothing reads, which a command line refuses now.
+    idle = {f"train.{name}" for name in idle_fields(saved["train"]).keys() & idle_fields(now["train"]).keys()}
     before, after = _flatten(saved), _flatten(now)
     same_batch = before.get("global_batch") == after.get("global_batch")
     changed = {
         name: f"{name}: {_short(before.get(name))} -> {_short(after.get(name))}"
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
-        and name not in FREE_ON_RESUME
+        and name not in FREE_ON_RESUME | idle
         and not name.startswith("recorded.")
         and not (same_batch and (name == "train.accumulation" or name.endswith((".batch_size", ".max_tokens"))))
     }
