@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_pretraining import Training, make_task, settings
 from toy_training import BareToyTask, ToyTask, assert_equal_checkpoints, config, files_of, log_of, run
 
 from roibeam.pipelines.training.loop import train
@@ -298,11 +299,21 @@ def test_resume_refuses_another_configuration(tmp_path):
         run(tmp_path / "run", settings=config(learning_rate=0.5), resume=True)
     with pytest.raises(ValueError, match=r"task.kind: 'toy' -> 'other'"):
         train(ToyTask(), config(), tmp_path / "run", description={"kind": "other"}, resume=True)
+    with pytest.raises(ValueError, match=r"0.5\); start .*; pretrain --from-run .*/step-00000004 begins it with these"):
+        run(tmp_path / "run", settings=config(learning_rate=0.5, steps=14), resume=True)  # more steps are not refused
     many = {f"of{place}": "x" * 999 + str(place) for place in range(20)}
     with pytest.raises(ValueError, match=r"\.\.\. x{43}1'; .*; and 15 more\); start") as refused:
         train(ToyTask(), config(), tmp_path / "run", description=many, resume=True)
     assert len(str(refused.value)) < 1000
     run(tmp_path / "run", settings=config(keep=1), resume=True)  # changes nothing that is learned
+
+
+def test_digests_that_differ_are_named_in_short(tmp_path):
+    train(ToyTask(), config(), tmp_path / "run", description={"captions": "0123456789ab" * 5}, stop_at_step=4)
+    with pytest.raises(
+        ValueError, match=r"\(task.captions: '0123456789ab' -> 'ffffffffffff'\); start a new run folder$"
+    ):
+        train(ToyTask(), config(), tmp_path / "run", description={"captions": "f" * 64}, resume=True)
 
 
 def test_a_setting_that_did_not_exist_yet_had_its_default(tmp_path):
@@ -335,7 +346,7 @@ def test_a_longer_run_goes_on_with_a_warning(tmp_path, caplog):
     assert [line["step"] for line in log_of(tmp_path / "run")] == list(range(1, 16))
 
 
-@pytest.mark.parametrize("changes", [{}, {"steps": 6}, {"steps": 6, "keep": 1}])
+@pytest.mark.parametrize("changes", [{}, {"steps": 6}, {"steps": 6, "accumulation": 2, "keep": 1}])
 def test_resuming_a_finished_run_does_nothing(tmp_path, caplog, changes):
     """Its configuration is that of its steps: it was overwritten with one of fewer, and a bend of the rate was told."""
     first = run(tmp_path / "run")
@@ -421,6 +432,7 @@ def test_a_run_from_before_a_setting_existed_goes_on(tmp_path):
     (path,) = (tmp_path / "run").glob("checkpoints/*/config.json")
     saved = json.loads(path.read_text())
     del saved["train"]["average_rate"], saved["train"]["tensorboard"]
+    saved["train"]["log_every"] = 20  # which there was once
     path.write_text(json.dumps(saved))
     (path.parent / "SHA256SUMS").unlink()
     assert run(tmp_path / "run", resume=True).step == 12
@@ -446,6 +458,20 @@ def test_the_same_samples_in_other_micro_batches(tmp_path, caplog, batch_size, a
     steps = [line["samples"] for line in log_of(tmp_path / "run")]
     assert steps == [*range(4, 21, 4), 20 + batch_size * accumulation, 20 + 2 * batch_size * accumulation]
     assert said in caplog.text and ("not scaled" in caplog.text) == bool(said)
+
+
+@pytest.mark.parametrize("objective", ["vlbert", "vlbert-texts"])
+def test_with_another_batch_size_each_sample_comes_once(tmp_path, caplog, objective):
+    """Captions, and the text beside them: as in one go, over the ends of epochs of ten."""
+    Training(tmp_path / "run", settings(steps=3), 4, {"objective": objective})()
+    Training(tmp_path / "run", settings(steps=10), 2, {"objective": objective})()
+    assert "resuming with another global_batch: 4 -> 2; the learning rate is not scaled" in caplog.text
+    task = make_task(objective, batch_size=1)
+    stream = task.batches(0, rank=0, num_ranks=1)
+    for _ in range(3 * 4 + 7 * 2):
+        next(stream)
+    assert sorted((tmp_path / "run.seen-0").read_text().split()) == sorted(task.seen)
+    assert log_of(tmp_path / "run")[-1]["samples"] == 26
 
 
 # --- files and precision ---

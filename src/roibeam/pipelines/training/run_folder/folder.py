@@ -37,6 +37,9 @@ _WRITTEN_FIRST = frozenset(
 )  # fmt: skip
 # How long a run lasts and when its rate falls is often known only when it is on its way. A warm-up may follow from it.
 _SCHEDULE = frozenset({"train.steps", "train.decay_steps", "train.warmup_steps"})
+# What shares out a batch: the position in the data is a number of samples, whatever a step takes of them.
+_BATCH = ("train.accumulation", ".batch_size", ".max_tokens")
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b")
 # Of changed settings, so many are named in the refusal.
 _NAMED = 6
 
@@ -122,7 +125,7 @@ def _filled(saved: Mapping[str, Any], defaults: Mapping[str, Any], now: Mapping[
 
 def _short(value: object) -> str:
     """A setting's value for a message of one line. Long values, paths above all, often differ at their end."""
-    text = repr(value)
+    text = _DIGEST.sub(r"\1", repr(value))
     return text if len(text) <= 80 else f"{text[:30]} ... {text[-45:]}"
 
 
@@ -136,7 +139,7 @@ def check_same_run(
     """Whether the run whose configuration `folder` holds may go on as `now`.
 
     Another number of processes, micro-batches or samples in one, or budget of each, may share out the same global
-    batch.
+    batch, or make another one, which is told.
 
     Args:
         folder: a run's, or one of its checkpoints.
@@ -155,22 +158,25 @@ def check_same_run(
     # A run may have been begun with a value that nothing reads, which a command line refuses now.
     idle = {f"train.{name}" for name in idle_fields(saved["train"]).keys() & idle_fields(now["train"]).keys()}
     before, after = _flatten(saved), _flatten(now)
-    same_batch = before.get("global_batch") == after.get("global_batch")
     changed = {
         name: f"{name}: {_short(before.get(name))} -> {_short(after.get(name))}"
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
         and name not in FREE_ON_RESUME | idle
         and not name.startswith("recorded.")
-        and not (same_batch and (name == "train.accumulation" or name.endswith((".batch_size", ".max_tokens"))))
+        and not name.endswith(_BATCH)
     }
     another_batch = changed.pop("global_batch", None)
-    if not changed.keys() <= _SCHEDULE:
+    refused = changed.keys() - _SCHEDULE
+    if refused:
         # The outermost first: what differs inside a part often follows from it.
-        named = [changed[name] for name in sorted(changed, key=lambda name: (name.count("."), name))]
+        named = [changed[name] for name in sorted(refused, key=lambda name: (name.count("."), name))]
         rest = [f"and {len(named) - _NAMED} more"] if len(named) > _NAMED else []
+        fits = all(name.startswith("train.") for name in refused)
+        begin = f"; pretrain --from-run {folder} begins it with these weights" if fits else ""
         raise ValueError(
             f"{folder} belongs to another configuration ({'; '.join(named[:_NAMED] + rest)}); start a new run folder"
+            f"{begin}"
         )
     if changed and goes_on:
         bends = "; ".join(changed.values())
