@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from objectives import OBJECTIVES
 from safetensors.torch import load_file
 from toy_training import BareToyTask, ToyTask, assert_equal_checkpoints, config, log_of, run
 
+from roibeam.pipelines.cli.options import named_step
 from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -114,6 +116,23 @@ def named(task, name):
     judged = task.evaluate
     task.evaluate = lambda: {name: judged()["score"]}
     return task
+
+
+def test_the_best_checkpoint_has_a_name(tmp_path):
+    """For `evaluate`, `convert`, `--from-run`, `--from`, `predict` and `--resume-from`, which read the newest else."""
+    settings = config(evaluate_every=4, best_by="score")
+    run(tmp_path / "run", ToyTask(scores=[9.0, 1.0, 5.0, 2.0]), settings)
+    best = tmp_path / "run" / "checkpoints" / "best"
+    assert named_step(str(best)) == str(best.with_name("step-00000008")) and named_step(best) == Path(
+        named_step(str(best))
+    )
+    assert named_step(None) is None and named_step(str(tmp_path / "run")) == str(tmp_path / "run")
+    assert named_step("best") == "best"
+    resumed = run(tmp_path / "run", settings=dataclasses.replace(settings, steps=9), resume="best")
+    assert resumed.new_steps == 1 and not best.with_name("step-00000012").exists()
+    run(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"without train.best_by; name one of its checkpoints: step-00000004, step"):
+        named_step(str(tmp_path / "other" / "checkpoints" / "best"))
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,13 @@ from torch import Tensor, nn
 from roibeam.model.common.exponential_average import FIRST_UPDATE, ExponentialAverage
 from roibeam.pipelines.foundation.console.spokesman import OF_THIS_PROCESS
 from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints, write_sums
-from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, sync_to_disk, write_json
+from roibeam.pipelines.training.run_folder.files import (
+    CHECKPOINTS,
+    checkpoint_folder,
+    checkpoint_step,
+    sync_to_disk,
+    write_json,
+)
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -67,15 +72,6 @@ class TrainingState:
     def model_to_use(self) -> AbstractContextManager[None]:
         """Inside the block the model is the one to judge and to use: the average, where there is one."""
         return nullcontext() if self.average is None else self.average.applied(self.model)
-
-
-def checkpoint_folder(run_dir: Path, step: int) -> Path:
-    return run_dir / CHECKPOINTS / f"step-{step:08d}"
-
-
-def checkpoint_step(folder: Path) -> int:
-    """The step that a folder of `checkpoint_folder` is of."""
-    return int(folder.name.removeprefix("step-"))
 
 
 def save_checkpoint(
@@ -236,30 +232,6 @@ def _restore_random_state(state: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def best_evaluation(
-    run_dir: Path, evaluations: Iterable[Mapping[str, Any]], config: TrainConfig
-) -> Mapping[str, Any] | None:
-    """The line of evaluation.jsonl that is best by `config.best_by`, of those that have a checkpoint; of equal ones the
-    first. None without `best_by`, and where there is no such line.
-    """
-    judged = [
-        line
-        for line in evaluations
-        if line.get(config.best_by) is not None and checkpoint_folder(run_dir, line["step"]).exists()
-    ]
-    choose = max if config.highest_is_best else min
-    return choose(judged, key=lambda line: line[config.best_by]) if config.best_by and judged else None
-
-
-def beats(value: float | None, best: Mapping[str, Any] | None, config: TrainConfig) -> bool:
-    """Whether a new evaluation's number is better than that of the line `best`; None and NaN never are."""
-    if value is None or not math.isfinite(value):
-        return False
-    if best is None:
-        return True
-    return bool(value > best[config.best_by] if config.highest_is_best else value < best[config.best_by])
 
 
 def way_back(run_dir: Path | None, step: int, config: TrainConfig) -> str:

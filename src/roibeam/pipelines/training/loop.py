@@ -45,10 +45,6 @@ from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.training.checkpoint import (
     Position,
     TrainingState,
-    beats,
-    best_evaluation,
-    checkpoint_folder,
-    checkpoint_step,
     load_checkpoint,
     remove_old_checkpoints,
     save_checkpoint,
@@ -58,8 +54,9 @@ from roibeam.pipelines.training.launched import num_processes
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
 from roibeam.pipelines.training.optimizer.schedule import learning_rate_at, plateau_falls
 from roibeam.pipelines.training.rehearsal import rehearse
+from roibeam.pipelines.training.run_folder.best import beats, best_evaluation
 from roibeam.pipelines.training.run_folder.checkpoint_sums import check_sums
-from roibeam.pipelines.training.run_folder.files import latest_checkpoint
+from roibeam.pipelines.training.run_folder.files import checkpoint_folder, checkpoint_step, latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,

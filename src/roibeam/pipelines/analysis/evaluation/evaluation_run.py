@@ -75,6 +75,7 @@ class EvaluationResult:
     page: report.html beside it.
     seconds: it took.
     device: where the model ran, as torch names it.
+    step: of the checkpoint that was asked; None for a model that is no run's.
     """
 
     figures: tuple[Figure, ...]
@@ -86,6 +87,7 @@ class EvaluationResult:
     page: Path
     seconds: float
     device: str
+    step: int | None
 
 
 def evaluate_checkpoint(
@@ -167,6 +169,7 @@ def evaluate_checkpoint(
         page=write_evaluation_page(out, facts, figures),
         seconds=time.monotonic() - start,
         device=chosen_device.name,
+        step=trained_with(found).step,
     )
 
 

@@ -18,6 +18,7 @@ from roibeam.pipelines.cli.options import (
     RESUME,
     RESUME_FROM,
     THREADS,
+    named_step,
     resume_asked,
     run_folder_lines,
 )
@@ -100,7 +101,10 @@ def pretrain_command(
         str | None, option("from-bert", "Its sizes replace those of --model.", default="the recipe's, else none")
     ] = None,
     from_run: Annotated[
-        str | None, option("from-run", "Its configuration and tokenizer are taken over; the optimizer is new.")
+        str | None,
+        option(
+            "from-run", "Its configuration and tokenizer are taken over; the optimizer is new.", callback=named_step
+        ),
     ] = None,
     background_first: Annotated[
         bool | None, option("background-first", "With --from-run.", default="needed for a model that is no run's")

@@ -14,6 +14,7 @@ from typing import Any
 from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.run_folder.best import BEST, best_checkpoint
 from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
@@ -23,7 +24,7 @@ from roibeam.pipelines.training.train_config import BY_NAME, TrainConfig, idle_f
 
 logger = logging.getLogger(__name__)
 
-Resume = bool | str  # "auto", or the name of a checkpoint to go on from, such as "step-100"
+Resume = bool | str  # "auto", or the name of a checkpoint to go on from, such as "step-100" or "best"
 
 CONFIG_NAME = "config.json"
 BATCH_PAGE = "batch.html"
@@ -74,6 +75,8 @@ def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
     """
     if not isinstance(resume, str) or resume == "auto":
         return latest_checkpoint(run_dir)
+    if resume == BEST:
+        return best_checkpoint(run_dir)
     there = {path.name: path for path in sorted((run_dir / CHECKPOINTS).glob("step-*"))}
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", resume)
     found = there.get(f"step-{int(number[1]):08d}") if number else None
