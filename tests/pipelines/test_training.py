@@ -241,7 +241,11 @@ def test_a_step_without_any_label_is_logged_as_null(tmp_path):
     ("change", "message"),
     [
         ({"optimizer": "adam"}, "optimizer must be adamw or sgd or bert-adam"),
-        ({"schedule": "cosine", "decay_steps": ()}, "schedule must be linear or steps"),
+        (
+            {"schedule": "cosin", "decay_steps": ()},
+            "schedule must be linear or cosine or constant or steps or plateau, got",
+        ),
+        ({"schedule": "cosine"}, r"decay_steps \(6,\) belong to the schedule steps, not cosine"),
         ({"schedule": "linear", "decay_steps": (6,)}, "belong to the schedule steps"),
         ({"decay_steps": (8, 6)}, "ascending"),
         ({"decay_steps": (1,), "warmup_steps": 2}, "from warmup_steps 2 on"),

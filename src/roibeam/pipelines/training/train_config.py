@@ -13,7 +13,7 @@ from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
 OPTIMIZERS = ("adamw", "sgd", "bert-adam", "adamw-transformers", "adamw-transformers-uncorrected")
-SCHEDULES = ("linear", "steps", "plateau")
+SCHEDULES = ("linear", "cosine", "constant", "steps", "plateau")
 LOSS_MEANS = ("step", "micro_batch")
 STEP_GRADIENTS = ("all", "last")
 CLIP_SCOPES = ("all", "each")
@@ -37,9 +37,9 @@ class TrainConfig:
             share of all steps.
         warmup_overwritten_every: an accident of the multi-task ViLBERT's default schedule: at the first step, and
             behind every so many (an epoch), the rate is the full one although it still rises; 0 = never.
-        schedule: after the rise: "linear" falls to 0 at `steps`; "steps" stays, times `decay_factor` behind each of
-            `decay_steps`, as detectors are trained; "plateau" stays, times `decay_factor` whenever the evaluations'
-            `best_by` is no longer better.
+        schedule: after the rise: "linear" and "cosine", half of one, fall to 0 at `steps`; "constant" stays; "steps"
+            stays, times `decay_factor` behind each of `decay_steps`, as detectors are trained; "plateau" stays, times
+            `decay_factor` whenever the evaluations' `best_by` is no longer better.
         decay_steps: last step before each fall, ascending; () = none.
         decay_factor: of each fall.
         starts_at_zero: the schedule lags one step: the first has rate 0, as in releases that step their schedule after

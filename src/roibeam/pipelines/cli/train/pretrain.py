@@ -119,7 +119,12 @@ def pretrain_command(
         option("batch-size", "Here: captions.", default="32; with --recipe the largest divisor of its batch up to 32"),
     ] = None,
     learning_rate: Annotated[
-        float | None, option("learning-rate", "Not scaled by batch or processes.", default="0.0001")
+        float | None,
+        option(
+            "learning-rate",
+            "Not scaled by batch or processes. It falls by train.schedule: linear, cosine, constant, steps or plateau.",
+            default="0.0001",
+        ),
     ] = None,
     warmup_steps: Annotated[int | None, option("warmup-steps", default="0", is_advanced=True)] = None,
     seed: Annotated[int, option("seed", is_advanced=True)] = 0,

@@ -32,7 +32,12 @@ def learning_rate_at(step: int, config: TrainConfig, *, falls: int = 0) -> float
         return config.learning_rate * step / config.warmup_steps
     if config.schedule == "steps":
         return config.learning_rate * _decay(step, config)
-    return config.learning_rate * (steps - step) / max(steps - config.warmup_steps, 1)
+    if config.schedule == "constant":
+        return config.learning_rate
+    left = (steps - step) / max(steps - config.warmup_steps, 1)
+    if config.schedule == "cosine":
+        return config.learning_rate * 0.5 * (1.0 - math.cos(math.pi * left))
+    return config.learning_rate * left
 
 
 def _decay(step: int, config: TrainConfig) -> float:
