@@ -26,8 +26,8 @@ def named_step(value: Any) -> Any:
 
 
 CHECKPOINT_HELP = (
-    "Run folder of `roibeam pretrain` for its newest checkpoint, RUN/checkpoints/best, a model's folder, or an "
-    "official checkpoint (docs/models.md)."
+    "Run folder of `roibeam pretrain`, checkpoints/best below it, a model's folder, or an official checkpoint "
+    "(docs/models.md)."
 )
 CHECKPOINT = argument("CHECKPOINT", CHECKPOINT_HELP, callback=named_step)
 TOKENIZER = option("tokenizer", default="that of the checkpoint's run")

@@ -20,7 +20,7 @@ TRAIN_NAMES: Mapping[str, str] = MappingProxyType(
         "gradient_checkpointing": "train.activation_checkpointing", "save_steps": "train.checkpoint_every",
         "save_total_limit": "train.keep", "eval_steps": "train.evaluate_every",
         "metric_for_best_model": _KEEPS_BEST, "load_best_model_at_end": _KEEPS_BEST,
-        "greater_is_better": "train.best_is",
+        "greater_is_better": "train.best_is", "early_stopping_patience": "train.patience",
         "report_to": "train.tensorboard", "logging_steps": _LOG, "log_every": _LOG, "ema_decay": "train.average_rate",
         "dataloader_num_workers": "data.workers", "num_workers": "data.workers",
         "resume_from_checkpoint": "--resume-from",

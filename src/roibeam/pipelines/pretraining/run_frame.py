@@ -108,6 +108,7 @@ class PretrainResult:
             "vocabulary": self.vocab_size,
             "num_classes": self.num_classes,
             "last": self.training.last,
+            "ended_early": self.training.ended_early,
             "best": None if self.training.best is None else str(self.training.best),
             "evaluation": self.evaluation,
             "evaluated_on": self.asked,
@@ -282,7 +283,7 @@ class RunFrame:
             summary = RunSummary(name, of, held_out, evaluation, asked.chance, asked.items, words)
             write_summary(self.run_dir, summary)
             best = None if training.best is None else checkpoint_step(training.best)
-            write_training_page(self.run_dir, best_step=best)
+            write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
 
     @waiting("counting neighbouring words")
     def _words_alone(

@@ -78,6 +78,8 @@ class TrainConfig:
         best_by: number of the evaluations whose best checkpoint stays too, such as "masked_word_accuracy"; "" = none.
         best_is: whether the "highest" or the "lowest" is best; "auto" goes by the name: losses and ranks are better
             when lower, all else when higher.
+        patience: evaluations in a row behind the first step whose `best_by` is not better, after which the run ends
+            before `steps`; 0 = it never does.
         tensorboard: write RUN/tensorboard too (extra `tensorboard`).
 
     Raises:
@@ -118,6 +120,7 @@ class TrainConfig:
     evaluate_every: int = 0
     best_by: str = ""
     best_is: str = BY_NAME
+    patience: int = 0
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
@@ -126,7 +129,7 @@ class TrainConfig:
             _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
         every = ("checkpoint_every", "evaluate_every", "warmup_overwritten_every")
         plateau = ("plateau_patience", "plateau_cooldown", "plateau_threshold")
-        for name in ("weight_decay", "clip_norm", "keep", *every, *plateau):
+        for name in ("weight_decay", "clip_norm", "keep", "patience", *every, *plateau):
             _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
         _require(
             len(self.betas) == 2 and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in self.betas),
@@ -137,6 +140,10 @@ class TrainConfig:
         _require(
             not self.best_by or self.evaluate_every > 0,
             f"best_by {self.best_by!r} needs evaluations; set evaluate_every",
+        )
+        _require(
+            not self.patience or bool(self.best_by),
+            f"patience {self.patience} goes by evaluations; set evaluate_every and best_by",
         )
         _require(
             self.schedule != "plateau" or bool(self.best_by),

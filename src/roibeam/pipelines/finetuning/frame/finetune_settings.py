@@ -161,4 +161,4 @@ def without_evaluations(config: TrainConfig) -> TrainConfig:
             "the schedule plateau goes by evaluations, and the task leaves nothing to be judged on; choose another "
             "steps.rule, or train on the training split alone, such as --set vqa.train=train"
         )
-    return replace(config, evaluate_every=0, best_by="", best_is=BY_NAME)
+    return replace(config, evaluate_every=0, best_by="", best_is=BY_NAME, patience=0)

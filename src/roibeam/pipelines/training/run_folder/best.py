@@ -40,6 +40,21 @@ def beats(value: float | None, best: Mapping[str, Any] | None, config: TrainConf
     return bool(value > best[config.best_by] if config.highest_is_best else value < best[config.best_by])
 
 
+def is_out_of_patience(evaluations: Iterable[Mapping[str, Any]], config: TrainConfig) -> bool:
+    """Whether the last `config.patience` evaluations of these lines are no better than the best before them.
+
+    That before the first step does not count: it judges no checkpoint. Numbers that are missing are no better.
+    """
+    best: Mapping[str, Any] | None = None
+    worse = 0
+    for line in evaluations:
+        if line["step"] and beats(line.get(config.best_by), best, config):
+            best, worse = line, 0
+        elif line["step"]:
+            worse += 1
+    return 0 < config.patience <= worse
+
+
 def best_checkpoint(run_dir: Path) -> Path:
     """The best checkpoint of a run, of its last stage that has one.
 
