@@ -103,8 +103,7 @@ def evaluate_checkpoint(
     asked: dict[str, Any] | None = None,
     tell: Callable[[str], None] = lambda remark: None,
 ) -> EvaluationResult:
-    """Evaluates a model on the captions whose images the store has, and writes `OUT/results.json` and
-    `OUT/report.html`.
+    """Evaluates a model on the captions whose images the store has; `out` gets results.json and report.html.
 
     A `JointCheckpoint` reads their photos: boxes and targets are the store's, features its own encoder's.
 

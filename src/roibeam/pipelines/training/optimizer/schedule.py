@@ -34,10 +34,10 @@ def learning_rate_at(step: int, config: TrainConfig, *, falls: int = 0) -> float
         return config.learning_rate * _decay(step, config)
     if config.schedule == "constant":
         return config.learning_rate
-    left = (steps - step) / max(steps - config.warmup_steps, 1)
+    fall = max(steps - config.warmup_steps, 1)
     if config.schedule == "cosine":
-        return config.learning_rate * 0.5 * (1.0 - math.cos(math.pi * left))
-    return config.learning_rate * left
+        return config.learning_rate * 0.5 * (1.0 - math.cos(math.pi * (steps - step) / fall))
+    return config.learning_rate * (steps - step) / fall
 
 
 def _decay(step: int, config: TrainConfig) -> float:
