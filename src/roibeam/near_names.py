@@ -7,18 +7,22 @@ import re
 from collections.abc import Collection
 
 _MOST_NEAR, _MOST_LISTED = 3, 14
+_LONG = 5  # letters of a name that another may hold
 _ALIKE = 0.65  # 0 to 1, of difflib: "best" is not near to "vl-bert"
 
 
 def near_names(name: str, known: Collection[str]) -> list[str]:
-    """At most three of `known` that `name` may mean, the nearest first; "vl-bert" and "VLBERT" both mean "vlbert"."""
+    """At most three of `known` that `name` may mean, the nearest first; "vl-bert" and "VLBERT" both mean "vlbert".
+
+    Where none is near, those that it holds."""
     plain: dict[str, list[str]] = {}
     for each in known:
         plain.setdefault(_plain(each), []).append(each)
     if same := plain.get(_plain(name)):
         return same[:_MOST_NEAR]
     near = difflib.get_close_matches(_plain(name), plain, n=_MOST_NEAR, cutoff=_ALIKE)
-    return [each for key in near for each in plain[key]][:_MOST_NEAR]
+    held = sorted((key for key in plain if len(key) >= _LONG and key in _plain(name)), key=len, reverse=True)
+    return [each for key in near or held for each in plain[key]][:_MOST_NEAR]
 
 
 def name_hint(name: str, known: Collection[str], *, listed_by: str = "") -> str:

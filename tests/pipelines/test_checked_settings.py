@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from finetune_requests import request as finetuning
 
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.pipelines.detector.train_request import DetectorTrainRequest, _settings
+from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
+from roibeam.pipelines.foundation.names_elsewhere import TRAIN_NAMES
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.pretraining.requests.checked_settings import check_settings
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel, RequestedTraining
+from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 
-def check(model: RequestedModel, *settings: str, goes_on: bool = False) -> None:
-    request = PretrainRequest(Path("run"), model=model, training=RequestedTraining(settings=settings))
+def check(model: RequestedModel, *settings: str, goes_on: bool = False, **given: Any) -> None:
+    request = PretrainRequest(Path("run"), model=model, training=RequestedTraining(settings=settings, **given))
     check_settings(request, None if model.recipe is None else RECIPES[model.recipe], None, goes_on=goes_on)
 
 
@@ -68,3 +78,78 @@ def test_sizes_that_come_with_another_model_are_not_held_against_the_presets() -
 def test_all_that_is_wrong_is_named_at_once() -> None:
     with pytest.raises(ValueError, match=r"train has no field 'x'.*data has no field 'y'.*model has no field 'z'"):
         check(RequestedModel(system="vlbert"), "train.x=1", "data.y=1", "model.z=1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["train.momentum=0.5"], "--set 'train.momentum=0.5' has no effect: it is for the optimizer sgd, not adamw"),
+        (["train.optimizer=sgd", "train.betas=[0.9, 0.98]"], "is for other optimizers than sgd"),
+        (["train.decay_factor=0.5"], "is for the schedules steps and plateau, not linear; leave it out"),
+        (["train.plateau_patience=3"], "is for the schedule plateau, not linear"),
+        (["train.best_is=lowest"], "is for best_by, and none is set"),
+        (["train.average_start=initial"], "is for an average, and average_rate is 0"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(settings: list[str], words: str) -> None:
+    """What the user gives; what a recipe has for another optimizer or schedule stays as published."""
+    with pytest.raises(ValueError, match=re.escape(words)):
+        check(RequestedModel(system="vlbert"), *settings)
+    check(RequestedModel(system="vlbert"), *settings[:-1], settings[-1].partition("=")[0] + "=" + default(settings[-1]))
+    changed = with_settings(TrainConfig(steps=1, betas=(0.8, 0.9), average_start="initial"), ["train.optimizer=sgd"])
+    assert (changed.betas, changed.average_start) == ((0.8, 0.9), "initial")
+
+
+def default(setting: str) -> str:
+    """The default of the field that a setting names, as a setting has it."""
+    name = setting.partition("=")[0].removeprefix("train.")
+    value = next(each.default for each in fields(TrainConfig) if each.name == name)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    ("given", "setting", "words"),
+    [
+        (
+            {"learning_rate": 0.001},
+            "train.learning_rate=0.5",
+            "--learning-rate 0.001 and --set train.learning_rate=0.5",
+        ),
+        ({"steps": 6}, "train.steps=7", "--steps 6 and --set train.steps=7 are two values for one thing; give one of"),
+        ({"warmup_steps": 1}, "train.warmup_steps=0.5", "--warmup-steps 1 and"),
+        ({"batch_size": 4}, "data.batch_size=8", "--batch-size 4 and"),
+        ({"seed": 1}, "train.seed=2", "--seed 1 and"),
+        ({"device": "cpu"}, "train.device=auto", "--device cpu and"),
+    ],
+)
+def test_an_option_and_a_setting_do_not_say_two_things(given: dict[str, Any], setting: str, words: str) -> None:
+    """One of them was taken without a word."""
+    with pytest.raises(ValueError, match=re.escape(words)):
+        check(RequestedModel(system="vlbert"), setting, **given)
+    alike = f"{setting.partition('=')[0]}={next(iter(given.values()))}"
+    check(RequestedModel(system="vlbert"), alike, **given)
+    of_detector = setting.replace("data.", "photos.")
+    with pytest.raises(ValueError, match="are two values for one thing"):
+        _settings(DetectorTrainRequest(labels="labels", settings=(of_detector,), **given), CONFIGS["small"])
+    with pytest.raises(ValueError, match="are two values for one thing"):
+        sections_of(finetuning(settings=[setting], **given), VqaOptions, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gradient_accumulation_steps", "here it is train.accumulation"),
+        ("log_every", "here it is nothing to set: log.jsonl has every step"),
+        ("total_gradient_accumulation_steps", "did you mean accumulation or steps?"),
+    ],
+)
+def test_a_name_of_others_is_answered_with_ours(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"train has no field '{name}'; {words}")):
+        check(RequestedModel(system="vlbert"), f"train.{name}=4")
+
+
+def test_the_names_of_others_lead_to_settings_that_there_are() -> None:
+    ours = {each.name for each in fields(TrainConfig)}
+    words = [word.strip(",;") for told in TRAIN_NAMES.values() for word in told.split()]
+    named = {word.removeprefix("train.") for word in words if word.startswith("train.")}
+    assert len(named) > 10 and named <= ours and not ours & TRAIN_NAMES.keys()

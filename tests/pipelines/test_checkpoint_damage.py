@@ -22,6 +22,7 @@ from fuzz_child import in_a_child, limited_time, soak_seeds
 
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.pipelines.foundation.console.failure import failure_of
+from roibeam.pipelines.model_files.model_folder import check_model_sums
 from roibeam.pipelines.training.checkpoint import Position, TrainingState, save_checkpoint
 from roibeam.pipelines.training.run_folder.checkpoint_sums import SUMS
 
@@ -68,6 +69,15 @@ def test_one_bit_is_refused_by_name_and_another_checkpoint_goes_on(stopped: Path
     for step in ("step-00000008", "step-00000012"):
         assert_equal_checkpoints(stopped / "whole" / "checkpoints" / step, folder / "checkpoints" / step)
     assert log_of(folder) == log_of(stopped / "whole")
+
+
+def test_who_reads_a_damaged_model_is_told_to_name_another_one(folder: Path) -> None:
+    """`evaluate`, `convert`, `--from-run` have no --resume-from."""
+    damaged = folder / "checkpoints" / "step-00000008"
+    for name in ("model/model.safetensors", SUMS):
+        flip(damaged / name, -3)
+        with pytest.raises(ValueError, match=r"is damaged: .*; restore it, or name another one: .*/step-00000004$"):
+            check_model_sums(damaged / "model")
 
 
 def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(folder: Path) -> None:

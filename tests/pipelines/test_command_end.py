@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -27,6 +28,9 @@ from safetensors import safe_open
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.cli.surface.command_end import BUG, FAILED, INTERRUPTED, NOBODY_READS, run_to_the_end
 from roibeam.pipelines.foundation.console.failure import failure_of
+from roibeam.pipelines.foundation.console.our_logs import show_our_logs
+from roibeam.pipelines.foundation.console.spokesman import OF_THIS_PROCESS
+from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
 
 TEXT = "these are words, no file of this kind\n"
 
@@ -150,6 +154,31 @@ def test_a_workers_error_is_its_last_line_without_the_noise(message: str, line: 
     told = failure_of(RuntimeError(message))
     assert told.line.startswith(line) and told.is_expected == is_expected, told
     assert "while running" not in told.line and "Traceback" not in told.line
+
+
+def test_of_several_processes_the_first_speaks_and_errors_come_from_any(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of eight processes under torchrun said everything."""
+    log, stopped = logging.getLogger("roibeam.x"), StoppedBySignalError("stopped by SIGTERM", 15)
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+
+    def said(rank: int) -> str:
+        monkeypatch.setenv("RANK", str(rank))
+        log.info("note")
+        log.warning("my photo", extra=OF_THIS_PROCESS)
+        log.error("error")
+        assert ended(lambda: raise_(stopped), monkeypatch=monkeypatch) == 143
+        assert ended(lambda: raise_(ValueError("mine")), monkeypatch=monkeypatch) == FAILED
+        return capsys.readouterr().err.replace("roibeam: ", "")
+
+    try:
+        show_our_logs()
+        assert said(1) == "my photo\nerror\nmine\n"
+        assert said(0) == "note\nmy photo\nerror\nstopped by SIGTERM; to go on: roibeam\nmine\n"
+    finally:
+        root.handlers, root.level = before, level
 
 
 def test_nobody_who_reads_is_no_error() -> None:

@@ -116,11 +116,12 @@ def test_a_second_stage_starts_where_the_first_ended(store, tmp_path):
 
 @pytest.mark.parametrize("other", ["vilbert", "visualbert", "imagebert", "interbert"])
 def test_a_second_stage_is_of_the_system_of_the_first(store, tmp_path, other):
+    article = "an" if other.startswith("i") else "a"
     model = small_model(other, dropout=0.0)
     model.save_pretrained(tmp_path / "first")
     words = (
-        f"{tmp_path / 'first'} holds a {type(model).__name__}; VL-BERT starts from a VLBertForPreTraining: choose its "
-        f"--system"
+        f"{tmp_path / 'first'} holds {article} {type(model).__name__}; VL-BERT starts from a "
+        f"VLBertForPreTraining: choose its --system"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         run_pretrain(FakeStore(store), tmp_path / "second", start=load_model(str(tmp_path / "first")))

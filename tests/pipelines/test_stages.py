@@ -174,7 +174,7 @@ def test_console_and_report(world: World) -> None:
     assert "4 of 4 steps of 6 samples" in page and "the weights of stage 1, with a new optimizer and schedule" in page
     assert '<a href="stage-2/report.html">' in page and (stage(world.undisturbed, 2) / "report.html").is_file()
     again = world.run(world.command(world.undisturbed))
-    assert again.code == 0 and "stage 1 of 2 (stage 1) is done" in again.said
+    assert again.code == 0 and "stage 1 of 2 is done" in again.said
     assert "steps of" not in again.said and "look here first: all 2 stages" in again.said
 
 
@@ -429,5 +429,5 @@ def test_the_toy_of_a_recipe_in_stages(roibeam: Cli, world: World, made_data: Pa
     facts = [json.loads(line) for line in done.out.splitlines()]
     assert [Path(fact["run"]).name for fact in facts] == ["stage-1", "stage-2"]
     assert facts[1]["captions"] == 5 and "matching" in facts[1]["last"]
-    assert "stage 2 of 2: visualbert-task-nlvr2" in done.err
+    assert "stage 2 of 2 (visualbert-task-nlvr2)" in done.err
     assert "visualbert-coco-nlvr2" in (tmp_path / "run" / "report.html").read_text()

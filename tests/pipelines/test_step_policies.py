@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.training.alternating_task import AlternatingTask
@@ -71,6 +72,22 @@ def test_two_tasks_share_one_step_of_the_schedule() -> None:
     )
     got = [learning_rate_at(step, config) for step in range(1, len(want) + 1)]
     np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-20)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "constant"])
+@pytest.mark.parametrize("lags", [False, True])
+def test_schedules_of_names_are_those_of_transformers(name: str, lags: bool) -> None:
+    """Its first step has rate 0, as ours with `starts_at_zero`; else ours are one step ahead."""
+    get: Any = {
+        "linear": transformers.get_linear_schedule_with_warmup,
+        "cosine": transformers.get_cosine_schedule_with_warmup,
+        "constant": lambda optimizer, warmup, _: transformers.get_constant_schedule_with_warmup(optimizer, warmup),
+    }
+    theirs = get[name](torch.optim.SGD([torch.zeros(1)], lr=0.5), 5, 20).lr_lambdas[0]
+    config = TrainConfig(steps=20, learning_rate=0.5, warmup_steps=5, schedule=name, starts_at_zero=lags)
+    for step in range(1, 21):
+        want = 0.5 * theirs(step - lags)
+        assert learning_rate_at(step, config) == pytest.approx(want, rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.parametrize("best_is, mode", [("highest", "max"), ("lowest", "min")])

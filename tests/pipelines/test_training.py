@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_pretraining import Training, make_task, settings
 from toy_training import BareToyTask, ToyTask, assert_equal_checkpoints, config, files_of, log_of, run
 
 from roibeam.pipelines.training.loop import train
@@ -198,8 +199,18 @@ def test_when_no_sample_is_to_blame_all_are_named(tmp_path):
 def test_weights_that_are_not_finite_are_blamed_before_samples(tmp_path):
     task = ToyTask()
     task.model[2].bias.data[1] = math.inf
-    with pytest.raises(ValueError, match=r"the weights were not finite before it \(2\.bias, 1 in all\)"):
+    words = r"the weights were not finite before it \(2\.bias, 1 in all\); look at what the run starts from"
+    with pytest.raises(ValueError, match=words):
         run(tmp_path / "run", task)
+
+
+@pytest.mark.parametrize(("every", "start"), [(1, "; .*step-00000001 is the newest checkpoint"), (0, "$")])
+def test_a_rate_that_spoils_the_weights_does_not_blame_the_samples(tmp_path, every, start):
+    """Every sample of the step is not finite then, and step 2's checkpoint holds the weights that make it so."""
+    settings = config(optimizer="sgd", learning_rate=1e19, warmup_steps=0, checkpoint_every=every)
+    words = r"none of its 4 samples is finite by itself: the weights are spoiled, not the data; .* rate of 1e\+19 is"
+    with pytest.raises(ValueError, match=f"step 3: .*{words} too high.*more warm-up{start}"):
+        run(tmp_path / "run", settings=settings)
 
 
 @pytest.mark.parametrize("label_every", [1, 3])
@@ -230,7 +241,11 @@ def test_a_step_without_any_label_is_logged_as_null(tmp_path):
     ("change", "message"),
     [
         ({"optimizer": "adam"}, "optimizer must be adamw or sgd or bert-adam"),
-        ({"schedule": "cosine", "decay_steps": ()}, "schedule must be linear or steps"),
+        (
+            {"schedule": "cosin", "decay_steps": ()},
+            "schedule must be linear or cosine or constant or steps or plateau, got",
+        ),
+        ({"schedule": "cosine"}, r"decay_steps \(6,\) belong to the schedule steps, not cosine"),
         ({"schedule": "linear", "decay_steps": (6,)}, "belong to the schedule steps"),
         ({"decay_steps": (8, 6)}, "ascending"),
         ({"decay_steps": (1,), "warmup_steps": 2}, "from warmup_steps 2 on"),
@@ -288,11 +303,21 @@ def test_resume_refuses_another_configuration(tmp_path):
         run(tmp_path / "run", settings=config(learning_rate=0.5), resume=True)
     with pytest.raises(ValueError, match=r"task.kind: 'toy' -> 'other'"):
         train(ToyTask(), config(), tmp_path / "run", description={"kind": "other"}, resume=True)
+    with pytest.raises(ValueError, match=r"0.5\); start .*; pretrain --from-run .*/step-00000004 begins it with these"):
+        run(tmp_path / "run", settings=config(learning_rate=0.5, steps=14), resume=True)  # more steps are not refused
     many = {f"of{place}": "x" * 999 + str(place) for place in range(20)}
     with pytest.raises(ValueError, match=r"\.\.\. x{43}1'; .*; and 15 more\); start") as refused:
         train(ToyTask(), config(), tmp_path / "run", description=many, resume=True)
     assert len(str(refused.value)) < 1000
     run(tmp_path / "run", settings=config(keep=1), resume=True)  # changes nothing that is learned
+
+
+def test_digests_that_differ_are_named_in_short(tmp_path):
+    train(ToyTask(), config(), tmp_path / "run", description={"captions": "0123456789ab" * 5}, stop_at_step=4)
+    with pytest.raises(
+        ValueError, match=r"\(task.captions: '0123456789ab' -> 'ffffffffffff'\); start a new run folder$"
+    ):
+        train(ToyTask(), config(), tmp_path / "run", description={"captions": "f" * 64}, resume=True)
 
 
 def test_a_setting_that_did_not_exist_yet_had_its_default(tmp_path):
@@ -325,10 +350,24 @@ def test_a_longer_run_goes_on_with_a_warning(tmp_path, caplog):
     assert [line["step"] for line in log_of(tmp_path / "run")] == list(range(1, 16))
 
 
-def test_resuming_a_finished_run_does_nothing(tmp_path):
+@pytest.mark.parametrize("changes", [{}, {"steps": 6}, {"steps": 6, "accumulation": 2, "keep": 1}])
+def test_resuming_a_finished_run_does_nothing(tmp_path, caplog, changes):
+    """Its configuration is that of its steps: it was overwritten with one of fewer, and a bend of the rate was told."""
     first = run(tmp_path / "run")
-    again = run(tmp_path / "run", resume=True)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != "report.html"}
+    caplog.clear()
+    again = run(tmp_path / "run", settings=config(**changes), resume=True)
     assert again.step == 12 and again.checkpoint == first.checkpoint and again.last["step"] == 12
+    assert again.done() == "all 12 steps are there already; nothing to do"
+    assert not {path.name for path, time in before.items() if path.stat().st_mtime_ns != time} - {"run", "curves.svg"}
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "12 steps of" not in caplog.text
+
+
+def test_going_back_to_an_earlier_checkpoint_is_something_to_do(tmp_path):
+    run(tmp_path / "run")
+    assert run(tmp_path / "run", settings=config(steps=4), resume="step-4").step == 4
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["steps"] == 4
 
 
 @pytest.mark.parametrize(
@@ -397,9 +436,19 @@ def test_a_run_from_before_a_setting_existed_goes_on(tmp_path):
     (path,) = (tmp_path / "run").glob("checkpoints/*/config.json")
     saved = json.loads(path.read_text())
     del saved["train"]["average_rate"], saved["train"]["tensorboard"]
+    saved["train"]["log_every"] = 20  # which there was once
     path.write_text(json.dumps(saved))
     (path.parent / "SHA256SUMS").unlink()
     assert run(tmp_path / "run", resume=True).step == 12
+
+
+def test_a_run_that_began_with_a_setting_that_nothing_reads_goes_on(tmp_path):
+    """The command line refuses `train.momentum` with adamw now: without it the run is the same."""
+    run(tmp_path / "run", settings=config(momentum=0.5, decay_factor=0.7), stop_at_step=4)
+    assert run(tmp_path / "run", resume=True).step == 12
+    run(tmp_path / "sgd", settings=sgd(momentum=0.5), stop_at_step=4)
+    with pytest.raises(ValueError, match=r"train.momentum: 0.5 -> 0.9"):
+        run(tmp_path / "sgd", settings=sgd(), resume=True)
 
 
 @pytest.mark.parametrize(
@@ -413,6 +462,20 @@ def test_the_same_samples_in_other_micro_batches(tmp_path, caplog, batch_size, a
     steps = [line["samples"] for line in log_of(tmp_path / "run")]
     assert steps == [*range(4, 21, 4), 20 + batch_size * accumulation, 20 + 2 * batch_size * accumulation]
     assert said in caplog.text and ("not scaled" in caplog.text) == bool(said)
+
+
+@pytest.mark.parametrize("objective", ["vlbert", "vlbert-texts"])
+def test_with_another_batch_size_each_sample_comes_once(tmp_path, caplog, objective):
+    """Captions, and the text beside them: as in one go, over the ends of epochs of ten."""
+    Training(tmp_path / "run", settings(steps=3), 4, {"objective": objective})()
+    Training(tmp_path / "run", settings(steps=10), 2, {"objective": objective})()
+    assert "resuming with another global_batch: 4 -> 2; the learning rate is not scaled" in caplog.text
+    task = make_task(objective, batch_size=1)
+    stream = task.batches(0, rank=0, num_ranks=1)
+    for _ in range(3 * 4 + 7 * 2):
+        next(stream)
+    assert sorted((tmp_path / "run.seen-0").read_text().split()) == sorted(task.seen)
+    assert log_of(tmp_path / "run")[-1]["samples"] == 26
 
 
 # --- files and precision ---
@@ -441,7 +504,7 @@ def test_fp16_needs_an_accelerator(tmp_path, monkeypatch):
         ({"average_rate": 1.0}, "average_rate must be from 0 to below 1, got 1.0"),
         ({"average_start": "zero"}, "average_start must be first_update or initial, got 'zero'"),
         ({"best_by": "score"}, "best_by 'score' needs evaluations; set evaluate_every"),
-        ({"best_is": "larger"}, "best_is must be highest or lowest, got 'larger'"),
+        ({"best_is": "larger"}, "best_is must be auto or highest or lowest, got 'larger'"),
         ({"evaluate_every": -1}, "evaluate_every must not be negative"),
     ],
 )

@@ -1,12 +1,19 @@
 """The one loop: the average of the weights, evaluations, and the best checkpoint by them."""
 
+import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from objectives import OBJECTIVES
 from safetensors.torch import load_file
 from toy_training import BareToyTask, ToyTask, assert_equal_checkpoints, config, log_of, run
+
+from roibeam.pipelines.cli.options import named_step
+from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -103,6 +110,120 @@ def test_the_best_checkpoint_stays_beside_the_newest(tmp_path, best_is, best_ste
     assert names == sorted({result.best.name, "step-00000010", "step-00000012"})
     lines = log_of(tmp_path / "run", "evaluation.jsonl")
     assert [line["score"] for line in lines] == [9.0, 1.0, 5.0, None, -2.0, None, 5.0]
+
+
+ENDS_AT_8 = [9.0, 2.0, 5.0, 4.0, 5.0, 6.0, 7.0]  # before the first step, then every 2: nothing beats step 4's
+
+
+def patient(**changes):
+    return config(evaluate_every=2, best_by="score", patience=2, checkpoint_every=5, **changes)
+
+
+def test_a_run_without_a_better_evaluation_ends(tmp_path, caplog):
+    caplog.set_level("INFO")
+    result = run(tmp_path / "run", ToyTask(scores=ENDS_AT_8), patient())
+    assert (result.step, result.ended_early, result.checkpoint.name) == (8, True, "step-00000008")
+    assert result.best.name == "step-00000004" and result.done().endswith(", ended by train.patience")
+    assert "no better score in 2 evaluations (train.patience): the run ends after step 8 of 12" in caplog.text
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Ended early." in page and "8 of 12 steps: no better score in 2 evaluations" in page
+    config_before = (tmp_path / "run" / "config.json").read_bytes()
+    again = run(tmp_path / "run", ToyTask(scores=[]), patient(), resume="auto")
+    assert again.done() == "the run has ended after 8 steps, by train.patience; nothing to do"
+    assert (tmp_path / "run" / "config.json").read_bytes() == config_before
+    longer = run(
+        tmp_path / "run", ToyTask(scores=[5.0, 6.0]), dataclasses.replace(patient(), patience=4), resume="auto"
+    )
+    assert (longer.step, longer.ended_early) == (12, False)
+
+
+@pytest.mark.parametrize("stop", [4, 7])
+def test_a_run_that_was_stopped_ends_at_the_same_step(tmp_path, stop):
+    whole = run(tmp_path / "whole", ToyTask(scores=ENDS_AT_8), patient())
+    run(tmp_path / "parts", ToyTask(scores=ENDS_AT_8), patient(), stop_at_step=stop)
+    parts = run(tmp_path / "parts", ToyTask(scores=ENDS_AT_8[1 + stop // 2 :]), patient(), resume="auto")
+    assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
+    assert log_of(tmp_path / "whole") == log_of(tmp_path / "parts")
+
+
+def test_a_run_that_was_killed_in_its_last_evaluation_ends_after_it(tmp_path):
+    """Its checkpoint is there, and the evaluation that ends it is not."""
+    settings = dataclasses.replace(patient(), checkpoint_every=4)
+    task = ToyTask(scores=ENDS_AT_8[:4])
+    with pytest.raises(StopIteration):
+        run(tmp_path / "run", task, settings)
+    assert latest_checkpoint(tmp_path / "run").name == "step-00000008"
+    result = run(tmp_path / "run", ToyTask(scores=ENDS_AT_8[4:]), settings, resume="auto")
+    assert (result.step, result.new_steps, result.ended_early) == (8, 0, True)
+
+
+def named(task, name):
+    """The task, whose evaluation calls its score so."""
+    judged = task.evaluate
+    task.evaluate = lambda: {name: judged()["score"]}
+    return task
+
+
+def test_the_best_checkpoint_has_a_name(tmp_path):
+    """For `evaluate`, `convert`, `--from-run`, `--from`, `predict` and `--resume-from`, which read the newest else."""
+    settings = config(evaluate_every=4, best_by="score")
+    run(tmp_path / "run", ToyTask(scores=[9.0, 1.0, 5.0, 2.0]), settings)
+    best = tmp_path / "run" / "checkpoints" / "best"
+    assert named_step(str(best)) == str(best.with_name("step-00000008")) and named_step(best) == Path(
+        named_step(str(best))
+    )
+    assert named_step(None) is None and named_step(str(tmp_path / "run")) == str(tmp_path / "run")
+    assert named_step("best") == "best"
+    resumed = run(tmp_path / "run", settings=dataclasses.replace(settings, steps=9), resume="best")
+    assert resumed.new_steps == 1 and not best.with_name("step-00000012").exists()
+    run(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"without train.best_by; name one of its checkpoints: step-00000004, step"):
+        named_step(str(tmp_path / "other" / "checkpoints" / "best"))
+
+
+@pytest.mark.parametrize(("name", "best_step"), [("masked_words", 4), ("Q->AR", 12)])
+def test_what_is_best_follows_from_the_name(tmp_path, name, best_step):
+    """A falling loss kept its worst checkpoint when the highest number was best whatever its name."""
+    scores = [5.0, 1.0, 2.0, 3.0]
+    settings = config(evaluate_every=4, best_by=name, keep=1)
+    assert run(tmp_path / "run", named(ToyTask(scores=scores), name), settings).best.name == f"step-{best_step:08d}"
+    against = "highest" if best_step == 4 else "lowest"
+    told = run(tmp_path / "told", named(ToyTask(scores=scores), name), dataclasses.replace(settings, best_is=against))
+    assert told.best.name == f"step-{16 - best_step:08d}"
+
+
+def test_a_run_that_recorded_what_is_best_goes_on_with_it(tmp_path, caplog):
+    """As runs of before did for losses too; what the user says now counts, and so does another number."""
+    scores = iter([5.0, 3.0, 2.0, 1.0, 0.5, 4.0])
+
+    def best_is(settings, resume="auto", **options):
+        task = named(ToyTask(scores=scores), settings.best_by)
+        run(tmp_path / "run", task, settings, resume=resume, **options)
+        return json.loads((tmp_path / "run" / "config.json").read_text())["train"]["best_is"]
+
+    begun = config(evaluate_every=4, best_by="matching", best_is="highest")
+    best_is(begun, stop_at_step=4)
+    by_name = config(evaluate_every=4, best_by="matching")
+    assert best_is(by_name, stop_at_step=8) == "highest"
+    assert "the highest matching stays the best, as the run began; --set train.best_is=lowest" in caplog.text
+    assert best_is(dataclasses.replace(by_name, steps=16, best_is="lowest"), stop_at_step=12) == "lowest"
+    assert best_is(dataclasses.replace(by_name, steps=16, best_by="matching_accuracy")) == "auto"
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+def test_every_loss_of_pre_training_is_known_as_one(objective):
+    """A loss with a name that is not known would be best when it is highest."""
+    losses = OBJECTIVES[objective].losses
+    assert losses and all(less_is_better(name) for name in losses)
+    assert not less_is_better("masked_region_accuracy") and not less_is_better("text_to_image_r10")
+
+
+def test_a_rate_stays_while_a_loss_falls(tmp_path):
+    settings = config(
+        schedule="plateau", evaluate_every=2, best_by="masked_words", plateau_patience=0, plateau_cooldown=0
+    )
+    run(tmp_path / "run", named(ToyTask(scores=[9.0, 5.0, 4.0, 3.0, 2.0, 1.5, 1.0]), "masked_words"), settings)
+    assert {line["learning_rate"] for line in log_of(tmp_path / "run")} == {1e-2}
 
 
 def test_a_best_number_that_is_not_there_is_noticed_before_the_first_step(tmp_path):

@@ -159,6 +159,7 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(undisturbed: dic
     codes = run_ranks(Signalled(training(folder, 2), signal.SIGTERM, 5, rank=1), 2, logs)
     assert codes == [143, 143], said(logs)
     assert said(logs).count("stopped by SIGTERM after step 3 of 7") == 2
+    assert said(logs).count("learning rate") == 1  # one process of the two tells what comes
     assert_goes_on(folder, 2, undisturbed[2])
 
 

@@ -239,7 +239,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*pretrain, store, "--tokenizer", empty), "is neither a vocab.txt, nor a folder with tokenizer.json"),
         WrongCall(("pretrain", photos, *pretrain[2:], store), "is not empty and no run of ours"),
         WrongCall((*pretrain, store, "--from-run", folder / "trained", "--system", "vlbert"),
-                  "holds a ImageBertForPreTraining; VL-BERT starts from a VLBertForPreTraining: choose its --system"),
+                  "holds an ImageBertForPreTraining; VL-BERT starts from a VLBertForPreTraining: choose its --system"),
         WrongCall((*pretrain, store, "--from-run", folder / "trained", "--set", "model.hidden_size=33"),
                   "is not a multiple of num_attention_heads 2"),
         WrongCall((*pretrain, store, "--from-run", folder / "trained"), "was trained on ffffffffffffffffffffffff; ex"),

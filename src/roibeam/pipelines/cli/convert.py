@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.options import CONFIG, JSON
+from roibeam.pipelines.cli.options import CONFIG, JSON, named_step
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.foundation.console.progress import waiting
@@ -22,6 +22,7 @@ def convert_command(
             "WEIGHTS",
             "Weight file of a detector (Hugging Face, detectron2 .pkl, MILVLG .pth, Caffe .caffemodel, VL-BERT "
             ".model), checkpoint of a model, or a run's folder; a path or a URL.",
+            callback=named_step,
         ),
     ],
     out: Annotated[Path, argument("OUT", "File or folder to write. It must not exist yet.")],

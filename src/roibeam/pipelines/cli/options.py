@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from roibeam.pipelines.cli.surface.option import option
+from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT
 
 if TYPE_CHECKING:
@@ -16,8 +16,20 @@ THREADS = option("threads", default="torch's choice")
 ID_RULE = option("id-rule")
 SCRATCH = option("scratch", default="the temporary folder")
 
+
 # Which checkpoint evaluate and probe ask, and how its text and classes are read.
-CHECKPOINT_HELP = "Run folder of `roibeam pretrain`, a model's folder, or an official checkpoint (docs/models.md)."
+def named_step(value: Any) -> Any:
+    """The checkpoint, or None, that an option names, with its step in place of "best"; a path stays one."""
+    from roibeam.pipelines.training.run_folder.best import named_checkpoint
+
+    return value if value is None else type(value)(named_checkpoint(str(value)))
+
+
+CHECKPOINT_HELP = (
+    "Run folder of `roibeam pretrain`, checkpoints/best below it, a model's folder, or an official checkpoint "
+    "(docs/models.md)."
+)
+CHECKPOINT = argument("CHECKPOINT", CHECKPOINT_HELP, callback=named_step)
 TOKENIZER = option("tokenizer", default="that of the checkpoint's run")
 CONFIG = option("config")
 BACKGROUND_FIRST = option("background-first", pair=False)

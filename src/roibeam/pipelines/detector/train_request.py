@@ -23,13 +23,15 @@ from roibeam.pipelines.foundation.files.named_files import (
     FOLDER,
     NamedFiles,
 )
-from roibeam.pipelines.foundation.overrides import apply_overrides, preset
+from roibeam.pipelines.foundation.overrides import apply_overrides, preset, refuse_two_values
 from roibeam.pipelines.training.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_config import OPTIONS, TrainConfig, with_settings
 
 if TYPE_CHECKING:
     from roibeam.pipelines.training.loop import TrainResult
+
+_OPTIONS = {**OPTIONS, "train.decay_steps": "decay_steps", "photos.batch_size": "batch_size"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +138,17 @@ def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorS
         ValueError: for a setting, a number or a start that is none.
     """
     sections: dict[str, Any] = {
-        "train": _train_config(request),
         "photos": PhotoRules(batch_size=request.batch_size),
         "sampling": SamplingRules(),
         "losses": LossRules(),
         "detector": sizes,
         "conventions": preset("conventions", request.conventions, CONVENTIONS),
     }
-    sections = apply_overrides(sections, request.settings)
-    train: TrainConfig = sections["train"]
+    of_train = [each for each in request.settings if each.startswith("train.")]
+    others = [each for each in request.settings if each not in of_train]
+    sections = apply_overrides(sections, others, elsewhere=["train"])
+    refuse_two_values(request, _OPTIONS, request.settings)
+    train = with_settings(_train_config(request), of_train)
     if request.decay_steps is None and train.schedule == "steps" and not train.decay_steps:
         train = replace(train, decay_steps=(request.steps * 2 // 3, request.steps * 8 // 9))
     from_file = request.weights is not None or request.resnet is not None

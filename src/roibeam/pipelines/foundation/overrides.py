@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from roibeam.near_names import name_hint
@@ -14,13 +15,18 @@ _KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true
 
 
 def apply_overrides(
-    sections: Mapping[str, Any], settings: Iterable[str], *, elsewhere: Collection[str] = ()
+    sections: Mapping[str, Any],
+    settings: Iterable[str],
+    *,
+    elsewhere: Collection[str] = (),
+    called: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the sections with each "section.field=value" applied.
 
     Args:
         sections: name -> frozen dataclass instance.
         elsewhere: sections that there are too; their settings are left to others.
+        called: what fields that others have are called here, for an unknown one.
         settings: values are read as json where they are json ("3", "0.5", "true", "[1, 2]"), else taken as text.
     Raises:
         ValueError: on an unknown section or field (naming the near ones), a malformed setting, or a value that the
@@ -42,7 +48,8 @@ def apply_overrides(
         assert is_dataclass(config) and not isinstance(config, type)
         by_name = {field.name: field for field in fields(config)}
         if name not in by_name:
-            raise ValueError(f"--set {setting!r}: {section} has no field {name!r}; {name_hint(name, by_name)}")
+            hint = f"here it is {called[name]}" if name in called else name_hint(name, by_name)
+            raise ValueError(f"--set {setting!r}: {section} has no field {name!r}; {hint}")
         try:
             found.setdefault(section, {})[name] = _value(text.strip(), getattr(config, name), str(by_name[name].type))
         except ValueError as error:
@@ -56,6 +63,27 @@ def apply_overrides(
         except (ValueError, TypeError) as error:
             raise ValueError(f"--set {' '.join(map(repr, named[section]))}: {error}") from None
     return changed
+
+
+def refuse_two_values(request: Any, options: Mapping[str, str], settings: Iterable[str]) -> None:
+    """
+    Args:
+        request: dataclass of what options gave; a field that has its default may not have been given.
+        options: "section.field" -> the field of `request` that says it, too.
+    Raises:
+        ValueError: where an option and a setting give different values for one thing.
+    """
+    defaults = {each.name: each.default for each in fields(request)}
+    for setting in settings:
+        path, _, text = setting.partition("=")
+        name, said = options.get(path.strip()), parse_value(text.strip())
+        if name is None or getattr(request, name) == defaults[name]:
+            continue
+        value = getattr(request, name)
+        if value != (tuple(said) if isinstance(said, list) else said):
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            option = f"--{name.replace('_', '-')} {shown}"
+            raise ValueError(f"{option} and --set {setting} are two values for one thing; give one of them")
 
 
 def preset(option: str, name: str, presets: Mapping[str, _T]) -> _T:

@@ -31,9 +31,9 @@ from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import Asked, RowsTask
 from roibeam.pipelines.sources.image_identity import Key
-from roibeam.pipelines.training.checkpoint import checkpoint_step
 from roibeam.pipelines.training.launched import is_main_process, num_processes
 from roibeam.pipelines.training.loop import TrainResult, train
+from roibeam.pipelines.training.run_folder.files import checkpoint_step
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
@@ -108,6 +108,7 @@ class PretrainResult:
             "vocabulary": self.vocab_size,
             "num_classes": self.num_classes,
             "last": self.training.last,
+            "ended_early": self.training.ended_early,
             "best": None if self.training.best is None else str(self.training.best),
             "evaluation": self.evaluation,
             "evaluated_on": self.asked,
@@ -282,7 +283,7 @@ class RunFrame:
             summary = RunSummary(name, of, held_out, evaluation, asked.chance, asked.items, words)
             write_summary(self.run_dir, summary)
             best = None if training.best is None else checkpoint_step(training.best)
-            write_training_page(self.run_dir, best_step=best)
+            write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
 
     @waiting("counting neighbouring words")
     def _words_alone(

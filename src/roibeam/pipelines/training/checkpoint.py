@@ -13,11 +13,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,15 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from roibeam.model.common.exponential_average import FIRST_UPDATE, ExponentialAverage
+from roibeam.pipelines.foundation.console.spokesman import OF_THIS_PROCESS
 from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints, write_sums
-from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, sync_to_disk, write_json
+from roibeam.pipelines.training.run_folder.files import (
+    CHECKPOINTS,
+    checkpoint_folder,
+    checkpoint_step,
+    sync_to_disk,
+    write_json,
+)
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -66,15 +72,6 @@ class TrainingState:
     def model_to_use(self) -> AbstractContextManager[None]:
         """Inside the block the model is the one to judge and to use: the average, where there is one."""
         return nullcontext() if self.average is None else self.average.applied(self.model)
-
-
-def checkpoint_folder(run_dir: Path, step: int) -> Path:
-    return run_dir / CHECKPOINTS / f"step-{step:08d}"
-
-
-def checkpoint_step(folder: Path) -> int:
-    """The step that a folder of `checkpoint_folder` is of."""
-    return int(folder.name.removeprefix("step-"))
 
 
 def save_checkpoint(
@@ -203,7 +200,8 @@ def _load(folder: Path, state: TrainingState, rank: int) -> Position:
     if own.exists():
         _restore_random_state(load_file(own))
     else:
-        logger.warning("%s has no random state for process %d: its dropout starts afresh", folder, rank)
+        words = "%s has no random state for process %d: its dropout starts afresh"
+        logger.warning(words, folder, rank, extra=OF_THIS_PROCESS)
     return Position(**{field.name: int(written[field.name]) for field in dataclasses.fields(Position)})
 
 
@@ -236,28 +234,20 @@ def _restore_random_state(state: Mapping[str, Tensor]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def best_evaluation(
-    run_dir: Path, evaluations: Iterable[Mapping[str, Any]], config: TrainConfig
-) -> Mapping[str, Any] | None:
-    """The line of evaluation.jsonl that is best by `config.best_by`, of those that have a checkpoint; of equal ones the
-    first. None without `best_by`, and where there is no such line.
+def way_back(run_dir: Path | None, step: int, config: TrainConfig) -> str:
+    """What to do when the weights before `step` are spoiled; "" for the first step, which has the weights of the start.
+
+    A checkpoint of the step right before holds the same weights. After an earlier one a step was finite.
     """
-    judged = [
-        line
-        for line in evaluations
-        if line.get(config.best_by) is not None and checkpoint_folder(run_dir, line["step"]).exists()
-    ]
-    choose = max if config.best_is == "highest" else min
-    return choose(judged, key=lambda line: line[config.best_by]) if config.best_by and judged else None
-
-
-def beats(value: float | None, best: Mapping[str, Any] | None, config: TrainConfig) -> bool:
-    """Whether a new evaluation's number is better than that of the line `best`; None and NaN never are."""
-    if value is None or not math.isfinite(value):
-        return False
-    if best is None:
-        return True
-    return bool(value > best[config.best_by] if config.best_is == "highest" else value < best[config.best_by])
+    if step == 1:
+        return ""
+    there = [] if run_dir is None else sorted((run_dir / CHECKPOINTS).glob("step-*"))
+    sound = [folder for folder in there if checkpoint_step(folder) < step - 1]
+    start = f"; {sound[-1]} is the newest checkpoint to start it from" if sound else ""
+    return (
+        f"most likely the learning rate of {config.learning_rate:g} is too high: begin a new run with a lower one, or "
+        f"with more warm-up{start}"
+    )
 
 
 def set_later_aside(run_dir: Path, step: int) -> None:

@@ -45,9 +45,6 @@ from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.training.checkpoint import (
     Position,
     TrainingState,
-    beats,
-    best_evaluation,
-    checkpoint_folder,
     load_checkpoint,
     remove_old_checkpoints,
     save_checkpoint,
@@ -57,7 +54,9 @@ from roibeam.pipelines.training.launched import num_processes
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
 from roibeam.pipelines.training.optimizer.schedule import learning_rate_at, plateau_falls
 from roibeam.pipelines.training.rehearsal import rehearse
+from roibeam.pipelines.training.run_folder.best import beats, best_evaluation, is_out_of_patience
 from roibeam.pipelines.training.run_folder.checkpoint_sums import check_sums
+from roibeam.pipelines.training.run_folder.files import checkpoint_folder, checkpoint_step, latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,
@@ -69,7 +68,7 @@ from roibeam.pipelines.training.run_folder.folder import (
     write_config,
 )
 from roibeam.pipelines.training.run_folder.run_figures import training_seconds
-from roibeam.pipelines.training.run_folder.train_log import LOG_NAME, TrainLog, read_lines
+from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, TrainLog, read_lines
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, steps_of
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -87,6 +86,7 @@ class TrainResult:
     seconds: that the steps of log.jsonl took, those of earlier calls with them; of this call, where this process has
         no log.
     new_steps: how many of the steps this call took.
+    ended_early: by `TrainConfig.patience`, so that the run is finished although steps are left.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
     evaluation: after the last step; None where this call made none there.
     device: of the main process, as torch names it.
@@ -97,16 +97,20 @@ class TrainResult:
     last: dict[str, Any]
     seconds: float
     new_steps: int
+    ended_early: bool = False
     best: Path | None = None
     evaluation: Mapping[str, float | None] | None = None
     device: str = "cpu"
 
     def done(self) -> str:
         """For people: how many steps in which time."""
+        if self.ended_early and not self.new_steps:
+            return f"the run has ended after {counted(self.step, 'step')}, by train.patience; nothing to do"
         if not self.new_steps:
             return f"all {counted(self.step, 'step')} are there already; nothing to do"
         earlier = "" if self.new_steps == self.step else f", {self.new_steps:,} of them now"
-        return f"{counted(self.step, 'step')} in {duration(self.seconds)}{earlier}"
+        early = ", ended by train.patience" if self.ended_early else ""
+        return f"{counted(self.step, 'step')} in {duration(self.seconds)}{earlier}{early}"
 
 
 def train(
@@ -163,16 +167,20 @@ def _train(
     newest, begun = _newest_checkpoint(run_dir, resume=resume)
     config = config if begun is None else as_begun(begun, config)
     resolved = _resolved(config, description, recorded, global_batch)
+    is_done = newest is not None and _is_done(run_dir, newest, config, last_step)
     if begun is not None:
-        check_same_run(begun, resolved, defaults)
+        check_same_run(begun, resolved, defaults, goes_on=not is_done)
     model, prepared_optimizer, state = _prepared(task, config, accelerator)
     position = _start(run_dir, newest, state, config, accelerator, resume=resume)
-    log = _opened_log(run_dir, config, resolved, accelerator, after_step=position.step)
-    _tell_what_comes(task, config, accelerator, global_batch)
+    log = _opened_log(run_dir, config, None if is_done else resolved, accelerator, after_step=position.step)
+    if not is_done:
+        _tell_what_comes(task, config, accelerator, global_batch)
 
     run = _Run(run_dir, task, config, resolved, accelerator, state, log)
     signals = StopSignals("finishing the step and writing a checkpoint")
-    step = TrainStep(task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number)
+    step = TrainStep(
+        task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number, run_dir=run_dir
+    )
     started, checkpoint, stopped_by, first_step = time.monotonic(), newest, 0, position.step
     steps = steps_of(
         task,
@@ -182,11 +190,12 @@ def _train(
         num_ranks=accelerator.num_processes,
     )
     model.train()
-    with waiting("trying the largest batch"):
-        rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
+    if not is_done:
+        with waiting("trying the largest batch"):
+            rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
     with signals, log or nullcontext():
         run.evaluate_the_start(position, last_step)
-        while position.step < last_step and not stopped_by:
+        while position.step < last_step and not stopped_by and not run.ended_early:
             micro_batches = next(steps)
             position = Position(position.step + 1, position.next_sample + global_batch)
             rate = run.set_learning_rate(position)
@@ -198,9 +207,17 @@ def _train(
     if checkpoint is None:
         raise ValueError(f"nothing to do: stop_at_step {stop_at_step} lets no step run")
     run.finish()
-    if stopped_by and position.step < last_step:
+    if stopped_by and position.step < last_step and not run.ended_early:
         raise StoppedBySignalError(_stop_message(stopped_by, position, config, checkpoint), stopped_by)
     return run.result(position, checkpoint, time.monotonic() - started, new_steps=position.step - first_step)
+
+
+def _is_done(run_dir: Path, newest: Path, config: TrainConfig, last_step: int) -> bool:
+    """Whether no step is left after the checkpoint to go on from: the run was complete there, or ended early."""
+    step = checkpoint_step(newest)
+    lines = [line for line in read_lines(run_dir / EVALUATION_NAME) if line["step"] <= step]
+    is_last = newest == latest_checkpoint(run_dir)
+    return is_last and (step >= last_step or is_out_of_patience(lines, config))
 
 
 def _check_task(task: TrainTask, config: TrainConfig) -> None:
@@ -264,15 +281,20 @@ def _start(
 
 
 def _opened_log(
-    run_dir: Path, config: TrainConfig, resolved: Mapping[str, Any], accelerator: Accelerator, *, after_step: int
+    run_dir: Path, config: TrainConfig, resolved: Mapping[str, Any] | None, accelerator: Accelerator, *, after_step: int
 ) -> TrainLog | None:
-    """Of the main process, which also writes the configuration; all wait for it."""
+    """Of the main process, which also writes the configuration; all wait for it.
+
+    Args:
+        resolved: None where no step is left: the folder keeps the configuration that its steps were trained with.
+    """
     log = None
     if accelerator.is_main_process:
         run_dir.mkdir(parents=True, exist_ok=True)
         log = TrainLog(run_dir, config, after_step=after_step)
         set_later_aside(run_dir, after_step)
-        write_config(run_dir, resolved)
+        if resolved is not None:
+            write_config(run_dir, resolved)
     accelerator.wait_for_everyone()
     return log
 
@@ -331,6 +353,7 @@ class _Run:
         self._run_dir, self._task, self._config, self._resolved = run_dir, task, config, resolved
         self._accelerator, self._state, self._log = accelerator, state, log
         self._evaluated: dict[int, Mapping[str, float | None]] = {}  # by step, of this call
+        self.ended_early = False  # by `patience`
 
     def _where(self, position: Position) -> dict[str, float]:
         """What every line of a log begins with."""
@@ -343,6 +366,19 @@ class _Run:
         if last_step and self._is_due(self._config.evaluate_every, position) and self._lacks_evaluation(position):
             self._evaluate(position)
             self._tidy()
+        self._look_whether_it_ends(position)
+
+    def _look_whether_it_ends(self, position: Position) -> None:
+        """By `patience`; all processes get the answer of the main one, which tells it."""
+        config = self._config
+        if not config.patience or position.step == config.steps:
+            return
+        is_out = self._log is not None and is_out_of_patience(self._log.evaluations, config)
+        self.ended_early = self._any_process(is_out)
+        if is_out:
+            evaluations = counted(config.patience, "evaluation")
+            words = f"no better {config.best_by} in {evaluations} (train.patience): the run ends"
+            logger.info("%s", folded(f"{words} after step {position.step:,} of {config.steps:,}"))
 
     def set_learning_rate(self, position: Position) -> float:
         """The optimizer's rate for the step that `position` is the end of."""
@@ -376,10 +412,13 @@ class _Run:
         if self._is_due(config.checkpoint_every, position) or ends or stopped:
             checkpoint = self._save(position)
         # It may take its time: what comes after a signal or a crash in it goes on from the checkpoint, with it.
-        if self._is_due(config.evaluate_every, position) and (ends or not stopped) and self._evaluate(position):
-            if checkpoint is None:
+        if self._is_due(config.evaluate_every, position) and (ends or not stopped):
+            is_best = self._evaluate(position)
+            self._look_whether_it_ends(position)
+            if checkpoint is None and (is_best or self.ended_early):
                 return self._save(position)
-            self._tidy()
+            if is_best:
+                self._tidy()
         return checkpoint
 
     def finish(self) -> None:
@@ -388,7 +427,8 @@ class _Run:
             self._task.model.load_state_dict(self._state.average.state_dict())
         if self._log is not None and self._log.last_line:
             best = self._best()
-            write_training_page(self._run_dir, best_step=None if best is None else best["step"])
+            best_step = None if best is None else best["step"]
+            write_training_page(self._run_dir, best_step=best_step, ended_early=self.ended_early)
 
     def result(self, position: Position, checkpoint: Path, seconds: float, *, new_steps: int) -> TrainResult:
         best = self._best()
@@ -400,6 +440,7 @@ class _Run:
             {} if self._log is None else self._log.last_line,
             seconds,
             new_steps,
+            self.ended_early,
             None if best is None else checkpoint_folder(self._run_dir, best["step"]),
             self._evaluated.get(position.step),
             str(self._accelerator.device),

@@ -10,6 +10,8 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
+_FEW = 3  # samples that may all be bad
+
 
 @runtime_checkable
 class SplitsBatches(Protocol):
@@ -19,19 +21,25 @@ class SplitsBatches(Protocol):
         """Batches of one sample each, in the order of `sample_ids`."""
 
 
-def blame(task: Any, micro_batches: Sequence[Any], accelerator: Accelerator) -> str:
+def blame(task: Any, micro_batches: Sequence[Any], accelerator: Accelerator, *, remedy: str = "") -> str:
     """A clause that says who is to blame for a step of all processes that came out not finite; every process calls it.
 
     Args:
         task: a `TrainTask`, whose model has the weights from before the step. Its gradients are dropped.
+        remedy: what to do where the weights are to blame; "" before any step, which cannot have spoiled them.
     """
     broken = [name for name, weight in task.model.named_parameters() if not bool(weight.isfinite().all())]
     if broken:
-        return f"the weights were not finite before it ({broken[0]}, {len(broken)} in all); go back to a checkpoint"
+        return (
+            f"the weights were not finite before it ({broken[0]}, {len(broken)} in all); "
+            f"{remedy or 'look at what the run starts from'}"
+        )
     names = [name for batch in micro_batches for name in task.sample_ids(batch)]
     guilty = list(_guilty(task, micro_batches, accelerator)) if isinstance(task, SplitsBatches) else []
     if accelerator.num_processes > 1:
         names, guilty = gather_object(names), gather_object(guilty)
+    if remedy and len(guilty) == len(names) > _FEW:
+        return f"none of its {len(names)} samples is finite by itself: the weights are spoiled, not the data; {remedy}"
     if guilty:
         return (
             f"not finite by itself: {', '.join(guilty)} (of {len(names)} samples in the step); look at what is stored "

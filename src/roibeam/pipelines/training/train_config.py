@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 from roibeam.pipelines.foundation.device_choice import check_device_name
+from roibeam.pipelines.foundation.names_elsewhere import TRAIN_NAMES
+from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
 OPTIMIZERS = ("adamw", "sgd", "bert-adam", "adamw-transformers", "adamw-transformers-uncorrected")
-SCHEDULES = ("linear", "steps", "plateau")
+SCHEDULES = ("linear", "cosine", "constant", "steps", "plateau")
 LOSS_MEANS = ("step", "micro_batch")
 STEP_GRADIENTS = ("all", "last")
 CLIP_SCOPES = ("all", "each")
 PRECISIONS = ("fp32", "bf16", "fp16")
-BEST_IS = ("highest", "lowest")
+BY_NAME = "auto"  # of `best_is`
+BEST_IS = (BY_NAME, "highest", "lowest")
 AVERAGE_STARTS = ("first_update", "initial")
 TASK_GROUPS = "task"
+# Settings that options of the commands say, too: by the option's name.
+OPTIONS = {f"train.{name}": name for name in ("steps", "learning_rate", "warmup_steps", "device", "seed")}
 
 
 @dataclass(frozen=True)
@@ -29,9 +37,9 @@ class TrainConfig:
             share of all steps.
         warmup_overwritten_every: an accident of the multi-task ViLBERT's default schedule: at the first step, and
             behind every so many (an epoch), the rate is the full one although it still rises; 0 = never.
-        schedule: after the rise: "linear" falls to 0 at `steps`; "steps" stays, times `decay_factor` behind each of
-            `decay_steps`, as detectors are trained; "plateau" stays, times `decay_factor` whenever the evaluations'
-            `best_by` is no longer better.
+        schedule: after the rise: "linear" and "cosine", half of one, fall to 0 at `steps`; "constant" stays; "steps"
+            stays, times `decay_factor` behind each of `decay_steps`, as detectors are trained; "plateau" stays, times
+            `decay_factor` whenever the evaluations' `best_by` is no longer better.
         decay_steps: last step before each fall, ascending; () = none.
         decay_factor: of each fall.
         starts_at_zero: the schedule lags one step: the first has rate 0, as in releases that step their schedule after
@@ -68,7 +76,10 @@ class TrainConfig:
         evaluate_every: steps between two evaluations of a task that offers them; 0 = none. Else there is one before the
             first step and one at the end too.
         best_by: number of the evaluations whose best checkpoint stays too, such as "masked_word_accuracy"; "" = none.
-        best_is: whether the "highest" or the "lowest" is best.
+        best_is: whether the "highest" or the "lowest" is best; "auto" goes by the name: losses and ranks are better
+            when lower, all else when higher.
+        patience: evaluations in a row behind the first step whose `best_by` is not better, after which the run ends
+            before `steps`; 0 = it never does.
         tensorboard: write RUN/tensorboard too (extra `tensorboard`).
 
     Raises:
@@ -108,7 +119,8 @@ class TrainConfig:
     keep: int = 2
     evaluate_every: int = 0
     best_by: str = ""
-    best_is: str = "highest"
+    best_is: str = BY_NAME
+    patience: int = 0
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
@@ -117,7 +129,7 @@ class TrainConfig:
             _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
         every = ("checkpoint_every", "evaluate_every", "warmup_overwritten_every")
         plateau = ("plateau_patience", "plateau_cooldown", "plateau_threshold")
-        for name in ("weight_decay", "clip_norm", "keep", *every, *plateau):
+        for name in ("weight_decay", "clip_norm", "keep", "patience", *every, *plateau):
             _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
         _require(
             len(self.betas) == 2 and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in self.betas),
@@ -128,6 +140,10 @@ class TrainConfig:
         _require(
             not self.best_by or self.evaluate_every > 0,
             f"best_by {self.best_by!r} needs evaluations; set evaluate_every",
+        )
+        _require(
+            not self.patience or bool(self.best_by),
+            f"patience {self.patience} goes by evaluations; set evaluate_every and best_by",
         )
         _require(
             self.schedule != "plateau" or bool(self.best_by),
@@ -173,7 +189,50 @@ class TrainConfig:
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
 
+    @property
+    def highest_is_best(self) -> bool:
+        """Of evaluations by `best_by`."""
+        return not less_is_better(self.best_by) if self.best_is == BY_NAME else self.best_is == "highest"
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(f"TrainConfig: {message}")
+
+
+def with_settings(config: TrainConfig, settings: Sequence[str]) -> TrainConfig:
+    """The config as "train.field=value" of a command line change it.
+
+    Raises:
+        ValueError: as `apply_overrides`, and for a value other than the default that nothing reads.
+    """
+    changed = cast(TrainConfig, apply_overrides({"train": config}, settings, called=TRAIN_NAMES)["train"])
+    idle, defaults = idle_fields(vars(changed)), {each.name: each.default for each in fields(TrainConfig)}
+    for setting in settings:
+        name = setting.partition("=")[0].strip().removeprefix("train.")
+        if name in idle and getattr(changed, name) != defaults[name]:
+            raise ValueError(f"--set {setting!r} has no effect: it {idle[name]}; leave it out")
+    return changed
+
+
+def idle_fields(train: Mapping[str, Any]) -> dict[str, str]:
+    """The fields that nothing reads beside these others, each with what it is for.
+
+    Args:
+        train: the fields of a `TrainConfig`, by name.
+    """
+    optimizer, schedule, is_sgd = train["optimizer"], train["schedule"], train["optimizer"] == "sgd"
+    of_plateau = (schedule == "plateau", f"is for the schedule plateau, not {schedule}")
+    not_of_sgd = (not is_sgd, "is for other optimizers than sgd")
+    rules = {
+        "momentum": (is_sgd, f"is for the optimizer sgd, not {optimizer}"),
+        "betas": not_of_sgd,
+        "epsilon": not_of_sgd,
+        "decay_factor": (schedule in ("steps", "plateau"), f"is for the schedules steps and plateau, not {schedule}"),
+        "plateau_patience": of_plateau,
+        "plateau_cooldown": of_plateau,
+        "plateau_threshold": of_plateau,
+        "best_is": (bool(train["best_by"]), "is for best_by, and none is set"),
+        "average_start": (train["average_rate"] > 0, "is for an average, and average_rate is 0"),
+    }
+    return {name: what for name, (is_read, what) in rules.items() if not is_read}

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount
+from roibeam.pipelines.training.checkpoint import way_back
 from roibeam.pipelines.training.not_finite import blame
 from roibeam.pipelines.training.optimizer.build import clip_each
 from roibeam.pipelines.training.sums_over_processes import SumsOverProcesses
@@ -45,6 +47,7 @@ class TrainStep:
     Args:
         model, optimizer: as the accelerator prepared them.
         told_to_stop: asked at the end of each step; the signal that this process was told to stop by, or 0.
+        run_dir: whose checkpoints are named where the weights are to blame.
     """
 
     def __init__(
@@ -56,9 +59,11 @@ class TrainStep:
         config: TrainConfig,
         *,
         told_to_stop: Callable[[], int],
+        run_dir: Path | None = None,
     ) -> None:
         self._task, self._model, self._optimizer = task, model, optimizer
         self._accelerator, self._config, self._told_to_stop = accelerator, config, told_to_stop
+        self._run_dir = run_dir
         # A release may leave parameters out that a loss reads: what nobody applies must not shrink what is applied.
         grouped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         self._trained = [parameter for parameter in model.parameters() if id(parameter) in grouped]
@@ -96,7 +101,7 @@ class TrainStep:
         if not moved and (scaler is None or not math.isfinite(loss_value) or scaler.get_scale() < _SMALLEST_SCALE):
             raise ValueError(
                 f"step {step}: loss {loss_value} ({means}), gradient norm {float(norm)} are not finite; "
-                + blame(self._task, micro_batches, accelerator)
+                + blame(self._task, micro_batches, accelerator, remedy=way_back(self._run_dir, step, config))
             )
         if moved and config.clip_scope == "each" and config.clip_norm:
             clip_each(self._trained, config.clip_norm)

@@ -75,6 +75,7 @@ class EvaluationResult:
     page: report.html beside it.
     seconds: it took.
     device: where the model ran, as torch names it.
+    step: of the checkpoint that was asked; None for a model that is no run's.
     """
 
     figures: tuple[Figure, ...]
@@ -86,6 +87,7 @@ class EvaluationResult:
     page: Path
     seconds: float
     device: str
+    step: int | None
 
 
 def evaluate_checkpoint(
@@ -101,8 +103,7 @@ def evaluate_checkpoint(
     asked: dict[str, Any] | None = None,
     tell: Callable[[str], None] = lambda remark: None,
 ) -> EvaluationResult:
-    """Evaluates a model on the captions whose images the store has, and writes `OUT/results.json` and
-    `OUT/report.html`.
+    """Evaluates a model on the captions whose images the store has; `out` gets results.json and report.html.
 
     A `JointCheckpoint` reads their photos: boxes and targets are the store's, features its own encoder's.
 
@@ -167,6 +168,7 @@ def evaluate_checkpoint(
         page=write_evaluation_page(out, facts, figures),
         seconds=time.monotonic() - start,
         device=chosen_device.name,
+        step=trained_with(found).step,
     )
 
 

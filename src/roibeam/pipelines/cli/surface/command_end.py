@@ -32,6 +32,7 @@ from roibeam.pipelines.foundation.console.interruption import (
     typed_again,
     what_is_kept,
 )
+from roibeam.pipelines.foundation.console.spokesman import is_spokesman
 from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
 
 FAILED, BUG, INTERRUPTED, NOBODY_READS = 1, 70, 130, 141
@@ -57,7 +58,7 @@ def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
 def _run(app: Callable[..., Any]) -> int:
     code = app(standalone_mode=False)
     if code == INTERRUPTED:  # typer's answer to Ctrl-C
-        return _complain(what_is_kept(sys.argv), exit_code())
+        return _told_once(what_is_kept(sys.argv), exit_code())
     return code if isinstance(code, int) else 0
 
 
@@ -73,9 +74,9 @@ def _failed(error: BaseException) -> int:
     if _is_of_a_pipe(error) and _nobody_reads():
         return _silenced()
     if isinstance(error, StoppedBySignalError):
-        return _complain(f"{error}; to go on: {typed_again(sys.argv)}", error.exit_code)
+        return _told_once(f"{error}; to go on: {typed_again(sys.argv)}", error.exit_code)
     if isinstance(error, KeyboardInterrupt):
-        return _complain(what_is_kept(sys.argv), exit_code())
+        return _told_once(what_is_kept(sys.argv), exit_code())
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
         called = getattr(getattr(error, "ctx", None), "command_path", "roibeam")
         return _complain(f"{error.format_message()} ({called} --help tells more)", error.exit_code)
@@ -83,6 +84,11 @@ def _failed(error: BaseException) -> int:
         traceback.print_exception(error)
     failure = failure_of(error)
     return _complain(failure.line, FAILED if failure.is_expected else BUG)
+
+
+def _told_once(line: str, code: int) -> int:
+    """Of several processes of a run that end alike, the first says why."""
+    return _complain(line, code) if is_spokesman() else code
 
 
 def _is_of_a_pipe(error: BaseException | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -18,6 +19,7 @@ def option(
     group: str | None = None,
     is_advanced: bool | None = None,
     pair: bool = True,
+    callback: Callable[[Any], Any] | None = None,
 ) -> Any:
     """The option of that name.
 
@@ -27,6 +29,7 @@ def option(
         default: what happens without the option, where its default value does not show it.
         group: of `--help`; None for that of the table.
         is_advanced: shown by `--help-all` alone; None as the table says.
+        callback: what the value becomes.
         pair: False leaves out the second form of a flag that has one.
     Raises:
         KeyError: for a name that is not in the table.
@@ -42,11 +45,12 @@ def option(
         min=known.least,
         max=known.most,
         hidden=known.is_advanced if is_advanced is None else is_advanced,
+        callback=callback,
         show_default=True if default is None else default,
         rich_help_panel=known.group if group is None else group,
     )
 
 
-def argument(name: str, what: str) -> Any:
-    """A positional argument, called `name`, in capitals, in usage, help and messages alike."""
-    return typer.Argument(metavar=name, help=what, show_default=False)
+def argument(name: str, what: str, *, callback: Callable[[Any], Any] | None = None) -> Any:
+    """A positional argument, called `name`, in capitals, in usage, help and messages alike. See `option`."""
+    return typer.Argument(metavar=name, help=what, show_default=False, callback=callback)

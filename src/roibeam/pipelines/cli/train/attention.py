@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roibeam.pipelines.cli.options import CHECKPOINT_HELP, CONFIG, JSON, TASK_TOKEN, THREADS, TOKENIZER
+from roibeam.pipelines.cli.options import CHECKPOINT, CONFIG, JSON, TASK_TOKEN, THREADS, TOKENIZER
 from roibeam.pipelines.cli.surface.json_output import json_line
-from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option import option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _TOLD = ("R@1", "R@5", "R@10", "upper bound")
 
 
 def attention_command(
-    checkpoint: Annotated[str, argument("CHECKPOINT", CHECKPOINT_HELP)],
+    checkpoint: Annotated[str, CHECKPOINT],
     store: Annotated[str, option("store", "Heads look at its regions.")],
     entities: Annotated[str, option("entities")],
     split: Annotated[str | None, option("split", "A list of --entities.", default="all images")] = None,

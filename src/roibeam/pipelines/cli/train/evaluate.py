@@ -11,7 +11,7 @@ import typer
 
 from roibeam.pipelines.cli.options import (
     BACKGROUND_FIRST,
-    CHECKPOINT_HELP,
+    CHECKPOINT,
     CONFIG,
     ID_RULE,
     JSON,
@@ -20,7 +20,7 @@ from roibeam.pipelines.cli.options import (
     TOKENIZER,
 )
 from roibeam.pipelines.cli.surface.json_output import json_line
-from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option import option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _LABELS = {
 
 
 def evaluate_command(
-    checkpoint: Annotated[str | None, argument("CHECKPOINT", CHECKPOINT_HELP)] = None,
+    checkpoint: Annotated[str | None, CHECKPOINT] = None,
     store: Annotated[str | None, option("store", "Its images are evaluated on.")] = None,
     captions: Annotated[str | None, option("captions", default="those that the store keeps")] = None,
     split: Annotated[str | None, option("split", "Of a Karpathy file; restval too.", default="test")] = None,
@@ -121,6 +121,7 @@ def _print(result: EvaluationResult, *, as_json: bool) -> None:
     if as_json:
         figures = [asdict(figure) for figure in result.figures]
         facts = {
+            "step": result.step,
             "results": str(result.results),
             "page": str(result.page),
             "captions": result.num_captions,
@@ -130,7 +131,8 @@ def _print(result: EvaluationResult, *, as_json: bool) -> None:
         joined = {"join": result.join.to_json(), "remarks": result.remarks, "seconds": round(result.seconds, 1)}
         typer.echo(json_line({**facts, **joined, "figures": figures}))
         return
-    typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}\n")
+    of_step = "" if result.step is None else f", asked of step {result.step:,}"
+    typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}{of_step}\n")
     typer.echo(f"{'':<30}{'value':>8}{'95 % interval':>20}{'chance':>9}{'possible':>9}{'of':>8}")
     for figure in sorted(result.figures, key=lambda figure: list(_LABELS).index(figure.name)):
         interval = "" if figure.low is None else f"{_shown(figure, figure.low)} .. {_shown(figure, figure.high)}"

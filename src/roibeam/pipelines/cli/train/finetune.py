@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roibeam.pipelines.cli.options import DROP_HELD_OUT, HELD_OUT, JSON, NUMBERS_OF, RESUME, THREADS, run_folder_lines
+from roibeam.pipelines.cli.options import (
+    DROP_HELD_OUT,
+    HELD_OUT,
+    JSON,
+    NUMBERS_OF,
+    RESUME,
+    THREADS,
+    named_step,
+    run_folder_lines,
+)
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
 def finetune_command(
     out: Annotated[Path, argument("RUN", "Run folder to write.")],
     task: Annotated[str, option("task")],
-    start: Annotated[str, option("from", "Or none: new weights.")],
+    start: Annotated[str, option("from", "Or none: new weights.", callback=named_step)],
     data: Annotated[Path, option("data", "Or tables of your own (docs/finetuning.md).")],
     store: Annotated[str | None, option("store", "Of all images of the task; GLUE has none.")] = None,
     annotated_store: Annotated[str | None, option("annotated-store")] = None,

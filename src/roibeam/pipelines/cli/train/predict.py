@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.options import JSON, THREADS
+from roibeam.pipelines.cli.options import JSON, THREADS, named_step
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
@@ -17,7 +17,10 @@ from roibeam.pipelines.foundation.console.progress import waiting
 
 
 def predict_command(
-    run: Annotated[Path, argument("RUN", "Run folder of `roibeam finetune`; of several seeds the best is asked.")],
+    run: Annotated[
+        Path,
+        argument("RUN", "Run folder of `roibeam finetune`; of several seeds the best is asked.", callback=named_step),
+    ],
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],
     store: Annotated[str | None, option("store", "Of all images of the split; GLUE has none.")] = None,

@@ -18,6 +18,7 @@ from roibeam.pipelines.cli.options import (
     RESUME,
     RESUME_FROM,
     THREADS,
+    named_step,
     resume_asked,
     run_folder_lines,
 )
@@ -100,7 +101,10 @@ def pretrain_command(
         str | None, option("from-bert", "Its sizes replace those of --model.", default="the recipe's, else none")
     ] = None,
     from_run: Annotated[
-        str | None, option("from-run", "Its configuration and tokenizer are taken over; the optimizer is new.")
+        str | None,
+        option(
+            "from-run", "Its configuration and tokenizer are taken over; the optimizer is new.", callback=named_step
+        ),
     ] = None,
     background_first: Annotated[
         bool | None, option("background-first", "With --from-run.", default="needed for a model that is no run's")
@@ -115,7 +119,12 @@ def pretrain_command(
         option("batch-size", "Here: captions.", default="32; with --recipe the largest divisor of its batch up to 32"),
     ] = None,
     learning_rate: Annotated[
-        float | None, option("learning-rate", "Not scaled by batch or processes.", default="0.0001")
+        float | None,
+        option(
+            "learning-rate",
+            "Not scaled by batch or processes. It falls by train.schedule: linear, cosine, constant, steps or plateau.",
+            default="0.0001",
+        ),
     ] = None,
     warmup_steps: Annotated[int | None, option("warmup-steps", default="0", is_advanced=True)] = None,
     seed: Annotated[int, option("seed", is_advanced=True)] = 0,

@@ -9,7 +9,7 @@ import typer
 
 from roibeam.pipelines.cli.options import (
     BACKGROUND_FIRST,
-    CHECKPOINT_HELP,
+    CHECKPOINT,
     CONFIG,
     CONVENTIONS,
     DETECTOR,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def probe_command(
-    checkpoint: Annotated[str, argument("CHECKPOINT", CHECKPOINT_HELP)],
+    checkpoint: Annotated[str, CHECKPOINT],
     image: Annotated[str, argument("IMAGE", "A photo; with --store the id of an image of the store.")],
     text: Annotated[str, argument("TEXT", 'Text, with [MASK] for words to guess: "a dog on a [MASK]".')],
     store: Annotated[

@@ -12,11 +12,11 @@ from roibeam.pipelines.finetuning.own_task_file import task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
-from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.foundation.overrides import apply_overrides, refuse_two_values
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.training.launched import num_processes
 from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfig, with_settings
 
 MODEL_WHOLE_IMAGE = "model"
 BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
@@ -94,11 +94,12 @@ def sections_of(
             sections["photos"] = replace(sections["photos"], **recipe.photos)
             edges = dict(zip(("short_edge", "long_edge"), recipe.edges, strict=False))
             sections["detector"] = replace(sections["detector"], **edges)
+    refuse_two_values(request, {**OPTIONS, "data.batch_size": "batch_size"}, request.settings)
     train = [each for each in request.settings if each.startswith("train.")]
     others = [each for each in request.settings if each not in train]
     changed = _by_step_rule(sections, others, recipe, task_name(request.task))
     config = _train_config(request, recipe, changed, steps)
-    sections = {**changed, **apply_overrides({"train": config}, train)}
+    sections = {**changed, "train": with_settings(config, train)}
     if request.end_to_end:
         sections["encoder"].check_rates(sections["train"].parameter_groups)
     return sections
@@ -160,4 +161,4 @@ def without_evaluations(config: TrainConfig) -> TrainConfig:
             "the schedule plateau goes by evaluations, and the task leaves nothing to be judged on; choose another "
             "steps.rule, or train on the training split alone, such as --set vqa.train=train"
         )
-    return replace(config, evaluate_every=0, best_by="")
+    return replace(config, evaluate_every=0, best_by="", best_is=BY_NAME, patience=0)

@@ -8,6 +8,7 @@ import sys
 from roibeam.extraction.weights.shown_download import show_downloads
 from roibeam.pipelines.foundation.console.progress import weights_download
 from roibeam.pipelines.foundation.console.screen import show_bars
+from roibeam.pipelines.foundation.console.spokesman import is_told_here
 
 
 class _StandardError(logging.Handler):
@@ -24,7 +25,8 @@ class _StandardError(logging.Handler):
 def show_our_logs(*, debug: bool = False) -> None:
     """Logs go to standard error in lines for users: `roibeam: <message>`. With `debug`, all of everybody's.
 
-    On a terminal, what is under way is drawn below them.
+    On a terminal, what is under way is drawn below them. Of several processes of one run the first speaks; errors, and
+    what a process alone has met, come from any.
     """
     show_bars()
     show_downloads(weights_download)
@@ -32,6 +34,7 @@ def show_our_logs(*, debug: bool = False) -> None:
     handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
     if not debug:
         handler.addFilter(_is_ours)
+        handler.addFilter(is_told_here)
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
 
 

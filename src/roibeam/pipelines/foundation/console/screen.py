@@ -13,6 +13,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
+from roibeam.pipelines.foundation.console.spokesman import is_spokesman
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
@@ -71,7 +73,7 @@ class Screen:
 
     def begin(self, shown: Shown) -> None:
         """Shows it until `end`. Of several processes of one run, the first one does."""
-        if os.environ.get("RANK", "0") != "0":  # torchrun's
+        if not is_spokesman():
             return
         with self._lock:
             # A wait, and what is within something else, has its line only when it takes long.

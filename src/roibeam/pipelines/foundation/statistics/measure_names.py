@@ -13,6 +13,7 @@ _TITLES = {
     "masked_regions": "Masked regions",
     "masked_region_features": "Features of masked regions",
     "matching": "Matching",
+    "text_only_words": "Words of text alone",
     "loss": "All losses together",
     "learning_rate": "Learning rate",
     "gradient_norm": "Norm of the gradient",
@@ -31,7 +32,7 @@ _TITLES = {
     "attribute_accuracy": "Attributes",
     "proposal_recall": "Objects among the proposals",
 }
-_IN_NATS = ("masked_words", "masked_regions", "matching", "objectness", "classes", "attributes")
+_IN_NATS = ("masked_words", "masked_regions", "matching", "text_only_words", "objectness", "classes", "attributes")
 _SHARES = ("accuracy", "recall")
 _RECALLS = {"r1": "R@1", "r5": "R@5", "r10": "R@10"}
 _NO_LOSSES = ("learning_rate", "gradient_norm", "loss")
@@ -81,6 +82,14 @@ def measure_name(name: str) -> MeasureName:
     if name not in _TITLES:
         return MeasureName(_title(name), "")
     return MeasureName(f"{_title(name)}: loss", "loss (nats)" if name in _IN_NATS else "loss")
+
+
+def less_is_better(name: str) -> bool:
+    """Whether a smaller number of an evaluation is the better one: of losses and ranks. Of what else a task measures,
+    shares and correlations, more is better."""
+    called = measure_name(name)
+    is_loss = name in _TITLES and not called.is_share
+    return is_loss or called.is_rank or name.rpartition("_")[2] in ("loss", "rank")
 
 
 def _title(name: str) -> str:

@@ -25,6 +25,7 @@ from roibeam.model.end_to_end import EndToEndModel, ImageBatch
 from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.detector.labelled_batches import ComingPhoto, LabelledBatches, NamedBatch
 from roibeam.pipelines.detector.task import detector_groups
+from roibeam.pipelines.foundation.console.spokesman import OF_THIS_PROCESS
 from roibeam.pipelines.inputs.batches.image_batch import PhotoInput, collate_inputs, prepare_input
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
@@ -331,7 +332,7 @@ class EndToEndTask:
                 why = str(error)
                 if sample.sample_id not in self._skipped:
                     self._skipped[sample.sample_id] = why
-                    logger.warning("sample left out: %s", why)
+                    logger.warning("sample left out: %s", why, extra=OF_THIS_PROCESS)
                 continue
             samples.append(sample)
             photos += [] if photo is None else [photo]

@@ -203,5 +203,10 @@ def model_size(system: str, size: str) -> ModelFields:
 def wrong_start(source: object, architecture: str, system: NamedSystem) -> ValueError:
     """The error of a run of `system` that is to start from a model of another."""
     return ValueError(
-        f"{source} holds a {architecture}; {system.title} starts from a {system.architecture}: choose its --system"
+        f"{source} holds {_with_article(architecture)}; {system.title} starts from "
+        f"{_with_article(system.architecture)}: choose its --system"
     )
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIO' else 'a'} {name}"

@@ -14,7 +14,7 @@ from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
-from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.foundation.overrides import apply_overrides, refuse_two_values
 from roibeam.pipelines.model_files.encoder_settings import EncoderOptions
 from roibeam.pipelines.model_files.model_folder import CONFIG, found_model
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_search, check_text_alone
@@ -33,8 +33,10 @@ from roibeam.pipelines.pretraining.requests.requested_settings import (
     model_overrides,
     train_config_of,
 )
+from roibeam.pipelines.training.train_config import OPTIONS
 
 NO_BERT = "none"  # in place of one
+_OPTIONS = {**OPTIONS, "data.batch_size": "batch_size"}
 
 
 def check_settings(
@@ -51,6 +53,7 @@ def check_settings(
     if name not in NAMED_SYSTEMS:
         return  # which is said elsewhere
     system, named = NAMED_SYSTEMS[name], NamedFiles()
+    named.look(lambda: refuse_two_values(request.training, _OPTIONS, request.training.settings))
     named.look(lambda: check_device(train_config_of(request, recipe)(1).device))
     named.look(lambda: _check_sections(request, recipe, system, None if goes_on else sizes))
     named.look(lambda: _check_model(request, recipe, system, goes_on=goes_on))

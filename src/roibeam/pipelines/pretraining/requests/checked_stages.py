@@ -31,10 +31,10 @@ class RequestedStage:
     def __post_init__(self) -> None:
         check_lists(self, "options")
 
-    def told(self, number: int) -> str:
-        """Which stage it is, for people."""
-        name = f"stage {number}"
-        return name if self.name == name else f"{name} ({self.name})"
+    def told(self, number: int, *, of: int | None = None) -> str:
+        """Which stage it is, for people; `of` so many."""
+        name, whole = f"stage {number}", "" if of is None else f" of {of}"
+        return f"{name}{whole}" if self.name == name else f"{name}{whole} ({self.name})"
 
 
 def check_stages(out: Path, stages: Sequence[RequestedStage]) -> None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.training.launched import num_processes
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 OF_MODEL, OF_TRAIN = "model.", "train."  # sections of settings that are read by themselves
 
@@ -41,7 +41,7 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
         else:
             config = recipe.train_config(num_captions, micro_batch=batch_size, processes=num_processes(), **given)
         paced = _paced(config, asked, evaluates=bool(request.data.validation))
-        return cast(TrainConfig, apply_overrides({"train": paced}, of_train)["train"])
+        return with_settings(paced, of_train)
 
     return train_config
 

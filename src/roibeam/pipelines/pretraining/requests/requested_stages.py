@@ -53,9 +53,9 @@ def run_stages(
     for number, stage in enumerate(stages, start=1):
         folder = run.folder(number)
         if number in done:
-            logger.info("stage %d of %d (%s) is done: %s", number, len(stages), stage.name, folder)
+            logger.info("%s is done: %s", stage.told(number, of=len(stages)), folder)
             continue
-        logger.info("stage %d of %d: %s", number, len(stages), stage.name)
+        logger.info("%s", stage.told(number, of=len(stages)))
         before = None if number == 1 else str(run.folder(number - 1))
         try:
             request = _placed(stage.request, folder, before, resume)

@@ -32,7 +32,12 @@ def learning_rate_at(step: int, config: TrainConfig, *, falls: int = 0) -> float
         return config.learning_rate * step / config.warmup_steps
     if config.schedule == "steps":
         return config.learning_rate * _decay(step, config)
-    return config.learning_rate * (steps - step) / max(steps - config.warmup_steps, 1)
+    if config.schedule == "constant":
+        return config.learning_rate
+    fall = max(steps - config.warmup_steps, 1)
+    if config.schedule == "cosine":
+        return config.learning_rate * 0.5 * (1.0 - math.cos(math.pi * (steps - step) / fall))
+    return config.learning_rate * (steps - step) / fall
 
 
 def _decay(step: int, config: TrainConfig) -> float:
@@ -61,7 +66,7 @@ def plateau_falls(scores: Sequence[float], config: TrainConfig) -> int:
     Args:
         scores: of all evaluations behind the first step, in their order.
     """
-    sign = 1.0 if config.best_is == "highest" else -1.0
+    sign = 1.0 if config.highest_is_best else -1.0
     best, worse, cooldown, falls = -math.inf, 0, 0, 0
     for score in (sign * each for each in scores):
         if score > best + config.plateau_threshold * (sign * best if math.isfinite(best) else 0.0):

@@ -16,6 +16,15 @@ def latest_checkpoint(run_dir: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def checkpoint_folder(run_dir: Path, step: int) -> Path:
+    return run_dir / CHECKPOINTS / f"step-{step:08d}"
+
+
+def checkpoint_step(folder: Path) -> int:
+    """The step that a folder of `checkpoint_folder` is of."""
+    return int(folder.name.removeprefix("step-"))
+
+
 def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -14,16 +14,17 @@ from typing import Any
 from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.run_folder.best import BEST, best_checkpoint
 from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.free_settings import FREE_ON_RESUME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_config import BY_NAME, TrainConfig, idle_fields
 
 logger = logging.getLogger(__name__)
 
-Resume = bool | str  # "auto", or the name of a checkpoint to go on from, such as "step-100"
+Resume = bool | str  # "auto", or the name of a checkpoint to go on from, such as "step-100" or "best"
 
 CONFIG_NAME = "config.json"
 BATCH_PAGE = "batch.html"
@@ -37,6 +38,9 @@ _WRITTEN_FIRST = frozenset(
 )  # fmt: skip
 # How long a run lasts and when its rate falls is often known only when it is on its way. A warm-up may follow from it.
 _SCHEDULE = frozenset({"train.steps", "train.decay_steps", "train.warmup_steps"})
+# What shares out a batch: the position in the data is a number of samples, whatever a step takes of them.
+_BATCH = ("train.accumulation", ".batch_size", ".max_tokens")
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b")
 # Of changed settings, so many are named in the refusal.
 _NAMED = 6
 
@@ -71,6 +75,8 @@ def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
     """
     if not isinstance(resume, str) or resume == "auto":
         return latest_checkpoint(run_dir)
+    if resume == BEST:
+        return best_checkpoint(run_dir)
     there = {path.name: path for path in sorted((run_dir / CHECKPOINTS).glob("step-*"))}
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", resume)
     found = there.get(f"step-{int(number[1]):08d}") if number else None
@@ -122,23 +128,28 @@ def _filled(saved: Mapping[str, Any], defaults: Mapping[str, Any], now: Mapping[
 
 def _short(value: object) -> str:
     """A setting's value for a message of one line. Long values, paths above all, often differ at their end."""
-    text = repr(value)
+    text = _DIGEST.sub(r"\1", repr(value))
     return text if len(text) <= 80 else f"{text[:30]} ... {text[-45:]}"
 
 
 def check_same_run(
-    folder: Path, now: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    folder: Path,
+    now: Mapping[str, Any],
+    defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    *,
+    goes_on: bool = True,
 ) -> None:
     """Whether the run whose configuration `folder` holds may go on as `now`.
 
     Another number of processes, micro-batches or samples in one, or budget of each, may share out the same global
-    batch.
+    batch, or make another one, which is told.
 
     Args:
         folder: a run's, or one of its checkpoints.
         now: the resolved configuration.
         defaults: by section of the task's configuration: a setting that did not exist yet had this value. A section
             may have sections.
+        goes_on: whether a step is left. Else what may differ is not told: nothing comes of it.
     Raises:
         ValueError: naming what differs.
     """
@@ -147,35 +158,41 @@ def check_same_run(
     saved["train"] = defaults_of(TrainConfig) | read_already | saved["train"]
     for section in defaults.keys() & saved["task"].keys():
         saved["task"][section] = _filled(saved["task"][section], defaults[section], now["task"][section])
+    # A run may have been begun with a value that nothing reads, which a command line refuses now.
+    idle = {f"train.{name}" for name in idle_fields(saved["train"]).keys() & idle_fields(now["train"]).keys()}
     before, after = _flatten(saved), _flatten(now)
-    same_batch = before.get("global_batch") == after.get("global_batch")
     changed = {
         name: f"{name}: {_short(before.get(name))} -> {_short(after.get(name))}"
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
-        and name not in FREE_ON_RESUME
+        and name not in FREE_ON_RESUME | idle
         and not name.startswith("recorded.")
-        and not (same_batch and (name == "train.accumulation" or name.endswith((".batch_size", ".max_tokens"))))
+        and not name.endswith(_BATCH)
     }
     another_batch = changed.pop("global_batch", None)
-    if not changed.keys() <= _SCHEDULE:
+    refused = changed.keys() - _SCHEDULE
+    if refused:
         # The outermost first: what differs inside a part often follows from it.
-        named = [changed[name] for name in sorted(changed, key=lambda name: (name.count("."), name))]
+        named = [changed[name] for name in sorted(refused, key=lambda name: (name.count("."), name))]
         rest = [f"and {len(named) - _NAMED} more"] if len(named) > _NAMED else []
+        fits = all(name.startswith("train.") for name in refused)
+        begin = f"; pretrain --from-run {folder} begins it with these weights" if fits else ""
         raise ValueError(
             f"{folder} belongs to another configuration ({'; '.join(named[:_NAMED] + rest)}); start a new run folder"
+            f"{begin}"
         )
-    if changed:
+    if changed and goes_on:
         bends = "; ".join(changed.values())
         logger.warning("resuming with another schedule (%s): the learning rate bends here", bends)
-    if another_batch is not None:
+    if another_batch is not None and goes_on:
         logger.warning("resuming with another %s; the learning rate is not scaled", another_batch)
 
 
 def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
     """The settings with which an older run goes on, where a rule was another when it began.
 
-    Before there was `average_start`, averages were from the initial weights on, and a warm-up was whole steps.
+    Before there was `average_start`, averages were from the initial weights on, and a warm-up was whole steps. What
+    `best_is` says stays where nothing else is asked for: it was "highest" for losses too.
 
     Args:
         folder: a run's, or one of its checkpoints.
@@ -187,6 +204,15 @@ def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
         config = dataclasses.replace(config, average_start="initial")
     if saved.get("warmup_steps") == round(config.warmup_steps):
         config = dataclasses.replace(config, warmup_steps=saved["warmup_steps"])
+    is_judged_alike = bool(config.best_by) and saved.get("best_by") == config.best_by
+    if is_judged_alike and config.best_is == BY_NAME and saved.get("best_is", BY_NAME) != BY_NAME:
+        kept = dataclasses.replace(config, best_is=saved["best_is"])
+        if kept.highest_is_best != config.highest_is_best:
+            logger.warning(
+                "%s: the %s %s stays the best, as the run began; --set train.best_is=%s changes that",
+                folder, kept.best_is, kept.best_by, "highest" if config.highest_is_best else "lowest",
+            )  # fmt: skip
+        config = kept
     return config
 
 

@@ -1,9 +1,9 @@
 """Settings that change no number of the training, so a resumed run may change them. Without torch."""
 
-FREE_ON_RESUME = frozenset(
-    f"train.{name}"
-    for name in ("log_every", "checkpoint_every", "keep", "evaluate_every", "best_by", "best_is", "tensorboard")
-) | {"task.data.workers", "train.activation_checkpointing"}
+_FREE = ("checkpoint_every", "keep", "evaluate_every", "best_by", "best_is", "patience", "tensorboard")
+_SAME_NUMBERS = ("activation_checkpointing",)
+_GONE = ("log_every",)  # that configurations of older runs hold
+FREE_ON_RESUME = frozenset(f"train.{name}" for name in (*_FREE, *_SAME_NUMBERS, *_GONE)) | {"task.data.workers"}
 
 
 def is_free_on_resume(setting: str) -> bool:

@@ -137,7 +137,10 @@ def _truncate(path: Path, last_step: int) -> None:
         return
     # A run that starts again at its first step is evaluated before it again.
     last = last_step if last_step else -1
-    kept = [line for line in path.read_bytes().splitlines(keepends=True) if _step_of(line) <= last]
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if _step_of(line) <= last]
+    if kept == lines:
+        return
     aside = path.with_name(f".{path.name}.writing")
     aside.write_bytes(b"".join(kept))
     sync_to_disk(aside)

@@ -65,6 +65,7 @@ class _Run:
         detector: what detector.json holds; None where there is none.
         best_step: of the best evaluation, which has a checkpoint.
         weights: numbers in the newest weight file.
+        ended_early: by `train.patience`.
     """
 
     folder: Path
@@ -75,13 +76,15 @@ class _Run:
     detector: Mapping[str, Any] | None
     best_step: int | None
     weights: int | None
+    ended_early: bool
 
 
-def write_training_page(run_dir: Path, *, best_step: int | None) -> Path:
+def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bool = False) -> Path:
     """Writes RUN/report.html from the run folder, and RUN/curves.svg of a run that has enough steps for curves.
 
     Args:
         best_step: of the best evaluation, which has a checkpoint; None where none is told apart.
+        ended_early: by `train.patience`.
     Returns:
         The path of the page.
     """
@@ -95,6 +98,7 @@ def write_training_page(run_dir: Path, *, best_step: int | None) -> Path:
         json.loads(judged.read_text("utf-8")) if judged.is_file() else None,
         best_step,
         number_of_weights(run_dir),
+        ended_early,
     )
     curves = _drawn(run)
     if curves:
@@ -120,7 +124,14 @@ def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
     what = f"{model_sentence(config, run.summary, run.weights)}, trained {data_sentence(config, run.lines)}"
     how_long = f"{counted(last['step'], 'step')} of {counted(config['global_batch'], 'sample')} in {duration(seconds)}"
     yield page_start(name, f"{what}: {how_long}.", how_good_sentence(run.summary))
-    if last["step"] < config["train"]["steps"]:
+    if run.ended_early:
+        train = config["train"]
+        yield note(
+            "Ended early.",
+            f"{last['step']:,} of {train['steps']:,} steps: no better {escaped(train['best_by'])} in "
+            f"{counted(train['patience'], 'evaluation')} (train.patience).",
+        )
+    elif last["step"] < config["train"]["steps"]:
         yield note(
             "Not finished.",
             f"{last['step']:,} of {config['train']['steps']:,} steps; the same command goes on with it.",
