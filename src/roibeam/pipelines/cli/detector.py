@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,6 @@ from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, MODEL
 from roibeam.pipelines.cli.train.precision import precision_setting
-
-if TYPE_CHECKING:
-    from roibeam.pipelines.detector.photos import LabelledPhotos
 
 detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.", rich_markup_mode=None)
 
@@ -86,9 +83,8 @@ def train_command(
         facts = {"run": str(out), "detector": str(model), "step": result.step, "seconds": round(result.seconds, 1)}
         facts["device"] = result.device
         best = None if result.best is None else str(result.best)
-        typer.echo(json_line({**facts, "last": result.last, "best": best}))
+        typer.echo(json_line({**facts, "last": result.last, "best": best, "labels": trained.photos.facts()}))
         return
-    _echo_left_out(trained.photos)
     typer.echo(f"{result.done()}, last loss {result.last['loss']:.4f}")
     use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
     typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
@@ -102,6 +98,7 @@ def evaluate_command(
     photos: Annotated[str | None, _PHOTOS] = None,
     vocab: Annotated[str | None, _VOCAB] = None,
     max_images: Annotated[int | None, option("max-images", "Here: the first ones.", default="all")] = None,
+    settings: Annotated[list[str] | None, option("set", "Section: conventions, in place of the detector's.")] = None,
     nms_iou: Annotated[float, option("nms-iou", "detectron2's figures are made at 0.5.", group=MODEL)] = 0.3,
     device: Annotated[str, option("device")] = "auto",
     threads: Annotated[int | None, THREADS] = None,
@@ -115,17 +112,28 @@ def evaluate_command(
         roibeam detector evaluate toy --labels world/visual_genome/test.txt
     """
     from roibeam.extraction.choice.detector_folder import read_detector_folder
-    from roibeam.pipelines.detector.photos import open_labelled_photos
+    from roibeam.features.counted import counted
+    from roibeam.pipelines.detector.photos import look_at_photos, open_labelled_photos
     from roibeam.pipelines.foundation.device_choice import check_device, choose_device
     from roibeam.pipelines.foundation.files.named_files import NamedFiles
+    from roibeam.pipelines.foundation.overrides import apply_overrides
 
     named = NamedFiles()
-    named.look(lambda: read_detector_folder(detector))
+    folder = named.look(lambda: read_detector_folder(detector))
     for name, path in (("--labels", labels), ("--photos", photos), ("--vocab", vocab)):
         named.need(name, path)
     named.look(lambda: check_device(device))
     named.check()
-    labelled = open_labelled_photos(labels, image_root=photos, vocab=vocab)
+    assert folder is not None
+    conventions = apply_overrides({"conventions": folder.conventions}, settings or ())["conventions"]
+    listed = open_labelled_photos(labels, image_root=photos, vocab=vocab)
+    labelled = look_at_photos(listed.once(max_images), conventions.exif_orientation, is_needed=lambda image: True)
+    if listed.num_repeats:
+        typer.echo(
+            f"note: {counted(listed.num_repeats, 'row')} of {labels} name a photo again; it counts once", err=True
+        )
+    for note in labelled.notes():
+        typer.echo(f"note: {note}", err=True)
     # Torch comes now, when nothing is wrong with the names.
     import torch
 
@@ -136,15 +144,15 @@ def evaluate_command(
         torch.set_num_threads(threads)
     chosen = choose_device(device, threads=threads)
     typer.echo(chosen.words, err=True)
-    report = evaluate_folder(detector, labelled, device=chosen.name, nms_iou=nms_iou, max_images=max_images)
+    report = evaluate_folder(detector, labelled, device=chosen.name, nms_iou=nms_iou, conventions=conventions)
     if as_json:
         typer.echo(
             json_line(
-                {"detector": detector, "labels": labels, "device": chosen.name, **report.as_json()}, event="evaluation"
+                {"detector": detector, "labels": labels, "device": chosen.name, **report.as_json(), **labelled.facts()},
+                event="evaluation",
             )
         )
         return
-    _echo_left_out(labelled)
     typer.echo("\n".join(report_lines(report)))
 
 
@@ -155,8 +163,3 @@ def _numbers(what: str, text: str | None) -> tuple[int, ...] | None:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise ValueError(f"--{what} {text!r}: expected whole numbers with commas between, such as 1,2") from None
-
-
-def _echo_left_out(photos: LabelledPhotos) -> None:
-    for reason, count in photos.left_out.items():
-        typer.echo(f"note: left out of the labels: {count:,} x {reason}", err=True)

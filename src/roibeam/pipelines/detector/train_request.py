@@ -14,7 +14,7 @@ from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.extraction.weights.file_container import check_weight_file
-from roibeam.pipelines.detector.photos import LabelledPhotos, open_labelled_photos
+from roibeam.pipelines.detector.photos import LabelledPhotos, look_at_photos, open_labelled_photos
 from roibeam.pipelines.detector.settings import DetectorSettings, PhotoRules, Start
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import check_device
@@ -99,6 +99,12 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
         num_attributes=len(photos.attribute_names),
     )
     settings = _settings(request, sizes)
+    looks_at_all = is_main_process()
+    photos = look_at_photos(
+        photos,
+        settings.conventions.exif_orientation,
+        is_needed=lambda image: bool((~image.ignored).any()) and (looks_at_all or image.image_hw is None),
+    )
     # Torch comes now, when nothing is wrong with the names.
     with waiting("loading torch"):
         import torch

@@ -60,6 +60,8 @@ def train_detector(
         f"{task.num_samples:,}", counted(len(photos.images), "photo"),
         counted(len(photos.class_names), "class", "classes"), counted(len(photos.attribute_names), "attribute"),
     )  # fmt: skip
+    for note in photos.notes():
+        logger.info("note: %s", note)
     described = ("start", "photos", "sampling", "losses")
     reported = reported_by_name(image.image_id for image in photos.images)
     if reported is not None:
@@ -73,7 +75,12 @@ def train_detector(
             "model": task.model_config(),
             "labels": photos.digest,
         },
-        recorded={"root": photos.root, "torch": torch.__version__, "torchvision": torchvision.__version__},
+        recorded={
+            "root": photos.root,
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+            **photos.facts(),
+        },
         resume=resume,
         stop_at_step=stop_at_step,
     )
