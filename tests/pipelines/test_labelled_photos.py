@@ -38,7 +38,7 @@ def has_objects(image: LabelledImage) -> bool:
 
 
 def error_of(coco: SimpleNamespace, **looked: str) -> str:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         opened(coco, **looked)
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -27,10 +27,14 @@ def train_command(
     labels: Annotated[str, _LABELS],
     photos: Annotated[str | None, _PHOTOS] = None,
     vocab: Annotated[str | None, _VOCAB] = None,
-    detector: Annotated[str, option("detector", "Here: sizes, or toy for those of the toy detector.")] = "vg-r101-c4",
-    conventions: Annotated[str, option("conventions")] = "hf",
+    detector: Annotated[
+        str | None,
+        option("detector", "Here: sizes; toy for those of that one.", default="those of --weights, or vg-r101-c4"),
+    ] = None,
+    conventions: Annotated[str | None, option("conventions", default="those of --weights, or hf")] = None,
     weights: Annotated[
-        str | None, option("weights", "Start from them; they must be of these classes.", default="new weights")
+        str | None,
+        option("weights", "Start from a file of these classes, or a detector's folder of any.", default="new weights"),
     ] = None,
     resnet: Annotated[str | None, option("resnet", "Such as ImageNet's, or another detector's.")] = None,
     frozen_stages: Annotated[
@@ -39,7 +43,9 @@ def train_command(
     steps: Annotated[int, option("steps")] = 90_000,
     batch_size: Annotated[int, option("batch-size", "Here: photos.")] = 2,
     learning_rate: Annotated[float, option("learning-rate", "Not scaled by batch or processes.")] = 0.0025,
-    warmup_steps: Annotated[int, option("warmup-steps", is_advanced=True)] = 1000,
+    warmup_steps: Annotated[
+        int | None, option("warmup-steps", default="1000, at most a third of --steps", is_advanced=True)
+    ] = None,
     decay_steps: Annotated[
         str | None, option("decay-steps", default="2/3 and 8/9 of --steps", is_advanced=True)
     ] = None,

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roibeam.extraction.choice.detector_folder import DetectorFolder, is_detector_folder, read_detector_folder
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.pipelines.detector.photos import LabelledPhotos, look_at_photos, open_labelled_photos
@@ -31,19 +32,23 @@ from roibeam.pipelines.training.train_config import TrainConfig
 if TYPE_CHECKING:
     from roibeam.pipelines.training.loop import TrainResult
 
+_DEFAULT_SIZES, _DEFAULT_CONVENTIONS = "vg-r101-c4", "hf"
+_DEFAULT_WARMUP = 1000  # steps, of runs that have three times as many
+
 
 @dataclass(frozen=True, kw_only=True)
 class DetectorTrainRequest:
     """
     Attributes:
         labels, images, vocab: as of `open_labelled_photos`; `images` is the folder of the photos.
-        detector, conventions: presets of the sizes, whose classes are then those of the labels, and of the arithmetic.
+        detector, conventions: presets of the sizes, whose classes are then those of the labels, and of the arithmetic;
+            None for those of a detector's folder in `weights`, else vg-r101-c4 and hf.
         weights, resnet: as of `Start`.
         frozen_stages: without gradients; None freezes 1 and 2 of a start from a file, none from scratch.
         steps: optimizer steps.
         batch_size: photos per step and process.
         learning_rate: of SGD at its peak; never scaled by batch or processes.
-        warmup_steps: of a linear rise; at most a third of `steps`.
+        warmup_steps: of a linear rise; None for 1,000, but at most a third of `steps`.
         decay_steps: after which the rate falls to a tenth; None for 2/3 and 8/9 of `steps`.
         device: as of `TrainConfig`.
         threads: CPU threads; None leaves torch's choice.
@@ -55,15 +60,15 @@ class DetectorTrainRequest:
     labels: str
     images: str | None = None
     vocab: str | None = None
-    detector: str = "vg-r101-c4"
-    conventions: str = "hf"
+    detector: str | None = None
+    conventions: str | None = None
     weights: str | None = None
     resnet: str | None = None
     frozen_stages: tuple[int, ...] | None = None
     steps: int = 90_000
     batch_size: int = 2
     learning_rate: float = 0.0025
-    warmup_steps: int = 1000
+    warmup_steps: int | None = None
     decay_steps: tuple[int, ...] | None = None
     device: str = "auto"
     threads: int | None = None
@@ -94,7 +99,7 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
     with waiting("reading the labels"):
         photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
     sizes = replace(
-        preset("detector", request.detector, CONFIGS),
+        _sizes(request),
         num_classes=len(photos.class_names),
         num_attributes=len(photos.attribute_names),
     )
@@ -123,15 +128,47 @@ def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
     named.need("--photos", request.images, FOLDER)
     named.need("--vocab", request.vocab)
     for option, weights in (("--weights", request.weights), ("--resnet", request.resnet)):
-        if named.need(option, weights, FILE):
+        if option == "--weights" and weights is not None and is_detector_folder(weights):
+            named.look(partial(read_detector_folder, weights))
+        elif named.need(option, weights, FILE):
             named.look(partial(check_weight_file, weights))
     if named.need_output_folder(run_dir) and is_main_process():  # other processes may look when the run has begun
         named.look(lambda: check_run_folder(run_dir, resume=request.resume))
-    sizes = named.look(lambda: preset("detector", request.detector, CONFIGS))
-    conventions = named.look(lambda: preset("conventions", request.conventions, CONVENTIONS))
+    sizes = named.look(lambda: _sizes(request))
+    conventions = named.look(lambda: _conventions(request))
     if sizes is not None and conventions is not None:
         named.look(lambda: check_device(_settings(request, sizes).train.device))
     named.check()
+
+
+def _own_folder(request: DetectorTrainRequest) -> DetectorFolder | None:
+    if request.weights is None or not is_detector_folder(request.weights):
+        return None
+    return read_detector_folder(request.weights)
+
+
+def _sizes(request: DetectorTrainRequest) -> DetectorConfig:
+    folder = _own_folder(request)
+    if folder is not None and request.detector is not None:
+        raise ValueError(
+            f"--detector {request.detector!r}: --weights {request.weights} is a detector's folder and brings its "
+            f"sizes; leave --detector out"
+        )
+    if folder is not None:
+        return folder.config
+    if request.detector not in (None, *CONFIGS) and is_detector_folder(request.detector):
+        raise ValueError(
+            f"--detector {request.detector!r} is a folder, here it names sizes: {', '.join(CONFIGS)}; to start from "
+            f"the detector in that folder give --weights {request.detector}"
+        )
+    return preset("detector", request.detector or _DEFAULT_SIZES, CONFIGS)
+
+
+def _conventions(request: DetectorTrainRequest) -> Conventions:
+    folder = _own_folder(request)
+    if folder is not None and request.conventions is None:
+        return folder.conventions
+    return preset("conventions", request.conventions or _DEFAULT_CONVENTIONS, CONVENTIONS)
 
 
 def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorSettings:
@@ -147,12 +184,18 @@ def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorS
         "sampling": SamplingRules(),
         "losses": LossRules(),
         "detector": sizes,
-        "conventions": preset("conventions", request.conventions, CONVENTIONS),
+        "conventions": _conventions(request),
     }
     sections = apply_overrides(sections, request.settings)
     train: TrainConfig = sections["train"]
     if request.decay_steps is None and train.schedule == "steps" and not train.decay_steps:
-        train = replace(train, decay_steps=(request.steps * 2 // 3, request.steps * 8 // 9))
+        falls = (request.steps * 2 // 3, request.steps * 8 // 9)
+        if train.warmup_steps > falls[0]:
+            raise ValueError(
+                f"--warmup-steps {train.warmup_steps}: of {request.steps:,} steps the learning rate first falls after "
+                f"{falls[0]:,}; take at most so many, or say when it falls (--decay-steps)"
+            )
+        train = replace(train, decay_steps=falls)
     from_file = request.weights is not None or request.resnet is not None
     frozen = request.frozen_stages if request.frozen_stages is not None else (1, 2) if from_file else ()
     return DetectorSettings(
@@ -162,9 +205,10 @@ def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorS
 
 
 def _train_config(request: DetectorTrainRequest) -> TrainConfig:
-    steps = request.steps
+    steps, warmup = request.steps, request.warmup_steps
     return TrainConfig(
-        steps=steps, learning_rate=request.learning_rate, warmup_steps=min(request.warmup_steps, steps // 3),
+        steps=steps, learning_rate=request.learning_rate,
+        warmup_steps=min(_DEFAULT_WARMUP, steps // 3) if warmup is None else warmup,
         schedule="steps", decay_steps=request.decay_steps or (), optimizer="sgd", device=request.device,
         seed=request.seed, checkpoint_every=max(1, min(1000, steps // 10)),
     )  # fmt: skip

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
 import torchvision
 from torch import nn
 
+from roibeam.extraction.choice.detector_folder import is_detector_folder, read_detector_folder
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.resnet import FrozenBatchNorm
 from roibeam.extraction.training.batch_losses import DetectorTraining, build_trainable_detector, initialise
 from roibeam.extraction.weights.loading import load_weights, part_state
+from roibeam.extraction.weights.other_classes import load_folder
 from roibeam.features.counted import counted
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.detector.settings import DetectorSettings, Start
@@ -48,7 +50,9 @@ def train_detector(
     start, seed = settings.start, settings.train.seed
     check_run_folder(Path(run_dir), resume=resume)
     training = DetectorTraining(
-        build_start(settings.config, settings.conventions, start, seed=seed),
+        build_start(
+            settings.config, settings.conventions, start, seed=seed, names=(photos.class_names, photos.attribute_names)
+        ),
         sampling=settings.sampling,
         loss_rules=settings.losses,
         frozen_stages=start.frozen_stages,
@@ -86,19 +90,52 @@ def train_detector(
     )
 
 
-def build_start(config: DetectorConfig, conventions: Conventions, start: Start, *, seed: int) -> Detector:
-    """The detector as it is before the first step."""
+def build_start(
+    config: DetectorConfig,
+    conventions: Conventions,
+    start: Start,
+    *,
+    seed: int,
+    names: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> Detector:
+    """The detector as it is before the first step.
+
+    Args:
+        names: of its classes and attributes; those of a detector's folder are compared with them.
+    """
     from_scratch = start.weights is None and start.resnet is None
     norm = nn.BatchNorm2d if from_scratch else FrozenBatchNorm
     detector = build_trainable_detector(config, conventions, norm=norm)
-    if start.weights is not None:
+    if start.weights is not None and not is_detector_folder(start.weights):
         load_weights(start.weights, detector)
         return detector
     initialise(detector, torch.Generator().manual_seed(seed))
+    if start.weights is not None:
+        _load_folder(start.weights, detector, *map(tuple, names))
+        return detector
     if start.resnet is not None:
         own = _named(detector, _RESNET)
         detector.load_state_dict({**detector.state_dict(), **part_state(start.resnet, own)})
     return detector
+
+
+def _load_folder(place: str, detector: Detector, classes: tuple[str, ...], attributes: tuple[str, ...]) -> None:
+    """Takes the weights of a detector's folder, and tells what starts anew because its classes are others."""
+    folder = read_detector_folder(place)
+    same_classes, same_attributes = folder.class_names == classes, folder.attribute_names == attributes
+    anew = load_folder(folder, detector, same_classes=same_classes, same_attributes=same_attributes)
+    if not anew:
+        logger.info("starting from all weights of %s", place)
+        return
+    changes = [
+        f"{counted(len(ours), *words)} in place of its {len(theirs)}"
+        for is_same, ours, theirs, words in (
+            (same_classes, classes, folder.class_names, ("class", "classes")),
+            (same_attributes, attributes, folder.attribute_names, ("attribute",)),
+        )
+        if not is_same
+    ]
+    logger.info("starting from %s with %s; these layers start anew: %s", place, ", ".join(changes), ", ".join(anew))
 
 
 def _named(detector: Detector, prefixes: Collection[str]) -> dict[str, torch.Tensor]:

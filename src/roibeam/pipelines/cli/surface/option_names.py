@@ -164,7 +164,7 @@ _DETECTORS = {
     "preset": _text("Whose published features to make.", "NAME", DETECTOR),
     "weights": _text("Weights of the detector: a file, a URL, hf:REPO or random:SEED.", "FILE", DETECTOR),
     "detector": _text(
-        "toy, a folder of `roibeam detector train`, or network sizes: vg-r101-c4, vg-r101-c4-600 or small.",
+        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small.",
         "NAME", DETECTOR,
     ),
     "conventions": _text(
