@@ -47,7 +47,7 @@ def written(folder: Path, config: DetectorConfig, conventions: str) -> tuple[Pat
 def assert_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=0, msg=name)
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=0)
 
 
 def test_a_file_of_caffe_conventions_is_read_by_the_config_beside_it(

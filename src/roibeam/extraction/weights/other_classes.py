@@ -38,7 +38,8 @@ def load_folder(
     own, found = detector.state_dict(), source.state_dict()
     taken = {name: value for name, value in found.items() if name in own and not name.startswith(without)}
     detector.load_state_dict({**own, **taken})
-    if isinstance(detector.proposal_generator, ProposalGenerator):
-        detector.proposal_generator.cell_anchors.copy_(source.proposal_generator.cell_anchors)
+    theirs, ours = source.proposal_generator, detector.proposal_generator
+    if isinstance(theirs, ProposalGenerator) and isinstance(ours, ProposalGenerator):
+        ours.cell_anchors.copy_(theirs.cell_anchors)
     stayed = [name for name in own if name not in taken and not name.endswith(COUNTER)]
     return tuple(dict.fromkeys(name.removeprefix(PREDICTOR).rpartition(".")[0] for name in stayed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,8 @@ def train_command(
     labels: Annotated[str, _LABELS],
     photos: Annotated[str | None, _PHOTOS] = None,
     vocab: Annotated[str | None, _VOCAB] = None,
+    val_labels: Annotated[str | None, option("val-labels", default="none")] = None,
+    val_photos: Annotated[str | None, option("val-photos", default="the folder of --val-labels")] = None,
     detector: Annotated[
         str | None,
         option("detector", "Here: sizes; toy for those of that one.", default="those of --weights, or vg-r101-c4"),
@@ -72,26 +74,38 @@ def train_command(
     from roibeam.pipelines.detector.train_request import DetectorTrainRequest, train_requested_detector
 
     request = DetectorTrainRequest(
-        labels=labels, images=photos, vocab=vocab, detector=detector, conventions=conventions, weights=weights,
-        resnet=resnet, frozen_stages=_numbers("frozen-stages", frozen_stages), steps=steps, batch_size=batch_size,
+        labels=labels, images=photos, vocab=vocab, val_labels=val_labels, val_images=val_photos,
+        detector=detector, conventions=conventions, weights=weights, resnet=resnet,
+        frozen_stages=_numbers("frozen-stages", frozen_stages), steps=steps, batch_size=batch_size,
         learning_rate=learning_rate, warmup_steps=warmup_steps, decay_steps=_numbers("decay-steps", decay_steps),
         device=device, threads=threads, seed=seed,
         settings=(*precision_setting(precision, settings or ()), *(settings or ())),
         resume="auto" if (asked := resume_asked(resume, resume_from)) is None else asked,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
+    from roibeam.pipelines.foundation.statistics.measure_names import measure_name
     from roibeam.pipelines.training.launched import is_main_process
 
     if not is_main_process():
         return
     result, model = trained.result, trained.folder
     if as_json:
-        facts = {"run": str(out), "detector": str(model), "step": result.step, "seconds": round(result.seconds, 1)}
+        facts: dict[str, Any] = {
+            "run": str(out),
+            "detector": str(model),
+            "step": result.step,
+            "seconds": round(result.seconds, 1),
+        }
         facts["device"] = result.device
         best = None if result.best is None else str(result.best)
-        typer.echo(json_line({**facts, "last": result.last, "best": best, "labels": trained.photos.facts()}))
+        facts |= {"last": result.last, "best": best, "evaluation": result.evaluation}
+        typer.echo(json_line({**facts, "labels": trained.photos.facts()}))
         return
     typer.echo(f"{result.done()}, last loss {result.last['loss']:.4f}")
+    if result.evaluation is not None:
+        names = {name: measure_name(name) for name in result.evaluation}
+        told = (f"{names[name].title} {names[name].shown(value)}" for name, value in result.evaluation.items())
+        typer.echo(f"on {val_labels}: {', '.join(told)}")
     use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
     typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
     typer.echo("\n".join(run_folder_lines(out, result)))

@@ -167,10 +167,18 @@ def _expected(is_coco: bool) -> str:
 
 
 def look_at_photos(
-    photos: LabelledPhotos, exif_orientation: str, *, is_needed: Callable[[LabelledImage], bool]
+    photos: LabelledPhotos,
+    exif_orientation: str,
+    *,
+    is_needed: Callable[[LabelledImage], bool],
+    option: str = "--photos",
 ) -> LabelledPhotos:
     """Looks at the headers of the photos: whether they are there, and have the size that their labels say.
 
+    Args:
+        exif_orientation: "applied" or "ignored", as the photos will be decoded.
+        is_needed: photos that are looked at.
+        option: that names their folder.
     Returns:
         The same, labels without a size fitted to their photos.
     Raises:
@@ -199,7 +207,7 @@ def look_at_photos(
         named = ", ".join(missing[:_NAMED_MISSING]) + (", ..." if len(missing) > _NAMED_MISSING else "")
         raise ValueError(
             f"{len(missing):,} of the {counted(len(needed), 'photo')} of {photos.path or 'the labels'} are not in "
-            f"{photos.root}: {named}; --photos names the folder of the photos; labels of a new run may leave them out"
+            f"{photos.root}: {named}; {option} names the folder of the photos; labels of a new run may leave them out"
         )
     fitted: dict[str, LabelledImage] = {}
     for image, seen in zip(needed, found, strict=True):

@@ -9,6 +9,8 @@ from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.pipelines.training.train_config import TrainConfig
 
+BEST_BY = "average_precision"  # of an evaluation while training: mAP@0.5, as Visual Genome is judged
+
 
 @dataclass(frozen=True)
 class PhotoRules:

@@ -5,6 +5,7 @@ Files, names and settings are looked at before torch is imported.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,9 @@ from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.extraction.weights.file_container import check_weight_file
-from roibeam.pipelines.detector.photos import LabelledPhotos, look_at_photos, open_labelled_photos
-from roibeam.pipelines.detector.settings import DetectorSettings, PhotoRules, Start
+from roibeam.features.counted import counted
+from roibeam.pipelines.detector.photos import LabelledPhotos, check_same_names, look_at_photos, open_labelled_photos
+from roibeam.pipelines.detector.settings import BEST_BY, DetectorSettings, PhotoRules, Start
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import (
@@ -41,6 +43,7 @@ class DetectorTrainRequest:
     """
     Attributes:
         labels, images, vocab: as of `open_labelled_photos`; `images` is the folder of the photos.
+        val_labels, val_images: the same of photos that the detector is judged on while it is trained; None for no such.
         detector, conventions: presets of the sizes, whose classes are then those of the labels, and of the arithmetic;
             None for those of a detector's folder in `weights`, else vg-r101-c4 and hf.
         weights, resnet: as of `Start`.
@@ -60,6 +63,8 @@ class DetectorTrainRequest:
     labels: str
     images: str | None = None
     vocab: str | None = None
+    val_labels: str | None = None
+    val_images: str | None = None
     detector: str | None = None
     conventions: str | None = None
     weights: str | None = None
@@ -104,12 +109,11 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
         num_attributes=len(photos.attribute_names),
     )
     settings = _settings(request, sizes)
-    looks_at_all = is_main_process()
+    looks_at_all, exif = is_main_process(), settings.conventions.exif_orientation
     photos = look_at_photos(
-        photos,
-        settings.conventions.exif_orientation,
-        is_needed=lambda image: bool((~image.ignored).any()) and (looks_at_all or image.image_hw is None),
+        photos, exif, is_needed=lambda image: bool((~image.ignored).any()) and (looks_at_all or image.image_hw is None)
     )
+    judged = None if request.val_labels is None else _judged(request, photos, exif)
     # Torch comes now, when nothing is wrong with the names.
     with waiting("loading torch"):
         import torch
@@ -118,8 +122,39 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    result = train_detector(photos, run_dir, settings, resume=request.resume)
+    result = train_detector(photos, run_dir, settings, judged=judged, resume=request.resume)
     return TrainedDetector(result, result.checkpoint / "model", photos)
+
+
+def _check_judged(request: DetectorTrainRequest) -> None:
+    if request.val_images is not None and request.val_labels is None:
+        raise ValueError("--val-photos is the folder of the photos of --val-labels; give that too")
+
+
+def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientation: str) -> LabelledPhotos:
+    """The photos to judge on.
+
+    Raises:
+        ValueError: when one is trained on, or their classes are others.
+    """
+    assert request.val_labels is not None
+    judged = open_labelled_photos(request.val_labels, image_root=request.val_images, vocab=request.vocab).once()
+    check_same_names(judged, photos.class_names, photos.attribute_names, f"of {request.labels}")
+    trained = {os.path.realpath(os.path.join(photos.root, image.file_name)) for image in photos.images}
+    both = [
+        image.file_name
+        for image in judged.images
+        if os.path.realpath(os.path.join(judged.root, image.file_name)) in trained
+    ]
+    if both:
+        raise ValueError(
+            f"--val-labels {request.val_labels!r}: --labels too has {counted(len(both), 'photo')} of it, such as "
+            f"{both[0]!r}; judge on photos that are not trained on"
+        )
+    looks_at_all = is_main_process()
+    return look_at_photos(
+        judged, exif_orientation, is_needed=lambda image: looks_at_all or image.image_hw is None, option="--val-photos"
+    )
 
 
 def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
@@ -127,6 +162,9 @@ def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
     named.need("--labels", request.labels, FILE)
     named.need("--photos", request.images, FOLDER)
     named.need("--vocab", request.vocab)
+    named.need("--val-labels", request.val_labels, FILE)
+    named.need("--val-photos", request.val_images, FOLDER)
+    named.look(lambda: _check_judged(request))
     for option, weights in (("--weights", request.weights), ("--resnet", request.resnet)):
         if option == "--weights" and weights is not None and is_detector_folder(weights):
             named.look(partial(read_detector_folder, weights))
@@ -156,7 +194,7 @@ def _sizes(request: DetectorTrainRequest) -> DetectorConfig:
         )
     if folder is not None:
         return folder.config
-    if request.detector not in (None, *CONFIGS) and is_detector_folder(request.detector):
+    if request.detector is not None and request.detector not in CONFIGS and is_detector_folder(request.detector):
         raise ValueError(
             f"--detector {request.detector!r} is a folder, here it names sizes: {', '.join(CONFIGS)}; to start from "
             f"the detector in that folder give --weights {request.detector}"
@@ -198,6 +236,9 @@ def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorS
         train = replace(train, decay_steps=falls)
     from_file = request.weights is not None or request.resnet is not None
     frozen = request.frozen_stages if request.frozen_stages is not None else (1, 2) if from_file else ()
+    if request.val_labels is not None:
+        every = train.evaluate_every or max(1, train.steps // 10)
+        train = replace(train, evaluate_every=every, best_by=train.best_by or BEST_BY)
     return DetectorSettings(
         sections["detector"], sections["conventions"], train, Start(request.weights, request.resnet, frozen),
         sections["photos"], sections["sampling"], sections["losses"],

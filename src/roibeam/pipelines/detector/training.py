@@ -22,7 +22,7 @@ from roibeam.extraction.weights.other_classes import load_folder
 from roibeam.features.counted import counted
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.detector.settings import DetectorSettings, Start
-from roibeam.pipelines.detector.task import DetectorTask
+from roibeam.pipelines.detector.task import DetectorTask, JudgedDetectorTask
 from roibeam.pipelines.sources.image_identity import reported_by_name
 from roibeam.pipelines.training.loop import TrainResult, train
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
@@ -37,12 +37,14 @@ def train_detector(
     run_dir: Path,
     settings: DetectorSettings,
     *,
+    judged: LabelledPhotos | None = None,
     resume: Resume = False,
     stop_at_step: int | None = None,
 ) -> TrainResult:
     """Trains a detector; the folder `model` of each checkpoint is a detector's folder (`read_detector_folder`).
 
     Args:
+        judged: on these the detector is judged while it is trained, every `TrainConfig.evaluate_every` steps.
         resume, stop_at_step: as of `train`.
     Raises:
         ValueError: whatever does not fit, saying what to do; for photos that cannot be read, while training.
@@ -58,7 +60,10 @@ def train_detector(
         frozen_stages=start.frozen_stages,
     )
     training.to(memory_format=torch.channels_last)  # a third less time on a CPU
-    task = DetectorTask(training, photos, settings.photos, seed=seed)
+    if judged is None:
+        task = DetectorTask(training, photos, settings.photos, seed=seed)
+    else:
+        task = JudgedDetectorTask(training, photos, settings.photos, judged, seed=seed)
     logger.info(
         "%s of %s have objects: %s, %s",
         f"{task.num_samples:,}", counted(len(photos.images), "photo"),
@@ -84,6 +89,7 @@ def train_detector(
             "torch": torch.__version__,
             "torchvision": torchvision.__version__,
             **photos.facts(),
+            **({} if judged is None else {"judged_photos": len(judged.images), "judged_labels": judged.path}),
         },
         resume=resume,
         stop_at_step=stop_at_step,

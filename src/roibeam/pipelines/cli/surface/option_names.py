@@ -212,6 +212,8 @@ _MODELS = {
     "labels": _text(
         "Photos with labelled objects: COCO's instances .json, or a split .txt of Visual Genome.", "FILE", LABELS
     ),
+    "val-labels": _text("Other photos with labels; the detector is judged on them as it learns.", "FILE", INPUT),
+    "val-photos": _text("Folder of the photos of --val-labels.", "DIR", INPUT),
     "labels-photos": _text("Folder of the photos of --labels.", "DIR", LABELS),
     "labels-vocab": _text("Folder with the class names of --labels, for Visual Genome.", "DIR", LABELS),
     "judge-labels": _text("Labelled photos on which the detector is judged before and after.", "FILE", LABELS),
