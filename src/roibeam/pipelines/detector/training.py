@@ -131,7 +131,7 @@ def _load_folder(place: str, detector: Detector, classes: tuple[str, ...], attri
     same_classes, same_attributes = folder.class_names == classes, folder.attribute_names == attributes
     anew = load_folder(folder, detector, same_classes=same_classes, same_attributes=same_attributes)
     if not anew:
-        logger.info("starting from all weights of %s", place)
+        logger.info("starting from %s, no layer anew", place)
         return
     changes = [
         f"{counted(len(ours), *words)} in place of its {len(theirs)}"
