@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from labelled_world import write_instances, write_labelled
+from labelled_world import COMPUTES, DETECTOR, write_instances, write_labelled
+
+from roibeam.extraction.training.batch_losses import DetectorTraining, build_trainable_detector
+from roibeam.pipelines.detector.settings import PhotoRules
+from roibeam.pipelines.detector.task import JudgedDetectorTask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,6 +48,22 @@ def test_evaluations_are_those_of_the_command(roibeam: Any, options: list[Any], 
     assert "mAP@0.5" in (tmp_path / "run" / "report.html").read_text()
     alone = roibeam("detector", "train", tmp_path / "alone", *options, "--steps", 2, "--json")
     assert json.loads(alone.out)["last"]["loss"] == facts["last"]["loss"]
+
+
+def test_what_is_taken_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each name has its own number: those of the network above are nearly all zero."""
+    report = SimpleNamespace(
+        objects=SimpleNamespace(mean=0.1, weighted_mean=0.2),
+        coco=SimpleNamespace(ap=0.3, ap50=0.6),
+        region_recall=SimpleNamespace(recall=0.4),
+        attribute_accuracy=SimpleNamespace(given_boxes=0.5, matched_boxes=0.7),
+    )
+    monkeypatch.setattr("roibeam.pipelines.detector.task.evaluate_detector", lambda *given, **named: report)
+    photos = write_labelled(tmp_path / "photos")
+    training = DetectorTraining(build_trainable_detector(DETECTOR, COMPUTES))
+    task = JudgedDetectorTask(training, photos, PhotoRules(), photos, seed=0)
+    expected = {"average_precision": 0.1, "coco_precision": 0.3, "object_recall": 0.4, "attribute_accuracy": 0.5}
+    assert task.evaluate() == expected
 
 
 def test_photos_that_are_trained_on_or_of_other_classes_are_refused(
