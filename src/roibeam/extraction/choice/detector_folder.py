@@ -69,7 +69,7 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
     Raises:
         ValueError: naming the file, what is wrong with it and what it should be.
     """
-    place = SHIPPED.get(str(folder), Path(folder))
+    place = SHIPPED.get(str(folder), Path(folder).expanduser())
     path, weights = place / CONFIG_NAME, place / WEIGHTS_NAME
     if not place.exists():
         raise ValueError(f"detector {str(folder)!r} is unknown: no such folder; {name_hint(str(folder), [*SHIPPED])}")
@@ -93,6 +93,30 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
     config = dataclass_of(found, "detector", DetectorConfig, path)
     conventions = dataclass_of(found, "conventions", Conventions, path)
     return DetectorFolder(config, conventions, *detector_names(found, config, path), weights=str(weights))
+
+
+def is_detector_folder(weights: str | Path) -> bool:
+    """Whether what stands in place of a weight file is a folder, or the name of a shipped detector."""
+    return str(weights) in SHIPPED or Path(weights).expanduser().is_dir()
+
+
+def conventions_beside(weights: Path) -> Conventions | None:
+    """How a detector's folder that holds this weight file says that it computes, which decides what the rows of its
+    heads mean; None for a file of no such folder.
+
+    Raises:
+        ValueError: for a damaged config.json of a detector.
+    """
+    path = weights.parent / CONFIG_NAME
+    if weights.name != WEIGHTS_NAME or not path.is_file() or path.stat().st_size > _MAX_CONFIG_BYTES:
+        return None
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.get("format") != _FORMAT or not {"detector", "conventions"} <= found.keys():
+        return None  # of another model, such as Hugging Face's
+    return dataclass_of(found, "conventions", Conventions, path)
 
 
 def detector_names(found: Any, config: DetectorConfig, path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -8,6 +8,7 @@
 | milvlg-d2 | the same project, "d2" mode | three others | HF_LAYOUT |
 | vlbert | `resnet101-pt-vgbua-0000.model`: a part, backbone and res5 | torchvision's | - |
 | vlbert-checkpoint | jackroos/VL-BERT trained end to end; the same under `image_feature_extractor.` | its own | - |
+| own | `model.safetensors` of a detector's folder (detector_folder.py) | ours | of its config.json |
 | caffe | `.caffemodel` of peteanderson80/bottom-up-attention | Caffe's layers (caffemodel.py) | CAFFE_LAYOUT |
 
 Sources: reference detector.md section 4; the Caffe layers are those of
@@ -81,12 +82,13 @@ class NamedWeights:
     changes: tuple[str, ...]
 
 
-def name_weights(found: Mapping[str, object], source: str) -> NamedWeights:
+def name_weights(found: Mapping[str, object], source: str, *, written: HeadLayout | None = None) -> NamedWeights:
     """Recognises the family of a file and gives its tensors Hugging Face names.
 
     Args:
         found: names and values of the file.
         source: names the file in errors.
+        written: layout of the heads as the config beside a file of ours says; shapes do not tell all of it.
     Raises:
         ValueError: when the file is of no known family, or its names and shapes speak for different ones.
     """
@@ -110,7 +112,10 @@ def name_weights(found: Mapping[str, object], source: str) -> NamedWeights:
     tensors = renamed(weights, lambda name: names.get(name, name), source)
     if count := sum(names.get(name, name) != name for name in weights):
         changes.append(f"{count} names changed")
-    family = _family(naming, found, tensors, source)
+    if written is not None and naming == "ours" and _has_shapes_of(written, tensors):
+        family = Family("own", "roibeam's own detector", "ours", written)
+    else:
+        family = _family(naming, found, tensors, source)
     _add_missing_statistics(tensors, changes)
     return NamedWeights(family, tensors, tuple(changes))
 
@@ -258,6 +263,15 @@ def _caffe_like_heads(weights: Mapping[str, object]) -> dict[str, bool]:
     if classes > 1 and box_deltas in (4 * classes, 4 * (classes - 1)):
         found["bbox_pred"] = box_deltas == 4 * classes
     return found
+
+
+def _has_shapes_of(layout: HeadLayout, weights: Mapping[str, object]) -> bool:
+    """Whether the heads are as wide as a layout says: a converted file may have taken the place of the written one."""
+    says = {
+        "objectness_logits": layout.objectness == "pair-softmax",
+        "bbox_pred": layout.region_deltas == "with-background",
+    }
+    return all(says[name] == is_caffe_like for name, is_caffe_like in _caffe_like_heads(weights).items())
 
 
 def _add_missing_statistics(weights: dict[str, object], changes: list[str]) -> None:

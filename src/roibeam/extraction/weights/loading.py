@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.choice.detector_choice import choose_detector
+from roibeam.extraction.choice.detector_folder import conventions_beside
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.fast.modes import mode_named, warn_if_slow
 from roibeam.extraction.network.anchors import cell_anchors
@@ -151,8 +152,10 @@ class PublishedWeights:
 
 def read_named(spec: str, *, cache_dir: Path | None = None) -> tuple[str, NamedWeights]:
     """How errors call a file, and its weights in Hugging Face names; see `load_weights` for what it raises."""
-    source = f"weights {spec}"
-    return source, name_weights(read_tensors(fetch_weights(spec, cache_dir=cache_dir)), source)
+    source, path = f"weights {spec}", fetch_weights(spec, cache_dir=cache_dir)
+    conventions = conventions_beside(path)
+    written = None if conventions is None else HeadLayout.of(conventions)
+    return source, name_weights(read_tensors(path), source, written=written)
 
 
 def understand(source: str, named: NamedWeights, config: DetectorConfig, conventions: Conventions) -> PublishedWeights:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +13,6 @@ from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, MODEL
 from roibeam.pipelines.cli.train.precision import precision_setting
-
-if TYPE_CHECKING:
-    from roibeam.pipelines.detector.photos import LabelledPhotos
 
 detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.", rich_markup_mode=None)
 
@@ -30,10 +27,16 @@ def train_command(
     labels: Annotated[str, _LABELS],
     photos: Annotated[str | None, _PHOTOS] = None,
     vocab: Annotated[str | None, _VOCAB] = None,
-    detector: Annotated[str, option("detector", "Here: sizes, or toy for those of the toy detector.")] = "vg-r101-c4",
-    conventions: Annotated[str, option("conventions")] = "hf",
+    val_labels: Annotated[str | None, option("val-labels", default="none")] = None,
+    val_photos: Annotated[str | None, option("val-photos", default="the folder of --val-labels")] = None,
+    detector: Annotated[
+        str | None,
+        option("detector", "Here: sizes; toy for those of that one.", default="those of --weights, or vg-r101-c4"),
+    ] = None,
+    conventions: Annotated[str | None, option("conventions", default="those of --weights, or hf")] = None,
     weights: Annotated[
-        str | None, option("weights", "Start from them; they must be of these classes.", default="new weights")
+        str | None,
+        option("weights", "Start from a file of these classes, or a detector's folder of any.", default="new weights"),
     ] = None,
     resnet: Annotated[str | None, option("resnet", "Such as ImageNet's, or another detector's.")] = None,
     frozen_stages: Annotated[
@@ -42,7 +45,9 @@ def train_command(
     steps: Annotated[int, option("steps")] = 90_000,
     batch_size: Annotated[int, option("batch-size", "Here: photos.")] = 2,
     learning_rate: Annotated[float, option("learning-rate", "Not scaled by batch or processes.")] = 0.0025,
-    warmup_steps: Annotated[int, option("warmup-steps", is_advanced=True)] = 1000,
+    warmup_steps: Annotated[
+        int | None, option("warmup-steps", default="1000, at most a third of --steps", is_advanced=True)
+    ] = None,
     decay_steps: Annotated[
         str | None, option("decay-steps", default="2/3 and 8/9 of --steps", is_advanced=True)
     ] = None,
@@ -69,27 +74,38 @@ def train_command(
     from roibeam.pipelines.detector.train_request import DetectorTrainRequest, train_requested_detector
 
     request = DetectorTrainRequest(
-        labels=labels, images=photos, vocab=vocab, detector=detector, conventions=conventions, weights=weights,
-        resnet=resnet, frozen_stages=_numbers("frozen-stages", frozen_stages), steps=steps, batch_size=batch_size,
+        labels=labels, images=photos, vocab=vocab, val_labels=val_labels, val_images=val_photos,
+        detector=detector, conventions=conventions, weights=weights, resnet=resnet,
+        frozen_stages=_numbers("frozen-stages", frozen_stages), steps=steps, batch_size=batch_size,
         learning_rate=learning_rate, warmup_steps=warmup_steps, decay_steps=_numbers("decay-steps", decay_steps),
         device=device, threads=threads, seed=seed,
         settings=(*precision_setting(precision, settings or ()), *(settings or ())),
         resume="auto" if (asked := resume_asked(resume, resume_from)) is None else asked,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
+    from roibeam.pipelines.foundation.statistics.measure_names import measure_name
     from roibeam.pipelines.training.launched import is_main_process
 
     if not is_main_process():
         return
     result, model = trained.result, trained.folder
     if as_json:
-        facts = {"run": str(out), "detector": str(model), "step": result.step, "seconds": round(result.seconds, 1)}
+        facts: dict[str, Any] = {
+            "run": str(out),
+            "detector": str(model),
+            "step": result.step,
+            "seconds": round(result.seconds, 1),
+        }
         facts["device"] = result.device
         best = None if result.best is None else str(result.best)
-        typer.echo(json_line({**facts, "last": result.last, "best": best}))
+        facts |= {"last": result.last, "best": best, "evaluation": result.evaluation}
+        typer.echo(json_line({**facts, "labels": trained.photos.facts()}))
         return
-    _echo_left_out(trained.photos)
     typer.echo(f"{result.done()}, last loss {result.last['loss']:.4f}")
+    if result.evaluation is not None:
+        names = {name: measure_name(name) for name in result.evaluation}
+        told = (f"{names[name].title} {names[name].shown(value)}" for name, value in result.evaluation.items())
+        typer.echo(f"on {val_labels}: {', '.join(told)}")
     use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
     typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
     typer.echo("\n".join(run_folder_lines(out, result)))
@@ -102,6 +118,7 @@ def evaluate_command(
     photos: Annotated[str | None, _PHOTOS] = None,
     vocab: Annotated[str | None, _VOCAB] = None,
     max_images: Annotated[int | None, option("max-images", "Here: the first ones.", default="all")] = None,
+    settings: Annotated[list[str] | None, option("set", "Section: conventions, in place of the detector's.")] = None,
     nms_iou: Annotated[float, option("nms-iou", "detectron2's figures are made at 0.5.", group=MODEL)] = 0.3,
     device: Annotated[str, option("device")] = "auto",
     threads: Annotated[int | None, THREADS] = None,
@@ -115,17 +132,28 @@ def evaluate_command(
         roibeam detector evaluate toy --labels world/visual_genome/test.txt
     """
     from roibeam.extraction.choice.detector_folder import read_detector_folder
-    from roibeam.pipelines.detector.photos import open_labelled_photos
+    from roibeam.features.counted import counted
+    from roibeam.pipelines.detector.photos import look_at_photos, open_labelled_photos
     from roibeam.pipelines.foundation.device_choice import check_device, choose_device
     from roibeam.pipelines.foundation.files.named_files import NamedFiles
+    from roibeam.pipelines.foundation.overrides import apply_overrides
 
     named = NamedFiles()
-    named.look(lambda: read_detector_folder(detector))
+    folder = named.look(lambda: read_detector_folder(detector))
     for name, path in (("--labels", labels), ("--photos", photos), ("--vocab", vocab)):
         named.need(name, path)
     named.look(lambda: check_device(device))
     named.check()
-    labelled = open_labelled_photos(labels, image_root=photos, vocab=vocab)
+    assert folder is not None
+    conventions = apply_overrides({"conventions": folder.conventions}, settings or ())["conventions"]
+    listed = open_labelled_photos(labels, image_root=photos, vocab=vocab)
+    labelled = look_at_photos(listed.once(max_images), conventions.exif_orientation, is_needed=lambda image: True)
+    if listed.num_repeats:
+        typer.echo(
+            f"note: {counted(listed.num_repeats, 'row')} of {labels} name a photo again; it counts once", err=True
+        )
+    for note in labelled.notes():
+        typer.echo(f"note: {note}", err=True)
     # Torch comes now, when nothing is wrong with the names.
     import torch
 
@@ -136,15 +164,15 @@ def evaluate_command(
         torch.set_num_threads(threads)
     chosen = choose_device(device, threads=threads)
     typer.echo(chosen.words, err=True)
-    report = evaluate_folder(detector, labelled, device=chosen.name, nms_iou=nms_iou, max_images=max_images)
+    report = evaluate_folder(detector, labelled, device=chosen.name, nms_iou=nms_iou, conventions=conventions)
     if as_json:
         typer.echo(
             json_line(
-                {"detector": detector, "labels": labels, "device": chosen.name, **report.as_json()}, event="evaluation"
+                {"detector": detector, "labels": labels, "device": chosen.name, **report.as_json(), **labelled.facts()},
+                event="evaluation",
             )
         )
         return
-    _echo_left_out(labelled)
     typer.echo("\n".join(report_lines(report)))
 
 
@@ -155,8 +183,3 @@ def _numbers(what: str, text: str | None) -> tuple[int, ...] | None:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise ValueError(f"--{what} {text!r}: expected whole numbers with commas between, such as 1,2") from None
-
-
-def _echo_left_out(photos: LabelledPhotos) -> None:
-    for reason, count in photos.left_out.items():
-        typer.echo(f"note: left out of the labels: {count:,} x {reason}", err=True)

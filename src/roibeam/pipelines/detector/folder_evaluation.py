@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roibeam.extraction.choice.detector_folder import read_detector_folder
+from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.detector.evaluation import evaluate_detector
 from roibeam.pipelines.detector.photos import LabelledPhotos, check_same_names
@@ -16,22 +17,24 @@ def evaluate_folder(
     *,
     device: str = "cpu",
     nms_iou: float = 0.3,
-    max_images: int | None = None,
+    conventions: Conventions | None = None,
 ) -> DetectionReport:
     """
     Args:
         detector: as of `read_detector_folder`.
         device: cpu, cuda or cuda:<n>.
-        nms_iou, max_images: as of `evaluate_detector`.
+        nms_iou: as of `evaluate_detector`.
+        conventions: None means those of the folder.
     Raises:
         ValueError: when it is no detector's folder, or knows other classes or attributes than the labels.
     """
     folder = read_detector_folder(detector)
     check_same_names(photos, folder.class_names, folder.attribute_names, detector)
     with waiting("loading the detector"):
-        model = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions, device=device)
-    total = len(photos.images) if max_images is None else min(max_images, len(photos.images))
-    with Progress("judging", total, PHOTOS) as progress:
+        model = build_detector(
+            folder.config, weights=folder.weights, conventions=conventions or folder.conventions, device=device
+        )
+    with Progress("judging", len(photos.images), PHOTOS) as progress:
         return evaluate_detector(
             model,
             photos.images,
@@ -39,6 +42,5 @@ def evaluate_folder(
             class_names=photos.class_names,
             attribute_names=photos.attribute_names,
             nms_iou=nms_iou,
-            max_images=max_images,
             progress=progress.to,
         )

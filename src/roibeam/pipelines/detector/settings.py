@@ -9,6 +9,8 @@ from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.pipelines.training.train_config import TrainConfig
 
+BEST_BY = "average_precision"  # of an evaluation while training: mAP@0.5, as Visual Genome is judged
+
 
 @dataclass(frozen=True)
 class PhotoRules:
@@ -40,7 +42,8 @@ class Start:
     """What a detector's weights are before its training.
 
     Attributes:
-        weights: a whole detector's file, or None.
+        weights: a whole detector's file; or its folder, of which other classes take all but the layers that know
+            classes; or None.
         resnet: a file whose ResNet is taken (of ImageNet, of a detector of other classes), or None: the heads start
             from scratch.
         frozen_stages: stages without gradients, see `DetectorTraining`. Bottom-up attention and detectron2 freeze

@@ -12,11 +12,13 @@ import torch
 from torch import nn
 
 from roibeam.extraction.choice.detector_folder import describe_detector
+from roibeam.extraction.detector import Detector
 from roibeam.extraction.training.batch_losses import LOSSES, DetectionLosses, DetectorTraining
 from roibeam.model.common.losses import SumCount
+from roibeam.pipelines.detector.evaluation import evaluate_detector
 from roibeam.pipelines.detector.labelled_batches import ComingPhoto, LabelledBatches, NamedBatch
 from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.detector.settings import PhotoRules
+from roibeam.pipelines.detector.settings import BEST_BY, PhotoRules
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 
 
@@ -94,6 +96,52 @@ class DetectorTask:
     def model_config(self) -> dict[str, Any]:
         """Makes the folder of the weights a detector's folder, see `extraction/choice/detector_folder.py`."""
         return self._description
+
+
+class JudgedDetectorTask(DetectorTask):
+    """A `DetectorTask` whose detector is judged on other photos at each evaluation.
+
+    Args:
+        judged: have the classes and attributes of `photos`.
+        training, photos, rules, seed: as of `DetectorTask`.
+    """
+
+    def __init__(
+        self,
+        training: DetectorTraining,
+        photos: LabelledPhotos,
+        rules: PhotoRules,
+        judged: LabelledPhotos,
+        *,
+        seed: int,
+    ) -> None:
+        super().__init__(training, photos, rules, seed=seed)
+        self._judged = judged
+
+    def evaluate(self) -> dict[str, float | None]:
+        """As `roibeam detector evaluate` measures: `BEST_BY`, COCO's AP, and what the kept regions show."""
+        training, judged = self._training, self._judged
+        detector = Detector(
+            training.config,
+            training.conventions,
+            backbone=training.backbone,
+            proposal_generator=training.proposal_generator,
+            roi_heads=training.roi_heads,
+        )
+        report = evaluate_detector(
+            detector.eval(),
+            judged.images,
+            judged.root,
+            class_names=judged.class_names,
+            attribute_names=judged.attribute_names,
+        )
+        attributes = {"attribute_accuracy": report.attribute_accuracy.given_boxes} if judged.attribute_names else {}
+        return {
+            BEST_BY: report.objects.mean,
+            "coco_precision": report.coco.ap,
+            "object_recall": report.region_recall.recall,
+            **attributes,
+        }
 
 
 def detector_groups(part: nn.Module) -> list[ParameterGroup]:

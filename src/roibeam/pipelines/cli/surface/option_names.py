@@ -166,7 +166,7 @@ _DETECTORS = {
     "preset": _text("Whose published features to make.", "NAME", DETECTOR),
     "weights": _text("Weights of the detector: a file, a URL, hf:REPO or random:SEED.", "FILE", DETECTOR),
     "detector": _text(
-        "toy, a folder of `roibeam detector train`, or network sizes: vg-r101-c4, vg-r101-c4-600 or small.",
+        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small.",
         "NAME", DETECTOR,
     ),
     "conventions": _text(
@@ -214,6 +214,8 @@ _MODELS = {
     "labels": _text(
         "Photos with labelled objects: COCO's instances .json, or a split .txt of Visual Genome.", "FILE", LABELS
     ),
+    "val-labels": _text("Other photos with labels; the detector is judged on them as it learns.", "FILE", INPUT),
+    "val-photos": _text("Folder of the photos of --val-labels.", "DIR", INPUT),
     "labels-photos": _text("Folder of the photos of --labels.", "DIR", LABELS),
     "labels-vocab": _text("Folder with the class names of --labels, for Visual Genome.", "DIR", LABELS),
     "judge-labels": _text("Labelled photos on which the detector is judged before and after.", "FILE", LABELS),

@@ -31,6 +31,9 @@ _TITLES = {
     "object_accuracy": "Objects",
     "attribute_accuracy": "Attributes",
     "proposal_recall": "Objects among the proposals",
+    "object_recall": "Objects among the kept regions",
+    "average_precision": "mAP@0.5",
+    "coco_precision": "COCO AP",
 }
 _IN_NATS = ("masked_words", "masked_regions", "matching", "text_only_words", "objectness", "classes", "attributes")
 _SHARES = ("accuracy", "recall")
@@ -76,6 +79,8 @@ def measure_name(name: str) -> MeasureName:
     if last in _SHARES:
         what = "right" if last == "accuracy" else "found"
         return MeasureName(f"{_title(name) if name in _TITLES else _title(stem)}: {what}", f"{what} (%)", is_share=True)
+    if last == "precision":
+        return MeasureName(_title(name), "average precision (%)", is_share=True)
     if name in _NO_LOSSES:
         units = {"learning_rate": "learning rate", "gradient_norm": "norm", "loss": "loss"}
         return MeasureName(_title(name), units[name])

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
@@ -122,7 +123,8 @@ def read_coco_boxes(path: str, *, id_rule: str = "no-extension") -> CocoBoxes:
     """Reads the boxes of an instances file, COCO's x, y, width, height turned into x1 y1 x2 y2.
 
     Raises:
-        ValueError: as `read_coco`, or if an annotation has no box, as those of a captions file.
+        ValueError: as `read_coco`, if an annotation has no box, as those of a captions file, if all boxes lie in 0..1,
+            or if two images have one id.
     """
     table = _BoxTable()
     images = _read_entries(path, id_rule, table.add)
@@ -140,7 +142,8 @@ def read_coco_instances(path: str, *, id_rule: str = "no-extension") -> CocoInst
     Takes about 100 bytes of memory for each annotation: outlines are passed over as they are read.
 
     Raises:
-        ValueError: as `read_coco_boxes`, or if an annotation's category is not among the categories.
+        ValueError: as `read_coco_boxes`, if an annotation's category is not among the categories, or if two categories
+            have one name.
     """
     table = _BoxTable()
     labels = _LabelTable()
@@ -151,6 +154,7 @@ def read_coco_instances(path: str, *, id_rule: str = "no-extension") -> CocoInst
         labels.add(entry, where)
 
     images = _read_entries(path, id_rule, take, _Categories(names).add)
+    _check_different(names, path)
     category_ids = tuple(sorted(names))
     class_ids = labels.class_ids(category_ids, path)
     boxes = table.boxes()
@@ -218,12 +222,24 @@ class _Categories:
         self._names[number] = _value(entry, "name", str, where)
 
 
+def _check_different(names: dict[int, str], path: str) -> None:
+    """Raises ValueError when two categories have one name: a detector would learn to tell equal things apart."""
+    numbers: dict[str, int] = {}
+    for number, name in names.items():
+        if (first := numbers.setdefault(name, number)) != number:
+            raise ValueError(
+                f"{path!r}: the categories {first} and {number} are both named {name!r}; rename one, or give their "
+                f"annotations one category_id"
+            )
+
+
 class _BoxTable:
     """Boxes of all annotations as plain numbers: 41 bytes for each, where objects would take a kilobyte."""
 
     def __init__(self) -> None:
         self._images = array("q")
         self._numbers = array("d")
+        self._largest = 0.0
         self.crowds = array("b")
 
     def add(self, entry: dict[str, Any], where: str, index: int) -> None:
@@ -234,6 +250,7 @@ class _BoxTable:
         left, top, width, height = entry["bbox"]  # added up before they are rounded to float32
         self._images.append(number)
         self._numbers.extend((left, top, left + width, top + height))
+        self._largest = max(self._largest, left, top, width, height)
         self.crowds.append(entry.get("iscrowd") == 1)
 
     def boxes(self) -> np.ndarray:
@@ -241,13 +258,31 @@ class _BoxTable:
         return np.array(self._numbers, np.float64).reshape(-1, 4)
 
     def by_image(self, images: _Images, path: str) -> Iterator[tuple[CocoImage, np.ndarray]]:
-        """Each image once, in file order, with the places of its annotations."""
-        rows: dict[str, array[int]] = {image.image_id: array("q") for image in images.rows}
+        """Each image once, in file order, with the places of its annotations.
+
+        Raises:
+            ValueError: when two images have one id, an annotation names none of them, or all boxes lie in 0..1.
+        """
+        firsts: dict[str, CocoImage] = {}
+        for image in images.rows:
+            first = firsts.setdefault(image.image_id, image)
+            if first.coco_id != image.coco_id:
+                raise ValueError(
+                    f"{path!r}: two images have the id {image.image_id!r}: {first.file_name!r} (number "
+                    f"{first.coco_id}) and {image.file_name!r} (number {image.coco_id}); nothing would tell their "
+                    f"boxes apart, so name each photo once, and give no two one name before the extension (extract "
+                    f"also takes --id-rule with-extension)"
+                )
+        rows: dict[int, array[int]] = {image.coco_id: array("q") for image in firsts.values()}
         for index, number in enumerate(self._images):
-            rows[images.annotated(number, f"{path!r}, annotations[{index}]", "box").image_id].append(index)
-        firsts = {image.image_id: image for image in reversed(images.rows)}
-        for image_id, places in rows.items():
-            yield firsts[image_id], np.array(places, np.int64)
+            rows[images.annotated(number, f"{path!r}, annotations[{index}]", "box").coco_id].append(index)
+        if 0 < self._largest <= 1:
+            raise ValueError(
+                f"{path!r}: all numbers of its {counted(len(self._images), 'box', 'boxes')} lie in 0..1; expected "
+                f"COCO's x y width height in pixels of the photo"
+            )
+        for image in firsts.values():
+            yield image, np.array(rows[image.coco_id], np.int64)
 
 
 class _LabelTable:
@@ -332,5 +367,8 @@ def _value(entry: dict[str, Any], key: str, kind: type, where: str) -> Any:
     is_one = type(value) is kind  # not isinstance: json's true is no number
     if not is_one or (kind is int and not -(2**63) <= value < 2**63):
         expected = "a whole number" if kind is int else "text"
-        raise ValueError(f"{where}: {key} must be {expected}, got {shown(value)}")
+        way_out = ""
+        if kind is int and isinstance(value, str):
+            way_out = "; write it without quotes" if value.isdecimal() else "; number what it names from 1 on"
+        raise ValueError(f"{where}: {key} must be {expected}, got {shown(value)}{way_out}")
     return value

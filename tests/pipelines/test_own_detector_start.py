@@ -1,0 +1,174 @@
+"""A detector that was trained here is itself a start, in any conventions and for other classes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from labelled_world import ATTRIBUTES, CLASSES, DETECTOR, write_instances, write_labelled
+from safetensors.torch import save_file
+
+from roibeam.extraction.choice.detector_folder import describe_detector, read_detector_folder
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.weights.conversion import convert_weights
+from roibeam.extraction.weights.loading import build_detector, part_state
+from roibeam.pipelines.detector.settings import Start
+from roibeam.pipelines.detector.train_request import DetectorTrainRequest, _settings, _sizes
+from roibeam.pipelines.detector.training import build_start
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CAFFE = CONVENTIONS["caffe"]
+HEAD = "roi_heads.box_predictor."
+
+
+@pytest.fixture(scope="module")
+def caffe_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Detector]:
+    """A detector's folder as a training with --conventions caffe leaves it, and that detector."""
+    return written(tmp_path_factory.mktemp("caffe") / "model", DETECTOR, "caffe")
+
+
+def written(folder: Path, config: DetectorConfig, conventions: str) -> tuple[Path, Detector]:
+    detector = build_detector(config, weights="random:3", conventions=conventions)
+    folder.mkdir()
+    save_file({name: value.contiguous() for name, value in detector.state_dict().items()}, folder / "model.safetensors")
+    described = describe_detector(
+        config, CONVENTIONS[conventions], CLASSES[: config.num_classes], ATTRIBUTES[: config.num_attributes]
+    )
+    (folder / "config.json").write_text(json.dumps(described))
+    return folder, detector
+
+
+def assert_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=0)
+
+
+def test_a_file_of_caffe_conventions_is_read_by_the_config_beside_it(
+    caffe_folder: tuple[Path, Detector], tmp_path: Path
+) -> None:
+    """Its names are Hugging Face's, its rows Caffe's: without the config nothing tells where background is."""
+    folder, detector = caffe_folder
+    weights = str(folder / "model.safetensors")
+    known = read_detector_folder(folder)
+    again = build_detector(known.config, weights=known.weights, conventions=known.conventions)
+    assert_equal(again.state_dict(), detector.state_dict())
+    assert isinstance(again.proposal_generator.cell_anchors, torch.Tensor)
+    torch.testing.assert_close(again.proposal_generator.cell_anchors, detector.proposal_generator.cell_anchors)
+    resnet = {name: value for name, value in detector.state_dict().items() if name.startswith("backbone.")}
+    res5 = {name: value for name, value in detector.state_dict().items() if name.startswith("roi_heads.res5.")}
+    assert_equal(part_state(weights, {**resnet, **res5}), {**resnet, **res5})
+    hf = build_detector(DETECTOR, weights=weights, conventions="hf")
+    torch.testing.assert_close(  # background goes from the first row to the last
+        hf.state_dict()[f"{HEAD}cls_score.bias"], detector.state_dict()[f"{HEAD}cls_score.bias"].roll(-1)
+    )
+    convert_weights(weights, tmp_path / "hf.safetensors", to="safetensors", config=DETECTOR)
+    converted = build_detector(DETECTOR, weights=str(tmp_path / "hf.safetensors"), conventions="hf")
+    assert_equal(converted.state_dict(), hf.state_dict())
+    # A converted file in the place of the written one is told by its shapes, as before.
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    (tmp_path / "hf.safetensors").rename(tmp_path / "model.safetensors")
+    assert_equal(
+        build_detector(DETECTOR, weights=str(tmp_path / "model.safetensors"), conventions="hf").state_dict(),
+        hf.state_dict(),
+    )
+
+
+@pytest.mark.parametrize("beside", [None, "{", '{"model_type": "vlbert"}'])
+def test_without_that_config_it_is_refused_as_before(
+    caffe_folder: tuple[Path, Detector], tmp_path: Path, beside: str | None
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes((caffe_folder[0] / "model.safetensors").read_bytes())
+    if beside is not None:
+        (tmp_path / "config.json").write_text(beside)
+    with pytest.raises(ValueError, match="nothing tells where its background row is"):
+        build_detector(DETECTOR, weights=str(tmp_path / "model.safetensors"), conventions="caffe")
+
+
+@pytest.mark.parametrize(
+    ("classes", "attributes", "anew"),
+    [
+        (CLASSES, ATTRIBUTES, set()),
+        (("dog", "cat"), ATTRIBUTES, {"cls_score", "bbox_pred", "cls_embedding"}),
+        (("cup", "box", "ball"), ATTRIBUTES, {"cls_score", "bbox_pred", "cls_embedding"}),  # as many, in another order
+        (CLASSES, ("big",), {"attr_score"}),
+        (("dog", "cat"), (), {"cls_score", "bbox_pred"}),  # and no attribute head
+    ],
+)
+def test_other_classes_take_all_but_the_layers_that_know_them(
+    caffe_folder: tuple[Path, Detector],
+    caplog: pytest.LogCaptureFixture,
+    classes: tuple[str, ...],
+    attributes: tuple[str, ...],
+    anew: set[str],
+) -> None:
+    folder, first = caffe_folder
+    config = replace(DETECTOR, num_classes=len(classes), num_attributes=len(attributes))
+    with caplog.at_level("INFO"):
+        begun = build_start(config, CAFFE, Start(str(folder)), seed=0, names=(classes, attributes)).state_dict()
+    before = first.state_dict()
+    stayed = {name for name in begun if name not in before or not torch.equal(begun[name], before[name])}
+    assert {name.removeprefix(HEAD).rpartition(".")[0] for name in stayed} == anew
+    told = [line for line in caplog.messages if line.startswith("starting from")]
+    assert len(told) == 1 and all(layer in told[0] for layer in anew)
+    assert ("start anew" in told[0]) == bool(anew)
+
+
+def test_attributes_that_the_folder_has_not_start_anew(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path / "model", replace(DETECTOR, num_attributes=0), "hf")
+    begun = build_start(
+        DETECTOR, CONVENTIONS["hf"], Start(str(folder)), seed=0, names=(CLASSES, ATTRIBUTES)
+    ).state_dict()
+    assert float(begun[f"{HEAD}attr_score.weight"].std()) == pytest.approx(0.01, rel=0.2)
+
+
+def test_the_folder_brings_sizes_and_conventions(caffe_folder: tuple[Path, Detector]) -> None:
+    request = DetectorTrainRequest(labels="x", weights=str(caffe_folder[0]))
+    assert _sizes(request) == DETECTOR
+    assert _settings(request, DETECTOR).conventions == CAFFE and _settings(request, DETECTOR).start.frozen_stages == (
+        1,
+        2,
+    )
+    other = replace(request, conventions="hf")
+    assert _settings(other, DETECTOR).conventions == CONVENTIONS["hf"]
+
+
+def test_fine_tuning_from_a_folder(roibeam: Any, caffe_folder: tuple[Path, Detector], tmp_path: Path) -> None:
+    """From the command line, and what stands in the way of the two options that name sizes."""
+    photos = write_labelled(tmp_path / "photos")
+    labels = write_instances(photos, tmp_path / "photos" / "instances.json")
+    folder = str(caffe_folder[0])
+    options = ["--labels", labels, "--device", "cpu", "--steps", 1, "--batch-size", 1]
+    for given, words in (
+        (["--detector", folder], f"give --weights {folder}"),
+        (["--detector", "toy", "--weights", folder], "leave --detector out"),
+        (["--weights", str(tmp_path)], "config.json is missing"),
+        (["--resnet", folder], "is a folder; name a file"),
+    ):
+        failed = roibeam("detector", "train", tmp_path / "run", *options, *given)
+        assert failed.code == 1 and words in failed.err
+    done = roibeam("detector", "train", tmp_path / "run", *options, "--weights", folder, "--json")
+    assert done.code == 0, done.err
+    assert "0 attributes in place of its 2; these layers start anew" not in done.err
+    trained = read_detector_folder(json.loads(done.out)["detector"])
+    assert trained.conventions == CAFFE and trained.class_names == CLASSES and trained.config.num_attributes == 0
+    again = build_detector(trained.config, weights=trained.weights, conventions=trained.conventions)
+    assert again.num_classes == len(CLASSES)
+
+
+@pytest.mark.parametrize(("steps", "warmup", "expected"), [(9000, None, 1000), (6, None, 2), (6, 4, 4), (600, 0, 0)])
+def test_the_warm_up_that_was_asked_for_is_taken(steps: int, warmup: int | None, expected: int) -> None:
+    """Guards against `--warmup-steps 5` of 6 steps becoming 2 without a word; a default may be cut."""
+    request = DetectorTrainRequest(labels="x", steps=steps, warmup_steps=warmup)
+    assert _settings(request, DETECTOR).train.warmup_steps == expected
+
+
+def test_a_warm_up_past_the_first_fall_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"--warmup-steps 5: of 6 steps the learning rate first falls after 4"):
+        _settings(DetectorTrainRequest(labels="x", steps=6, warmup_steps=5), DETECTOR)
