@@ -249,7 +249,7 @@ def test_a_labelled_photo_that_spoils_a_step_is_named_alone(made: PhotoStore, ph
 def test_a_broken_labelled_photo_is_named(made: PhotoStore, tmp_path: Path) -> None:
     photos = write_labelled(tmp_path / "photos")
     (tmp_path / "photos" / "labelled-2.png").write_bytes(b"no photo")
-    with pytest.raises(ValueError, match=r"labelled-2\.png: .*mend the file or take it out of the list"):
+    with pytest.raises(ValueError, match=r"labelled-2\.png: .*put a whole copy of it there"):
         taken(task_on(made, photos, per_caption=2.0), 2)
 
 

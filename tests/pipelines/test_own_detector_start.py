@@ -14,8 +14,10 @@ from safetensors.torch import save_file
 
 from roibeam.extraction.choice.detector_folder import describe_detector, read_detector_folder
 from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.anchors import cell_anchors
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.state import CELL_ANCHORS
 from roibeam.extraction.weights.conversion import convert_weights
 from roibeam.extraction.weights.loading import build_detector, part_state
 from roibeam.pipelines.detector.settings import Start
@@ -42,6 +44,18 @@ def written(folder: Path, config: DetectorConfig, conventions: str) -> tuple[Pat
     )
     (folder / "config.json").write_text(json.dumps(described))
     return folder, detector
+
+
+def test_a_start_whose_anchors_the_conventions_do_not_compute_is_refused(tmp_path: Path) -> None:
+    """The folder that a training writes would state other anchors than it learned with."""
+    _, detector = written(tmp_path / "model", DETECTOR, "hf")
+    others = cell_anchors(DETECTOR, CONVENTIONS["milvlg"])
+    assert not torch.equal(others, cell_anchors(DETECTOR, CONVENTIONS["hf"]))
+    weights = {name: value.contiguous() for name, value in detector.state_dict().items()}
+    save_file({**weights, CELL_ANCHORS: others}, tmp_path / "own.safetensors")
+    start = Start(weights=str(tmp_path / "own.safetensors"), resnet=None, frozen_stages=())
+    with pytest.raises(ValueError, match=r"anchors of its own.*choose the conventions of that file"):
+        build_start(DETECTOR, CONVENTIONS["hf"], start, seed=0)
 
 
 def assert_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:

@@ -69,7 +69,7 @@ def load_heads(
     """
     detector = Detector(config, conventions)
     load_weights(spec, detector, cache_dir=cache_dir)
-    heads = _heads_of(detector)
+    heads = heads_of(detector)
     heads.check_anchors()
     return heads
 
@@ -78,10 +78,11 @@ def new_heads(config: DetectorConfig, conventions: Conventions, *, seed: int) ->
     """Heads to train from scratch, see `initialise`."""
     detector = build_trainable_detector(config, conventions)
     initialise(detector, torch.Generator().manual_seed(seed))
-    return _heads_of(detector)
+    return heads_of(detector)
 
 
-def _heads_of(detector: Detector) -> DetectorHeads:
+def heads_of(detector: Detector) -> DetectorHeads:
+    """Those of a detector; they share its parameters."""
     with torch.device("meta"):
         heads = DetectorHeads(detector.config, detector.conventions)
     generator, own = detector.proposal_generator, detector.roi_heads

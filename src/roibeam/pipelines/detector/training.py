@@ -17,6 +17,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.resnet import FrozenBatchNorm
 from roibeam.extraction.training.batch_losses import DetectorTraining, build_trainable_detector, initialise
+from roibeam.extraction.training.heads import heads_of
 from roibeam.extraction.weights.loading import load_weights, part_state
 from roibeam.extraction.weights.other_classes import load_folder
 from roibeam.features.counted import counted
@@ -114,6 +115,7 @@ def build_start(
     detector = build_trainable_detector(config, conventions, norm=norm)
     if start.weights is not None and not is_detector_folder(start.weights):
         load_weights(start.weights, detector)
+        heads_of(detector).check_anchors()  # the folder that is written states those of the conventions
         return detector
     initialise(detector, torch.Generator().manual_seed(seed))
     if start.weights is not None:
