@@ -27,6 +27,7 @@ from roibeam.pipelines.inputs.captioned.captioned_store import (
     join_sources,
 )
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.given_stores import held_out_hints
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable, check_named_regions
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
@@ -78,13 +79,10 @@ class RunData:
         """Of the text corpus."""
         return None if self.texts is None else self.texts.lines
 
-    def words(self) -> Iterator[str]:
-        """Captions of all sources that are trained on, then the lines of the text corpus."""
-        return chain((caption for each in self.joined for _, caption in each.rows), self.lines or ())
-
-    def texts_by_source(self) -> list[Sequence[str]]:
-        """The same, source by source."""
-        return [*(each.rows.captions for each in self.joined), *([] if self.lines is None else [self.lines])]
+    def texts_by_source(self) -> list[tuple[str, Sequence[str]]]:
+        """Where they are from, and captions: of each source that is trained on; then the lines of the text corpus."""
+        corpus = [] if self.lines is None else [("the text corpus", self.lines)]
+        return [*((each.source.where, each.rows.captions) for each in self.joined), *corpus]
 
     def trained_keys(self) -> Iterator[Key]:
         """What the images are known by that are trained on, those of labelled photos among them."""
@@ -143,13 +141,14 @@ def gather(
     *,
     system: System,
     sampling: Any,
+    most_pieces: int,
     data: DataConfig,
     text_files: Sequence[Path],
     guard: LeakGuard | None,
     end_to_end: EndToEnd | None,
     validation: CaptionedStore | None,
 ) -> RunData:
-    """Joins, leaves out and checks; arguments and errors as of `pretrain`."""
+    """Joins, leaves out and checks; arguments and errors as of `pretrain` and `join_sources`."""
     check_kinds(
         system.named,
         num_stores=len(sources),
@@ -159,7 +158,6 @@ def gather(
         has_validation=validation is not None,
     )
     check_search(data, has_validation=validation is not None)
-    most_pieces = system.most_pieces(sampling)
     joined = join_sources(sources, most_pieces=most_pieces, guard=guard, share=data.share, share_seed=data.share_seed)
     asked: JoinedSource | None = None
     kept_out: KeptOut | None = None
@@ -187,7 +185,8 @@ def gather(
         asked, searched, broken = _searched(asked, data.validation_retrieval, asked_photos, end_to_end)
         missing |= broken
     told_of = joined if asked is None else [*joined, asked]
-    notes = [note for each in told_of for note in (*each.told(each.notes), *_review(system, each, sampling))]
+    notes = [] if guard is not None else held_out_hints(sources)
+    notes += [note for each in told_of for note in (*each.told(each.all_notes()), *_review(system, each, sampling))]
     notes += _not_held_out(joined, end_to_end)
     texts = TextCorpus(text_files) if text_files else None
     notes += [] if texts is None else texts.notes

@@ -51,6 +51,7 @@ from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.store_classes import known_classes
 from roibeam.pipelines.inputs.fit import check_task
 from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.inputs.unknown_words import unknown_notes
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
@@ -133,7 +134,8 @@ def evaluate_checkpoint(
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
-    remarks = [*found.changes, *choices, *leaks, *_cuts(samples, chosen)]
+    unknown = unknown_notes(tokenizer, "the captions", rows.captions, stops=False)
+    remarks = [*found.changes, *choices, *leaks, *unknown, *_cuts(samples, chosen)]
     for remark in remarks:
         tell(remark)
     out.mkdir(parents=True, exist_ok=True)

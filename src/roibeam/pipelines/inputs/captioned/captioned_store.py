@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roibeam.features.comparison.feature_spaces import meaning_difference
+from roibeam.features.counted import counted
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.extract.report.feature_words import boxes_words, choice_note, dtype_words
@@ -35,7 +36,9 @@ class CaptionedStore:
             caption of all of them as likely.
         min_match: share of the captioned images that must have a record, see `check_match`.
         data_set: that bare numbers among the store's ids belong to, see `image_identity`.
+        where: the captions are from, for people.
         other_splits: as of `CaptionFile`, once the captions are read.
+        file_notes: what was left out of their file, once they are read.
     """
 
     store: FeatureStore
@@ -43,7 +46,9 @@ class CaptionedStore:
     weight: float | None = None
     min_match: float = 0.0
     data_set: str | None = None
+    where: str = "the captions"
     other_splits: Collection[str] = ()
+    file_notes: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,13 @@ class JoinedSource:
     @property
     def store(self) -> FeatureStore:
         return self.source.store
+
+    def all_notes(self) -> list[str]:
+        """What was left out of the file, what of the images is held out, and `notes`."""
+        if self.leaks is None:
+            return [*self.source.file_notes, *self.notes]
+        left_out = f"{counted(len(self.leaks.leaked), 'captioned image')} left out as held out"
+        return [*self.source.file_notes, *self.leaks.lines(), left_out, *self.notes]
 
     def told(self, lines: Iterable[str]) -> list[str]:
         """Lines for people, with the name of the store before them where there are several."""
