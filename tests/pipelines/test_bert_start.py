@@ -40,7 +40,15 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 40,
     "max_position_embeddings": 64,
 }
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz")]
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefghijklmnopqrstuvwxyz",
+    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
+]
 MODELS: dict[str, Callable[..., Any]] = {
     "VL-BERT": lambda **sizes: VLBertForPreTraining(VLBertConfig(**sizes, coordinate_embedding_size=16)),
     "ViLBERT": lambda **sizes: ViLbertForPreTraining(
@@ -181,7 +189,10 @@ def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Callable[..., Any], pi
     other.write_text("\n".join([*WORDS[:5], *reversed(WORDS[5:])]))
     command = ("pretrain", tmp_path / "no", "--store", pictures.store, "--captions", pictures.captions)
     refused = roibeam(*command, "--from-bert", tmp_path / "bert", "--tokenizer", other)
-    assert f"is not that of BERT {tmp_path / 'bert'}" in one_line(refused) and "5 is '##z' here and 'a' there" in refused.err
+    assert (
+        f"is not that of BERT {tmp_path / 'bert'}" in one_line(refused)
+        and "5 is '##z' here and 'a' there" in refused.err
+    )
     assert not (tmp_path / "no" / "tokenizer").exists()
     done = roibeam(
         "pretrain", tmp_path / "run", "--store", pictures.store, "--captions", pictures.captions, "--steps", 1,
@@ -202,5 +213,5 @@ def test_a_bert_without_a_vocabulary_takes_one_of_its_size(tmp_path: Path) -> No
     bert = read_bert(str(tmp_path / "bert"))
     check_words_of_bert(bert, load_tokenizer(str(tmp_path / "vocab.txt")))
     (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "dog"]))
-    with pytest.raises(ValueError, match="has 58 pieces, BERT .* has embeddings of 57 and no vocabulary"):
+    with pytest.raises(ValueError, match=r"has 58 pieces, BERT .* has embeddings of 57 and no vocabulary"):
         check_words_of_bert(bert, load_tokenizer(str(tmp_path / "vocab.txt")))

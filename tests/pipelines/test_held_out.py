@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -103,6 +104,29 @@ def test_vqa_and_lists_of_ones_own(made_data: Path, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("a/x.jpg\nCOCO_val2014_000000000042.jpg\n7\n\n")
     ids = ["a/x", "x", "b/x", "000000000042", "42", "7", coco(7)]
     assert scan([f"list={tmp_path}/ids.txt"], ids).leaked == ("a/x", "000000000042", "7")
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ('\n {"images": [{"id": 42, "file_name": "x.jpg"}]}', "is JSON without a list of ids"),
+        ("[7, 42]", "is JSON without a list of ids"),
+        ('{"image_id": 42}\n{"image_id": 7}\n', "begins like JSON"),
+        ("image,label\nx,red\n", "begins with the header of a table, image,label"),
+        ('"image_id"\t"caption"\nx\ta dog\n', "begins with the header of a table"),
+    ],
+)
+def test_a_file_of_another_kind_is_no_list(tmp_path: Path, content: str, words: str) -> None:
+    """Its lines were ids of no image, so all of its images were trained on."""
+    (tmp_path / "ids.txt").write_text(content)
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        scan([f"list={tmp_path}/ids.txt"], ["x", coco(42)])
+    assert "one image id a line was expected; --held-out coco=FILE reads a file of COCO" in str(caught.value)
+
+
+def test_ids_with_commas_are_a_list(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("a dog, asleep.jpg\nimage\n")
+    assert scan([f"list={tmp_path}/ids.txt"], ["a dog, asleep", "x"]).leaked == ("a dog, asleep",)
 
 
 def test_questions_of_vcr_and_statements_of_nlvr2(tmp_path: Path) -> None:

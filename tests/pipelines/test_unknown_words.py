@@ -1,4 +1,4 @@
-"""A vocabulary that lacks the words of the texts: all of them become [UNK], which a model is soon always right about."""
+"""A vocabulary that lacks the words of the texts: all of them become [UNK], which a model soon always gets right."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_text_corpus_and_a_run_that_goes_on(tmp_path: Path) -> None:
     """A run that was begun goes on, with a note."""
     books, wrong = tmp_path / "books.txt", vocabulary(tmp_path / "vocab.txt", "hund")
     books.write_text("\n".join(RUSSIAN * 4) + "\n")
-    with pytest.raises(ValueError, match="the text corpus: .* 100 %"):
+    with pytest.raises(ValueError, match=r"the text corpus: .* 100 %"):
         run_on_text(books, tmp_path / "run", steps=2, tokenizer_spec=str(wrong))
     load_tokenizer(str(wrong)).save(tmp_path / "run" / "tokenizer")
     done = run_on_text(books, tmp_path / "run", steps=2, resume=True)

@@ -78,7 +78,8 @@ def test_evaluations_ask_about_them_and_training_never_sees_their_images(tmp_pat
     # What was found, what was asked and what chance reaches on it stay in the folder, for its page.
     told = read_summary(tmp_path / "run")
     assert told is not None and told.held_out and told.asked == result.asked and told.evaluation == result.evaluation
-    assert told.chance["masked_words"] == pytest.approx(math.log(result.vocab_size))
+    # To guess by frequencies is better than to hold all words for as likely, and worse than to know them.
+    assert 0 < told.chance["masked_words"] <= math.log(told.items["masked_word_accuracy"]) < math.log(result.vocab_size)
     assert told.items["masked_word_accuracy"] >= 1 / told.chance["masked_word_accuracy"]
     assert "6 held-out captions of 3 images" in (tmp_path / "run" / "report.html").read_text()
 
