@@ -6,6 +6,7 @@ caption rows x store -> join -> leak guard -> what evaluations ask about is kept
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -187,7 +188,7 @@ def gather(
     told_of = joined if asked is None else [*joined, asked]
     notes = [] if guard is not None else held_out_hints(sources)
     notes += [note for each in told_of for note in (*each.told(each.all_notes()), *_review(system, each, sampling))]
-    notes += _not_held_out(joined, end_to_end)
+    notes += [*_in_several_stores(joined), *_not_held_out(joined, end_to_end)]
     texts = TextCorpus(text_files) if text_files else None
     notes += [] if texts is None else texts.notes
     if end_to_end is not None and end_to_end.detector is not None:
@@ -201,6 +202,16 @@ def corpus_of(joined: Sequence[JoinedSource]) -> Corpus:
     if isinstance(first.rows, TaskTable):
         return TaskCorpus(first.store, first.rows)
     return Corpus(first.store, first.rows, *((each.store, each.rows) for each in others))
+
+
+def _in_several_stores(joined: Sequence[JoinedSource]) -> list[str]:
+    """How many captioned images are of one id in more than one store: one photo may count twice."""
+    stores = Counter(chain.from_iterable(each.rows.captioned_ids() for each in joined)) if len(joined) > 1 else {}
+    shared = [image_id for image_id, number in stores.items() if number > 1]
+    if not shared:
+        return []
+    told = f"{counted(len(shared), 'image id')}, such as {printable(shared[0], 80)}"
+    return [f"in more than one store: {told}; if these are the same photos, they are trained on once for each store"]
 
 
 def _not_held_out(joined: Sequence[JoinedSource], end_to_end: EndToEnd | None) -> list[str]:

@@ -55,7 +55,11 @@ def pretrain_command(
     ] = None,
     captions: Annotated[
         list[str] | None,
-        option("captions", "One for each --store; own means those of the store.", default="the stores' own"),
+        option(
+            "captions",
+            "One for each --store, or several for one; own means those of the store.",
+            default="the stores' own",
+        ),
     ] = None,
     validation_captions: Annotated[
         str | None, option("validation-captions", "Of a Karpathy file its split val.")

@@ -166,7 +166,9 @@ def join_sources(
             rows, join = join_task_texts(source.store, source.captions, usable, source.min_match, prefix)
         else:
             captions = usable.passed(source.captions)
-            rows, join = join_captions(source.store, captions, source.min_match, prefix, source.other_splits)
+            rows, join = join_captions(
+                source.store, captions, source.min_match, prefix, source.other_splits, where=source.where
+            )
         leaks = None
         if guard is not None:
             rows, leaks = guard.kept(rows, source)
@@ -223,9 +225,10 @@ def _names(classes: Sequence[str] | None) -> str:
 
 def join_captions(
     store: FeatureStore, captions: Iterable[Caption], min_match: float, prefix: str = "",
-    other_splits: Collection[str] = (),
+    other_splits: Collection[str] = (), *, where: str = "the captions",
 ) -> tuple[CaptionTable, JoinReport]:  # fmt: skip
-    """The captions whose image has a record, in order. The counts are logged, with `prefix` before them.
+    """The captions whose image has a record, in order. The counts are logged, with `prefix` before them; `where` the
+    captions are from is for errors.
 
     Raises:
         ValueError: where less than `min_match` of the images have a record.
@@ -234,7 +237,7 @@ def join_captions(
     join = CaptionJoin(ids)
     rows = CaptionTable(ids, join.rows(captions))
     report = join.report(other_splits)
-    check_match(report, min_match=min_match, captions="the captions", images=str(store.path))
+    check_match(report, min_match=min_match, captions=where, images=str(store.path))
     for line in report.lines():
         logger.info("%s%s", prefix, line)
     return rows, report

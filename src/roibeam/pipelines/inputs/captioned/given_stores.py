@@ -14,7 +14,7 @@ from roibeam.pipelines.extract.annotations import stored_captions
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.sources.captions.caption_files import CaptionFile, CaptionFiles
 from roibeam.pipelines.sources.held_out import held_out_hint
 from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_store
 
@@ -25,7 +25,8 @@ class GivenStores:
     """
     Args:
         stores: folders or URLs, at least one.
-        captions: a file for each store, or `OWN_CAPTIONS`; none takes the captions that the stores keep.
+        captions: a file for each store, or `OWN_CAPTIONS`; of one store also several files, read one after the other.
+            None takes the captions that the stores keep.
         weights: one for each store, or none.
         texts: of a task, that take the place of captions.
         id_rule: as of `CaptionFile`.
@@ -48,8 +49,11 @@ class GivenStores:
             raise ValueError("--store is missing: the folder that `roibeam extract` wrote")
         if captions and texts is not None:
             raise ValueError("--captions and --task-text: a run reads one of them")
+        joins = len(stores) == 1 and len(captions) > 1
+        if joins and OWN_CAPTIONS in captions:
+            raise ValueError(f"--captions {OWN_CAPTIONS}: the captions that a store keeps are not joined with files")
         for option, given in (("--captions", captions), ("--store-weight", weights)):
-            if given and len(given) != len(stores):
+            if given and len(given) != len(stores) and not (joins and given is captions):
                 own = f" ({OWN_CAPTIONS} names those that a store keeps)" if option == "--captions" else ""
                 raise ValueError(
                     f"{len(stores)} --store but {len(given)} {option}: give one {option} for each --store, in the same "
@@ -58,7 +62,10 @@ class GivenStores:
         named = captions or [OWN_CAPTIONS] * len(stores)
         self._stores, self._texts, self._one_in = stores, texts, checked_one_in(checksums)
         self._weights: Sequence[float | None] = weights or [None] * len(stores)
-        self._files = [None if each == OWN_CAPTIONS else CaptionFile(each, id_rule=id_rule) for each in named]
+        files = [None if each == OWN_CAPTIONS else CaptionFile(each, id_rule=id_rule) for each in named]
+        self._files: Sequence[CaptionFile | CaptionFiles | None] = (
+            [CaptionFiles([file for file in files if file is not None])] if joins else files
+        )
 
     @contextmanager
     def opened(
@@ -86,7 +93,9 @@ class GivenStores:
                 sources.append(self._captioned(source, file, min_match))
             yield sources
 
-    def _captioned(self, source: CaptionedStore, file: CaptionFile | None, min_match: float) -> CaptionedStore:
+    def _captioned(
+        self, source: CaptionedStore, file: CaptionFile | CaptionFiles | None, min_match: float
+    ) -> CaptionedStore:
         texts = self._texts
         if texts is not None:
             where = f"the texts of {texts.task}"
@@ -140,7 +149,7 @@ class GivenValidation:
         return of_file(CaptionedStore(store, (), data_set=data_set), self._file, min_match)
 
 
-def of_file(source: CaptionedStore, file: CaptionFile, min_match: float) -> CaptionedStore:
+def of_file(source: CaptionedStore, file: CaptionFile | CaptionFiles, min_match: float) -> CaptionedStore:
     """The source with the captions of a file."""
     return replace(
         source,
