@@ -65,9 +65,8 @@ def pretrain(
     run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
     read = gather(
         sources,
-        system=run.choice.system,
+        choice=run.choice,
         sampling=run.settings.sampling,
-        most_pieces=run.choice.most_pieces(run.settings.sampling),
         data=run.settings.data,
         text_files=text_files,
         guard=guard,

@@ -37,6 +37,7 @@ from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds, check_search
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
+from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.systems import System
 from roibeam.pipelines.pretraining.validation import KeptOut, join_validation
 from roibeam.pipelines.sources.image_identity import FLICKR, Key, image_keys, reported_by_name
@@ -140,16 +141,16 @@ class RunData:
 def gather(
     sources: Sequence[CaptionedStore],
     *,
-    system: System,
+    choice: ModelChoice,
     sampling: Any,
-    most_pieces: int,
     data: DataConfig,
     text_files: Sequence[Path],
     guard: LeakGuard | None,
     end_to_end: EndToEnd | None,
     validation: CaptionedStore | None,
 ) -> RunData:
-    """Joins, leaves out and checks; arguments and errors as of `pretrain` and `join_sources`."""
+    """Joins, leaves out and checks; arguments and errors as of `pretrain`."""
+    system, most_pieces = choice.system, choice.most_pieces(sampling)
     check_kinds(
         system.named,
         num_stores=len(sources),

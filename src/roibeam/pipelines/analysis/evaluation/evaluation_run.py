@@ -134,8 +134,7 @@ def evaluate_checkpoint(
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
-    unknown = unknown_notes(tokenizer, "the captions", rows.captions, stops=False)
-    remarks = [*found.changes, *choices, *leaks, *unknown, *_cuts(samples, chosen)]
+    remarks = [*found.changes, *choices, *leaks, *_words_lost(tokenizer, samples, chosen)]
     for remark in remarks:
         tell(remark)
     out.mkdir(parents=True, exist_ok=True)
@@ -267,9 +266,12 @@ def _measure(
     return measures, [median_rank_of(direction, bootstrap) for direction in directions], remarks
 
 
-def _cuts(samples: EvaluationSamples, chosen: EvaluationSet) -> list[str]:
-    cut = sum(samples.is_cut(chosen.corpus.caption(int(row))) for row in chosen.rows)
-    return [f"{counted(cut, 'caption')} cut to the pieces that the model takes"] if cut else []
+def _words_lost(tokenizer: CaptionTokenizer, samples: EvaluationSamples, chosen: EvaluationSet) -> list[str]:
+    """Those that the tokenizer does not know, and captions that are cut."""
+    captions = [chosen.corpus.caption(int(row)) for row in chosen.rows]
+    cut = sum(samples.is_cut(caption) for caption in captions)
+    cuts = [f"{counted(cut, 'caption')} cut to the pieces that the model takes"] if cut else []
+    return [*unknown_notes(tokenizer, "the captions", captions, stops=False), *cuts]
 
 
 def _word_reader(found: ModelCheckpoint, tokenizer: CaptionTokenizer, leaked: Container[str]) -> WordReader:
