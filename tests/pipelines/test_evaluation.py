@@ -320,6 +320,15 @@ def test_figures_are_means_over_what_was_predicted(tokenizer: Any) -> None:
     assert named["masked_words"].counts.tolist() == of_image.tolist()
 
 
+def test_words_that_the_tokenizer_does_not_know_are_told(tokenizer: Any, tmp_path: Path) -> None:
+    """A caption of another language is all [UNK], which a model is right about."""
+    told, _ = evaluate(build("ImageBERT"), tokenizer, tmp_path / "known")
+    assert not [remark for remark in told.remarks if "does not know" in remark]
+    other = [caption._replace(text="собака бежит") for caption in make_captions()]
+    found, _ = evaluate(build("ImageBERT"), tokenizer, tmp_path / "other", captions=other)
+    assert any("does not know 100 % of the pieces" in remark for remark in found.remarks), found.remarks
+
+
 def test_a_model_that_knows_the_frequencies_alone_is_at_chance(tokenizer: Any) -> None:
     """Losses of classes, as of words: what guessing all alike reaches is worse."""
     for name in ("VL-BERT", "ViLBERT", "ImageBERT"):
