@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from roibeam.model.common.losses import accuracy, cross_entropy, soft_cross_entropy
+from roibeam.model.common.losses import SumCount, accuracy, cross_entropy, soft_cross_entropy
 from roibeam.model.inputs import IGNORE_INDEX
 
 
@@ -49,3 +49,13 @@ def test_accuracy():
     logits = torch.eye(3)
     term = accuracy(logits, torch.tensor([0, 2, 2]), torch.tensor([True, True, True]))
     assert term.mean.item() == pytest.approx(2 / 3)
+
+
+def test_plain_numbers_are_scalars_and_losses_that_were_not_added_up_are_refused():
+    weight = torch.tensor(3.0, requires_grad=True)
+    term = SumCount(weight * 2, 4) + SumCount(1.0, 2)
+    assert term.count.item() == 6 and term.mean.item() == pytest.approx(7 / 6)
+    term.mean.backward()
+    assert weight.grad.item() == pytest.approx(1 / 3)
+    with pytest.raises(ValueError, match=r"SumCount: total must be a scalar, got shape \(2,\); add it up"):
+        SumCount(torch.ones(2), 2)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_commands import Pictures
+from tiny_commands import Pictures, one_line
 from transformers import BertConfig, BertForPreTraining, BertModel
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
@@ -29,8 +29,9 @@ from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTra
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVqa
-from roibeam.pipelines.model_files.bert_start import read_bert, start_from_bert
+from roibeam.pipelines.model_files.bert_start import check_words_of_bert, read_bert, start_from_bert
 from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -39,7 +40,15 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 40,
     "max_position_embeddings": 64,
 }
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "abcdefghij")]
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefghijklmnopqrstuvwxyz",
+    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
+]
 MODELS: dict[str, Callable[..., Any]] = {
     "VL-BERT": lambda **sizes: VLBertForPreTraining(VLBertConfig(**sizes, coordinate_embedding_size=16)),
     "ViLBERT": lambda **sizes: ViLbertForPreTraining(
@@ -174,7 +183,17 @@ def test_a_repository_of_the_hub(tmp_path: Path) -> None:
 
 
 def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Callable[..., Any], pictures: Pictures) -> None:
+    """With its own words alone: of others the embeddings are not."""
     theirs = save_bert(tmp_path / "bert")
+    other = tmp_path / "vocab.txt"
+    other.write_text("\n".join([*WORDS[:5], *reversed(WORDS[5:])]))
+    command = ("pretrain", tmp_path / "no", "--store", pictures.store, "--captions", pictures.captions)
+    refused = roibeam(*command, "--from-bert", tmp_path / "bert", "--tokenizer", other)
+    assert (
+        f"is not that of BERT {tmp_path / 'bert'}" in one_line(refused)
+        and "5 is '##z' here and 'a' there" in refused.err
+    )
+    assert not (tmp_path / "no" / "tokenizer").exists()
     done = roibeam(
         "pretrain", tmp_path / "run", "--store", pictures.store, "--captions", pictures.captions, "--steps", 1,
         "--batch-size", 2, "--learning-rate", 1e-12, "--from-bert", tmp_path / "bert", "--system", "vlbert",
@@ -186,3 +205,13 @@ def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Callable[..., Any], pi
     assert model.config.hidden_size == 32 and model.config.vocab_size == len(WORDS)
     ours = model.state_dict()["vlbert.encoder.layers.1.attention.query.weight"]
     torch.testing.assert_close(ours, theirs.bert.encoder.layer[1].attention.self.query.weight, rtol=0, atol=1e-6)
+
+
+def test_a_bert_without_a_vocabulary_takes_one_of_its_size(tmp_path: Path) -> None:
+    save_bert(tmp_path / "bert")
+    (tmp_path / "bert" / "vocab.txt").rename(tmp_path / "vocab.txt")
+    bert = read_bert(str(tmp_path / "bert"))
+    check_words_of_bert(bert, load_tokenizer(str(tmp_path / "vocab.txt")))
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "dog"]))
+    with pytest.raises(ValueError, match=r"has 58 pieces, BERT .* has embeddings of 57 and no vocabulary"):
+        check_words_of_bert(bert, load_tokenizer(str(tmp_path / "vocab.txt")))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
-from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile
+from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile, read_captions
 from roibeam.pipelines.sources.captions.caption_join import CaptionJoin, JoinReport, check_match, give_captions
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable, TextColumn
 from roibeam.pipelines.sources.image_finder import Ambiguous, Found, ImageFinder
@@ -253,3 +253,21 @@ def test_another_caption_file_is_another_run(
     assert again.code == 0 and "nothing to do" in again.out
     without = roibeam(*command)
     assert without.code == 1 and f"captions was {captions}, is now None" in without.err
+
+
+def test_a_plain_list_of_captions(tmp_path: Path) -> None:
+    """What people write themselves: an image by path, id or number, with one caption or several."""
+    path = tmp_path / "mine.json"
+    rows: list[Any] = [
+        {"image": "train/a.jpg", "caption": " A dog. "}, {"image_id": 42, "id": 7, "caption": ["One.", "Two."]},
+        {"id": "b", "caption": "A cat."}, {"caption": "Of nothing."}, {"image": "../c.jpg", "caption": "Outside."}, 3,
+    ]  # fmt: skip
+    path.write_text(json.dumps(rows))
+    captions, notes = read_captions(str(path))
+    assert [(each.name, each.text) for each in captions] == [
+        ("train/a", "A dog."), ("42", "One."), ("42", "Two."), ("b", "A cat."),
+    ]  # fmt: skip
+    assert "none of image, image_id, id" in notes[0] and "(entries 4, 5, 6)" in notes[0]
+    path.write_text("[1, 2]")
+    with pytest.raises(ValueError, match="expected "):
+        read_captions(str(path))

@@ -60,6 +60,8 @@ def test_there_and_back(official: Path, tmp_path: Path, roibeam: Callable[..., A
     assert there.code == 0, there.err
     assert "ViLbertForPreTraining; 1 parameter that nothing reads left out (biOutput.q_dense)" in there.out
     assert "read back and compared (equal)" in there.out
+    told = "num_attention_heads 1, image_num_attention_heads 8, co_attention_num_heads 8, text_co_attention (1,)"
+    assert f"taken as published, since a file does not show them: {told}" in there.out and "--config" in there.out
     assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == ["config.json", "model.safetensors"]
     back = roibeam("convert", tmp_path / "ours", tmp_path / "again.bin", "--to", "official", "--json")
     assert json.loads(back.out)["model"] == "ViLbertForPreTraining"
@@ -94,7 +96,7 @@ def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: C
     VisualBertForPreTraining(VisualBertConfig(**sizes)).save_pretrained(tmp_path / "ours")
     done = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
     assert done.code == 0, done.err
-    assert "first_region_segment 0 is not in the file, it reads as 1" in done.out
+    assert "first_region_segment 0 is not in the file, without --config it reads as 1" in done.out
 
 
 VLBERT = {name: value for name, value in SIZES.items() if name != "region_target_size"} | {
@@ -110,6 +112,19 @@ def test_small_sizes_of_vlbert_go_to_the_official_layout(tmp_path: Path, roibeam
     assert "the official code does not: it takes coordinates of 2048 and features of 2048" in done.out
     config = load_model(str(tmp_path / "a.bin")).model.config
     assert (config.coordinate_embedding_size, config.region_feature_size) == (16, 6)
+
+
+def test_a_vlbert_goes_to_a_file_of_its_release(official: Path, tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+    """As its trainer saves: under state_dict, names after module."""
+    VLBertForPreTraining(vlbert_config(**VLBERT, num_region_labels=4)).save_pretrained(tmp_path / "ours")
+    for name in ("a.bin", "a.model"):
+        assert roibeam("convert", tmp_path / "ours", tmp_path / name, "--to", "official").code == 0
+    flat, saved = (torch.load(tmp_path / name) for name in ("a.bin", "a.model"))
+    assert list(saved["state_dict"]) == [f"module.{name}" for name in flat]
+    models = [load_model(str(tmp_path / name)).model.state_dict() for name in ("a.bin", "a.model", "ours")]
+    assert all(torch.equal(tensor, each[name]) for name, tensor in models[2].items() for each in models[:2])
+    refused = roibeam("convert", official, tmp_path / "b.model", "--to", "official")
+    assert "files in .model are VL-BERT's, this is a ViLBERT; name a .bin file" in refused.err
 
 
 @pytest.mark.parametrize(

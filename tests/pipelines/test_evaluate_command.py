@@ -129,7 +129,7 @@ def test_captions_that_were_trained_on_are_told(roibeam: Cli, world: Path, tmp_p
 def test_a_part_that_was_trained_on_is_told(roibeam: Cli, world: Path, tmp_path: Path) -> None:
     options = ("--store", world / "store", "--captions", world / "karpathy.json")
     trained = roibeam("pretrain", tmp_path / "run", *options, *TINY_MODEL)  # on the split train
-    assert trained.code == 0 and "12 captions of the splits val and test left out" in trained.out
+    assert trained.code == 0 and "12 captions of the splits val and test left out" in trained.err
     held_out = roibeam("evaluate", tmp_path / "run", *options, "--out", tmp_path / "a")
     assert held_out.code == 0 and "was trained on" not in held_out.out
     every = roibeam("evaluate", tmp_path / "run", "--store", world / "store", "--captions",

@@ -100,7 +100,7 @@ def evaluate(model: Any, tokenizer: Any, out: Path, *, store: Any = None, captio
 def test_every_model_from_end_to_end(name: str, tokenizer: Any, tmp_path: Path) -> None:
     result, figures = evaluate(build(name), tokenizer, tmp_path)
     assert (result.num_captions, result.num_images) == (13, 6)
-    assert figures["masked_words"].chance == pytest.approx(math.log(60)) and figures["masked_words"].items > 0
+    assert 0 < figures["masked_words"].chance < math.log(60) and figures["masked_words"].items > 0
     assert ("masked_regions" in figures) == (name not in WITHOUT_REGIONS)
     if name in WITHOUT_MATCH:
         assert "image_to_text_r1" not in figures and "no match head" in result.remarks[-1]
@@ -314,23 +314,48 @@ def test_figures_are_means_over_what_was_predicted(tokenizer: Any) -> None:
     )
     assert named["masked_word_accuracy"].mean == pytest.approx(float((logits.argmax(-1) == labels).float().mean()))
     assert named["masked_word_accuracy"].chance == pytest.approx(int(labels.bincount().max()) / len(labels))
+    shares = labels.bincount()[labels.bincount() > 0] / len(labels)
+    assert named["masked_words"].chance == pytest.approx(float(-(shares * shares.log()).sum()))
     of_image = np.bincount(chosen.image_of_caption, chosen_words.sum(1).numpy(), minlength=6)
     assert named["masked_words"].counts.tolist() == of_image.tolist()
 
 
-def test_divergence_of_a_model_that_knows_nothing_is_its_chance(tokenizer: Any) -> None:
+def test_words_that_the_tokenizer_does_not_know_are_told(tokenizer: Any, tmp_path: Path) -> None:
+    """A caption of another language is all [UNK], which a model is right about."""
+    told, _ = evaluate(build("ImageBERT"), tokenizer, tmp_path / "known")
+    assert not [remark for remark in told.remarks if "does not know" in remark]
+    other = [caption._replace(text="собака бежит") for caption in make_captions()]
+    found, _ = evaluate(build("ImageBERT"), tokenizer, tmp_path / "other", captions=other)
+    assert any("does not know 100 % of the pieces" in remark for remark in found.remarks), found.remarks
+
+
+def test_a_model_that_knows_the_frequencies_alone_is_at_chance(tokenizer: Any) -> None:
+    """Losses of classes, as of words: what guessing all alike reaches is worse."""
     for name in ("VL-BERT", "ViLBERT", "ImageBERT"):
         model = build(name)
         heads = [getattr(model, each, None) for each in ("masked_region_head", "region_class_head")]
         (head,) = (each for each in heads if each is not None)
-        with torch.no_grad():
-            for parameter in head.parameters():
-                parameter.zero_()
         samples = EvaluationSamples(model.config, tokenizer, num_classes=3)
-        measures = masked_measures(model, samples, chosen_rows(), seed=0, batch_size=8, device=CPU)
-        regions = next(measure for measure in measures if measure.name == "masked_regions")
+        chosen = chosen_rows()
+        rows = [samples.masked(chosen.corpus, int(row), np.random.default_rng([3, 0, int(row)])) for row in chosen.rows]
+        batch = samples.batch(rows)
+        assert batch.region_target_mask is not None
+        targets = batch.targets_of(batch.masked_regions & batch.region_target_mask)
+        # ImageBERT's answer is one class, and background is none.
+        best = torch.nn.functional.one_hot(targets[:, :3].argmax(dim=1), 3).float()
+        shares = (best if name == "ImageBERT" else targets).mean(dim=0)
+        found = {}
+        for what, bias in (("frequencies", shares.log()), ("all alike", torch.zeros_like(shares))):
+            with torch.no_grad():
+                for parameter in head.parameters():
+                    parameter.zero_()
+                (decoder,) = (each for each in head.parameters() if each.shape == bias.shape)
+                decoder.copy_(bias)
+            measures = masked_measures(model, samples, chosen, seed=0, batch_size=8, device=CPU)
+            found[what] = next(measure for measure in measures if measure.name == "masked_regions")
         # VL-BERT takes a mean of each row with an epsilon of 1e-4.
-        assert regions.mean == pytest.approx(regions.chance, rel=1e-3)
+        assert found["frequencies"].mean == pytest.approx(found["frequencies"].chance, rel=1e-3)
+        assert found["all alike"].mean > 1.001 * found["all alike"].chance
 
 
 def test_no_class_is_asked_about_where_the_store_has_none(tokenizer: Any) -> None:

@@ -146,6 +146,16 @@ def test_predictions_that_were_ended_go_on(
     assert predict_run.run_prediction(PredictRequest(**{**vars(request), **changed})).made == whole.groups
 
 
+def test_texts_that_the_vocabulary_does_not_know_stop_a_run(
+    store: tuple[Path, Path], table: Path, tmp_path: Path, roibeam: Roibeam
+) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhund\nkatze\n")
+    new = ("--system", "visualbert", "--tokenizer", tmp_path / "vocab.txt", "--steps", 1)
+    line = one_line(roibeam(*words_of(tmp_path / "run", "none", store[0], table, *new)))
+    assert "training texts: the tokenizer (vocab.txt) does not know 100 % of the pieces" in line
+    assert not (tmp_path / "run" / "tokenizer").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

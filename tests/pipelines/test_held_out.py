@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -103,6 +104,29 @@ def test_vqa_and_lists_of_ones_own(made_data: Path, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("a/x.jpg\nCOCO_val2014_000000000042.jpg\n7\n\n")
     ids = ["a/x", "x", "b/x", "000000000042", "42", "7", coco(7)]
     assert scan([f"list={tmp_path}/ids.txt"], ids).leaked == ("a/x", "000000000042", "7")
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ('\n {"images": [{"id": 42, "file_name": "x.jpg"}]}', "is JSON without a list of ids"),
+        ("[7, 42]", "is JSON without a list of ids"),
+        ('{"image_id": 42}\n{"image_id": 7}\n', "begins like JSON"),
+        ("image,label\nx,red\n", "begins with the header of a table, image,label"),
+        ('"image_id"\t"caption"\nx\ta dog\n', "begins with the header of a table"),
+    ],
+)
+def test_a_file_of_another_kind_is_no_list(tmp_path: Path, content: str, words: str) -> None:
+    """Its lines were ids of no image, so all of its images were trained on."""
+    (tmp_path / "ids.txt").write_text(content)
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        scan([f"list={tmp_path}/ids.txt"], ["x", coco(42)])
+    assert "one image id a line was expected; --held-out coco=FILE reads a file of COCO" in str(caught.value)
+
+
+def test_ids_with_commas_are_a_list(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("a dog, asleep.jpg\nimage\n")
+    assert scan([f"list={tmp_path}/ids.txt"], ["a dog, asleep", "x"]).leaked == ("a dog, asleep",)
 
 
 def test_questions_of_vcr_and_statements_of_nlvr2(tmp_path: Path) -> None:
@@ -376,16 +400,20 @@ def test_pretrain_refuses_held_out_images_or_leaves_them_out(
     assert roibeam("extract", photos, tmp_path / "store", *tiny_network).code == 0
     command = ("--store", tmp_path / "store", "--captions", captions, *TINY_MODEL)
     hinted = roibeam("pretrain", tmp_path / "a", *command)
-    assert hinted.code == 0 and "note: nothing is held out" in hinted.out and "4 images of coco" in hinted.out
+    assert hinted.code == 0 and "4 images of coco" in hinted.err
+    # A run that is stopped says so, too: before its first step, and in its folder.
+    assert hinted.err.index("roibeam: nothing is held out") < hinted.err.index("1 step of 2 samples")
+    (note,) = json.loads((tmp_path / "a" / "config.json").read_text())["recorded"]["notes"]
+    assert note.startswith("nothing is held out") and note[:60] in (tmp_path / "a" / "report.html").read_text()
     refused = roibeam("pretrain", tmp_path / "b", *command, "--held-out", rule)
     assert refused.code == 1 and "2 images of 4 must not be trained on" in refused.err
     assert not (tmp_path / "b" / "log.jsonl").exists()
     done = roibeam("pretrain", tmp_path / "b", *command, "--held-out", rule, "--drop-held-out")
-    assert done.code == 0 and "2 captioned images left out as held out" in done.out, done.err
+    assert done.code == 0 and "2 captioned images left out as held out" in done.err
     told = roibeam("pretrain", tmp_path / "c", *command, "--held-out", rule, "--drop-held-out", "--json")
     facts = json.loads(told.out)
     assert facts["sources"][0]["held_out"]["leaked"] == 2 and facts["sources"][0]["join"]["joined"] == 4
-    assert facts["notes"] == []
+    assert facts["notes"][-1] == "2 captioned images left out as held out" and len(facts["notes"]) == 2
 
 
 def test_images_of_other_splits_of_a_karpathy_file_are_told_where_another_source_has_them(
@@ -403,4 +431,4 @@ def test_images_of_other_splits_of_a_karpathy_file_are_told_where_another_source
     command = ("--store", one, "--captions", karpathy, "--store", other, "--captions", captions, *TINY_MODEL)
     done = roibeam("pretrain", tmp_path / "run", *command, "--min-match", 0.1)
     assert done.code == 0, done.err
-    assert f"note: {other}: 2 images that are trained on are in other splits of a caption file, such as " in done.out
+    assert f"roibeam: {other}: 2 images that are trained on are in other splits of a caption file, such as " in done.err

@@ -258,11 +258,12 @@ def test_every_system_trains_and_says_what_it_made_of_the_captions(
     (tmp_path / "captions.tsv").write_bytes(b"".join(lines))
     (tmp_path / "corpus.txt").write_text("it was a dark night\nthe ship sailed on\n")
     given = ("--store", store[0], "--captions", tmp_path / "captions.tsv", *TINY_MODEL, "--json")
-    cut = {"vlbert": 61, "visualbert": 126, "imagebert": 42, "vlbert uncut": 508}
+    cut = {"vlbert": 61, "visualbert": 126, "imagebert": 42, "vlbert uncut": 508, "imagebert short": 40}
     for name, words in cut.items():
         system, *uncut = name.split()
         more: tuple[Any, ...] = ("--text-corpus", tmp_path / "corpus.txt") if system == "vlbert" else ()
-        more += ("--set", "sampling.max_elements=0") if uncut else ()
+        more += ("--set", "sampling.max_elements=0") if uncut == ["uncut"] else ()
+        more += ("--set", "model.max_position_embeddings=42") if uncut == ["short"] else ()
         done = roibeam("pretrain", tmp_path / name, *given, "--system", system, *more)
         assert done.code == 0, done.err
         facts = json.loads(done.out.splitlines()[-1])

@@ -126,3 +126,50 @@ def test_what_does_not_pair_is_one_clear_line(roibeam: Cli, stores: tuple[Path, 
     alone = one_line(roibeam("pretrain", tmp_path / "run", "--store", own, "--store-weight", 2, *TINY_MODEL))
     assert "a weight says how several stores are mixed; one store needs none" in alone
     assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_several_caption_files_of_one_store_are_read_one_after_the_other(
+    roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """The halves of a file are the whole; and a plain list is a caption file."""
+    _, bare, captions = stores
+    whole = json.loads(captions.read_text())
+    names = {image["id"]: image["file_name"] for image in whole["images"]}
+    rows = [{"image": names[row["image_id"]], "caption": row["caption"]} for row in whole["annotations"]]
+    for part, chosen in (("a", rows[:3]), ("b", [*rows[3:], {"image": "x.jpg", "caption": " "}])):
+        (tmp_path / f"{part}.json").write_text(json.dumps(chosen))
+    halves = [part for name in "ab" for part in ("--captions", tmp_path / f"{name}.json")]
+    done = roibeam("pretrain", tmp_path / "halves", "--store", bare, *halves, *TINY_MODEL, "--json")
+    assert done.code == 0 and "8 of 8 captions joined" in done.err, done.err
+    assert roibeam("pretrain", tmp_path / "whole", "--store", bare, "--captions", captions, *TINY_MODEL).code == 0
+    digests = [
+        json.loads((tmp_path / run / "config.json").read_text())["task"]["captions"] for run in ("halves", "whole")
+    ]
+    assert digests[0] == digests[1]
+    assert json.loads(done.out)["notes"] == ["b.json: 1 row left out: 1 empty caption (entry 6)"]
+    own = one_line(roibeam("pretrain", tmp_path / "no", "--store", bare, *halves, "--captions", "own", *TINY_MODEL))
+    assert "--captions own: the captions that a store keeps are not joined with files" in own
+
+
+def test_what_comes_twice_is_counted(roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    own, bare, captions = stores
+    twice = ("--store", own, "--captions", captions, "--store", bare, "--captions", captions)
+    done = roibeam("pretrain", tmp_path / "two", *twice, *TINY_MODEL)
+    assert "in more than one store: 8 image ids, such as " in done.err and "come again" not in done.err
+    same = ("--store", bare, "--captions", captions, "--captions", captions)
+    assert (
+        "8 captions of 16 come again word for word, of the same image"
+        in roibeam("pretrain", tmp_path / "same", *same, *TINY_MODEL).err
+    )
+
+
+def test_captions_without_a_word_are_called_so(roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    _, bare, captions = stores
+    content = json.loads(captions.read_text())
+    content["annotations"] = [{**row, "caption": " "} for row in content["annotations"]]
+    (tmp_path / "empty.json").write_text(json.dumps(content))
+    given = ("--store", bare, "--captions", tmp_path / "empty.json", "--tokenizer", "captions")
+    line = one_line(roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL))
+    assert (
+        line == f"roibeam: {tmp_path / 'empty.json'}: all of its captions are empty; give captions with words in them"
+    )

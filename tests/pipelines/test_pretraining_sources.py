@@ -225,7 +225,8 @@ def test_notes_name_the_store(tmp_path: Path) -> None:
         captioned(stores[1], [*rows_of(stores[1], "b"), ("x", " ")]),
     ]
     notes = run(tmp_path / "run", given).notes
-    assert notes == ["sbu: 1 empty caption left out (the first is of x)"]
+    assert notes[0] == "sbu: 1 empty caption left out (the first is of x)"
+    assert notes[1].startswith("in more than one store: 1 image id, such as image-0;") and len(notes) == 2
 
 
 def other_store(**changes: Any) -> FakeStore:

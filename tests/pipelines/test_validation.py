@@ -78,7 +78,8 @@ def test_evaluations_ask_about_them_and_training_never_sees_their_images(tmp_pat
     # What was found, what was asked and what chance reaches on it stay in the folder, for its page.
     told = read_summary(tmp_path / "run")
     assert told is not None and told.held_out and told.asked == result.asked and told.evaluation == result.evaluation
-    assert told.chance["masked_words"] == pytest.approx(math.log(result.vocab_size))
+    # To guess by frequencies is better than to hold all words for as likely, and worse than to know them.
+    assert 0 < told.chance["masked_words"] <= math.log(told.items["masked_word_accuracy"]) < math.log(result.vocab_size)
     assert told.items["masked_word_accuracy"] >= 1 / told.chance["masked_word_accuracy"]
     assert "6 held-out captions of 3 images" in (tmp_path / "run" / "report.html").read_text()
 
@@ -249,7 +250,7 @@ def test_on_the_command_line(roibeam: Cli, pictures: Pictures, world: Path, give
     done = roibeam("pretrain", world / "run", *given("--validation-captions", world / "val.json"))
     assert done.code == 0, done.err
     assert "asked about 3 held-out captions of 3 images:" in done.out
-    assert "3 images not trained on: the evaluations ask about images of the same file" in done.out
+    assert "3 images not trained on: the evaluations ask about images of the same file" in done.err
     # Without being told how often: before the first step and with every checkpoint.
     assert [line["step"] for line in evaluations(world / "run")] == [0, 1, 2, 3, 4]
     recorded = json.loads((world / "run" / "config.json").read_text())["recorded"]["validation"]
@@ -285,7 +286,7 @@ def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, pictures:
         done = roibeam("pretrain", world / name, *options, "--validation-captions", asked)
         assert done.code == 0, done.err
         assert "asked about 2 held-out captions of 2 images:" in done.out
-        assert "not trained on: the evaluations" not in done.out  # no image of val is a training image
+        assert "not trained on: the evaluations" not in done.err  # no image of val is a training image
         found[name] = [{**line, "seconds": None} for line in evaluations(world / name)]
         config = json.loads((world / name / "config.json").read_text())
         found[f"{name}, digest"] = config["task"]["validation"]

@@ -25,5 +25,6 @@ def run_on_text(
     train = {"steps": steps, "learning_rate": 3e-3, "warmup_steps": 2, "device": "cpu"} | changes.pop("train", {})
     data = DataConfig(batch_size=batch_size, fixed_masks=fixed_masks, workers=changes.pop("workers", 0))
     overrides = TINY | SMALL | {"hidden_dropout": 0.0, "attention_dropout": 0.0} | changes.pop("model", {})
+    choice = ModelChoice(overrides=overrides, tokenizer_spec=changes.pop("tokenizer_spec", "captions"))
     settings = RunSettings(TrainConfig(**train), data=data, sampling=SHORT, **changes)
-    return pretrain_on_text([books], folder, settings, ModelChoice(overrides=overrides))
+    return pretrain_on_text([books], folder, settings, choice)

@@ -6,10 +6,11 @@ width, G global feature width, C region labels (background included), N predicte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,6 +49,25 @@ _SHAPES = {
 _LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
 _LONG |= {"phrase_positions", "row_texts", "row_images", "region_classes", "read_pieces"}
 _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
+
+
+class HasRegions(Protocol):
+    """A batch of a store as arrays, a `RegionBatch`; `region_mask` is None where it is ragged."""
+
+    @property
+    def image_ids(self) -> Sequence[str]: ...
+
+    @property
+    def features(self) -> np.ndarray | None: ...
+
+    @property
+    def boxes(self) -> np.ndarray: ...
+
+    @property
+    def region_mask(self) -> np.ndarray | None: ...
+
+    @property
+    def image_hw(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -145,18 +165,22 @@ class VLBatch:
                 raise ValueError(f"VLBatch: {given} {name} for {self.batch_size} rows")
 
     @classmethod
-    def from_regions(cls, tokens: Mapping[str, Tensor], regions: Mapping[str, Any], **others: Tensor) -> VLBatch:
-        """Texts beside the regions of their images, as a tokenizer and a `DataLoader` over a `RegionDataset` give them.
+    def from_regions(
+        cls, tokens: Mapping[str, Tensor], regions: Mapping[str, Any] | HasRegions, **others: Tensor
+    ) -> VLBatch:
+        """Texts beside the regions of their images, as a tokenizer gives them, and `FeatureStore.get_batch` or a
+        `DataLoader` over a `RegionDataset`.
 
         Args:
             tokens: of transformers' tokenizers, padded on the right: `input_ids`, `attention_mask`, and
                 `token_type_ids` where there are some, each (B, T).
             regions: a padded batch of a store: `features` (any floats, which become float32), `boxes`, `region_mask`,
-                `image_hw`, and `image_ids` where there are some.
+                `image_hw`, and `image_ids` where there are some; tensors by name, or a `RegionBatch` of arrays.
             others: more fields, such as `text_labels`, `match_labels` or `masked_regions`; no region is masked else.
         Raises:
             ValueError: for what is missing, and as `check_values`.
         """
+        regions = regions if isinstance(regions, Mapping) else _tensors_of(regions)
         for what, given, needed in (
             ("tokens", tokens, ("input_ids", "attention_mask")),
             ("regions", regions, ("features", "boxes", "region_mask", "image_hw")),
@@ -314,6 +338,15 @@ class VLBatch:
             name: value.to(device, non_blocking=True) for name, value in tensors.items() if isinstance(value, Tensor)
         }
         return replace(self, **moved)
+
+
+def _tensors_of(regions: HasRegions) -> dict[str, Any]:
+    """By name, without those that are None; features as float32, since torch reads no array of numpy's bfloat16."""
+    features = None if regions.features is None else np.asarray(regions.features, np.float32)
+    arrays = {"features": features, "boxes": regions.boxes, "region_mask": regions.region_mask}
+    arrays["image_hw"] = regions.image_hw
+    found = {name: torch.as_tensor(array) for name, array in arrays.items() if array is not None}
+    return {"image_ids": regions.image_ids, **found}
 
 
 def check_text_length(model: str, length: int, longest: int) -> None:

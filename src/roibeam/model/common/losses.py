@@ -19,14 +19,26 @@ class SumCount:
     word in a short batch more than one in a long batch.
 
     Attributes:
-        total: scalar.
-        count: scalar, integer.
+        total: scalar; a plain number becomes a tensor.
+        count: scalar, integer; a plain number becomes a tensor on the device of `total`.
         epsilon: what a release adds to the count that it divides by: once, however many sums are added up.
+
+    Raises:
+        ValueError: for a total or count of another shape, such as losses that were not added up.
     """
 
     total: Tensor
     count: Tensor
     epsilon: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.total, Tensor):
+            object.__setattr__(self, "total", torch.tensor(float(self.total)))
+        if not isinstance(self.count, Tensor):
+            object.__setattr__(self, "count", torch.tensor(int(self.count), device=self.total.device))
+        for name, value in (("total", self.total), ("count", self.count)):
+            if value.ndim:
+                raise ValueError(f"SumCount: {name} must be a scalar, got shape {tuple(value.shape)}; add it up")
 
     @property
     def mean(self) -> Tensor:

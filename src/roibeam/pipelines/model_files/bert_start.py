@@ -25,6 +25,7 @@ from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.model_folder import CONFIG
 from roibeam.pipelines.model_files.start_files import BERT_WEIGHTS, bert_files
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.short_repr import short_repr
 
 # Of BERT's config.json. Segments are not taken over: models have more of them than BERT. Nor are rates, which are of a
@@ -76,6 +77,33 @@ def read_bert(spec: str) -> PublishedBert:
         raise ValueError(f"{config}: no BERT configuration, {', '.join(missing)} missing")
     state = {name: value for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
     return PublishedBert(spec, {BERT_OPTIONS[name]: options[name] for name in _OPTIONS}, state)
+
+
+def check_words_of_bert(bert: PublishedBert, tokenizer: CaptionTokenizer) -> None:
+    """Whether the word embeddings are of these pieces.
+
+    Raises:
+        ValueError: when BERT has another vocabulary beside it or, where it has none, another number of embeddings.
+    """
+    named = f"the tokenizer ({tokenizer.description})"
+    try:
+        own = load_tokenizer(bert.spec)
+    except ValueError:
+        rows = bert.sizes["vocab_size"]
+        if tokenizer.vocab_size == rows:
+            return
+        raise ValueError(
+            f"{named} has {tokenizer.vocab_size:,} pieces, BERT {bert.spec} has embeddings of {rows:,} and no "
+            f"vocabulary that can be read beside it; give its vocab.txt with --tokenizer"
+        ) from None
+    others = own.vocabulary.items() ^ tokenizer.vocabulary.items()
+    if others:
+        number = min(number for _, number in others)
+        raise ValueError(
+            f"{named} is not that of BERT {bert.spec}, whose word embeddings would be of other words: number {number} "
+            f"is {tokenizer.piece(number)!r} here and {own.piece(number)!r} there; leave --tokenizer out, and BERT's "
+            f"own is taken"
+        )
 
 
 def start_from_bert(model: nn.Module, bert: PublishedBert) -> list[str]:

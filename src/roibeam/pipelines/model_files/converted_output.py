@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 DIRECTIONS = ("roibeam", "official", "detector")
-OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", ".safetensors")
+OF_VLBERT = ".model"
+OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", OF_VLBERT, ".safetensors")
 
 
 def check_converted_output(out: Path, to: str) -> None:

@@ -30,7 +30,7 @@ from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL, check_model_sums, model_folder
-from roibeam.pipelines.model_files.published_models import system_of
+from roibeam.pipelines.model_files.published_models import assumed, system_of
 
 WEIGHTS = "model.safetensors"
 # The first class of a kind of configuration is the one that a config.json without `architectures` means.
@@ -162,6 +162,7 @@ def _from_official(weights: Path, options: Path | None) -> ModelCheckpoint:
     try:
         named = _as_float32(read_tensors(weights))
         model_class, config, state, changes = system_of(named).understand(named, settings)
+        changes += (assumed(config),) if settings is None else ()
         model = build_model(lambda: model_class(config), state)
     except KeyError as error:
         raise ValueError(f"{weights}: no parameter for {error}; is this a whole checkpoint?") from None

@@ -15,9 +15,10 @@ from transformers import PretrainedConfig
 
 from roibeam.extraction.choice import detector_folder
 from roibeam.extraction.choice.detector_folder import describe_detector, read_detector_folder
+from roibeam.extraction.weights.families import DATA_PARALLEL_PREFIX
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.pipelines.model_files.converted_output import check_converted_output
+from roibeam.pipelines.model_files.converted_output import OF_VLBERT, check_converted_output
 from roibeam.pipelines.model_files.joint_checkpoint import (
     JointCheckpoint,
     load_joint,
@@ -29,7 +30,7 @@ from roibeam.pipelines.model_files.joint_checkpoint import (
 )
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load_model
-from roibeam.pipelines.model_files.published_models import writer_of
+from roibeam.pipelines.model_files.published_models import VLBERT, writer_of
 from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 
 _OF_HUGGING_FACE = frozenset(field.name for field in fields(PretrainedConfig))
@@ -82,6 +83,10 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
             if options is None:
                 changes += writer.check_sizes(model)
             written = len(official)
+            if out.suffix == OF_VLBERT and writer is not VLBERT:
+                raise ValueError(
+                    f"{out}: files in {OF_VLBERT} are VL-BERT's, this is a {writer.name}; name a .bin file"
+                )
             _write(official, aside)
             again = load_model(str(aside), options=options).model
             _check_same(model, again, aside)
@@ -136,6 +141,8 @@ def _write_detector(found: ModelCheckpoint, path: Path) -> int:
 def _write(official: dict[str, Tensor], path: Path) -> None:
     if path.suffix == ".safetensors":
         save_file({name: tensor.clone() for name, tensor in official.items()}, path)  # it refuses shared memory
+    elif path.suffix == OF_VLBERT:  # as the release's trainer saves, and reads
+        torch.save({"state_dict": {DATA_PARALLEL_PREFIX + name: tensor for name, tensor in official.items()}}, path)
     else:
         torch.save(official, path)
 
@@ -156,5 +163,7 @@ def _settings_lost(config: PretrainedConfig, again: PretrainedConfig) -> tuple[s
     names = [field.name for field in fields(config) if field.name not in _OF_HUGGING_FACE]
     pairs = [(name, getattr(config, name), getattr(again, name)) for name in names]
     return tuple(
-        f"{name} {ours!r} is not in the file, it reads as {read!r}" for name, ours, read in pairs if ours != read
+        f"{name} {ours!r} is not in the file, without --config it reads as {read!r}"
+        for name, ours, read in pairs
+        if ours != read
     )

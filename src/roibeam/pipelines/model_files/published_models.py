@@ -355,6 +355,21 @@ def _width(state: State, name: str) -> int:
 
 # --- all of them ---
 
+# Fields that no shape shows.
+_ASSUMED = (
+    "num_attention_heads",
+    "image_num_attention_heads",
+    "co_attention_num_heads",
+    "text_co_attention",
+    "image_co_attention",
+)
+
+
+def assumed(config: BertSizes) -> str:
+    """What was taken as published of a file without its configuration, for people."""
+    fields = [f"{name} {getattr(config, name)}" for name in _ASSUMED if hasattr(config, name)]
+    return f"taken as published, since a file does not show them: {', '.join(fields)}; --config tells others"
+
 
 def _has(*marks: str) -> Callable[[Iterable[str]], bool]:
     return lambda names: any(mark in name for name in names for mark in marks)

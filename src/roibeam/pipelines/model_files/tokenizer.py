@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class CaptionTokenizer:
         self.mask_id = self._special(tokenizer.mask_token_id, "mask ([MASK])")
         self.pad_id = self._special(tokenizer.pad_token_id, "padding ([PAD])")
         self.vocab_size = len(tokenizer)
+        self._unknown_id: int | None = tokenizer.unk_token_id
         self._pieces_of: dict[str, np.ndarray] = {}
 
     def encode(self, caption: str) -> EncodedCaption:
@@ -101,6 +102,17 @@ class CaptionTokenizer:
     def count_pieces(self, caption: str) -> int:
         """How long `encode` makes it, in a fraction of the time."""
         return len(self._tokenizer.backend_tokenizer.encode(caption, add_special_tokens=False).ids) + 2
+
+    def unknown_words(self, text: str) -> tuple[int, list[str]]:
+        """How many pieces `encode` puts between the special tokens, and the words among them that it does not know."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        places = zip(encoding.ids, encoding.offsets, strict=True)
+        return len(encoding.ids), [text[start:end] for piece, (start, end) in places if piece == self._unknown_id]
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Number of each piece."""
+        return self._backend.get_vocab()
 
     @property
     def digest(self) -> str:

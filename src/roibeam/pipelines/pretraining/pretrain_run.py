@@ -20,11 +20,12 @@ from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.inputs.unknown_words import unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of, gather
-from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings
+from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings, tell
 from roibeam.pipelines.pretraining.run_tasks import tasks_of
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.validation import told
@@ -64,7 +65,7 @@ def pretrain(
     run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
     read = gather(
         sources,
-        system=run.choice.system,
+        choice=run.choice,
         sampling=run.settings.sampling,
         data=run.settings.data,
         text_files=text_files,
@@ -72,12 +73,13 @@ def pretrain(
         end_to_end=end_to_end,
         validation=validation,
     )
-    read = _with_choices_told(read, run.choice)
+    read = _told_of_data(read, run.choice)
     config = run.train_config(len(corpus_of(read.joined)))
-    tokenizer = run.tokenizer(read.words())
+    tokenizer, unknown = run.tokenizer(read.texts_by_source())
+    unknown += _unknown_in_validation(read, tokenizer)
     run.note_trained_images(read.trained_keys())
     made = _model(run, read, tokenizer, config, num_classes=num_classes)
-    read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *made.notes])
+    read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *unknown, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
     change = _detector_change(run, read, made, config)
     run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined])
@@ -100,7 +102,7 @@ def pretrain(
     if change is not None:
         detector = change.after()
     asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
-    held_out, texts = read.asked is not None, read.texts_by_source()
+    held_out, texts = read.asked is not None, [column for _, column in read.texts_by_source()]
     run.tell_how_good(training, evaluation, tasks.asked(), made, texts, of=asked, held_out=held_out)
     return PretrainResult(
         run_dir=run.run_dir,
@@ -112,18 +114,27 @@ def pretrain(
         evaluation=dict(evaluation),
         asked=asked,
         left_out={**read.missing, **tasks.skipped()},
-        said=(*read.choices, *made.notes),
         detector=detector,
     )
 
 
-def _with_choices_told(read: RunData, choice: ModelChoice) -> RunData:
-    """With what differs, and may, from the features that the model was trained on; ValueError for what may not."""
+def _told_of_data(read: RunData, choice: ModelChoice) -> RunData:
+    """With what differs, and may, from the features that the model was trained on; ValueError for what may not. What is
+    to be known of the data is said: before the first step, since a run may be stopped."""
     if choice.start is not None:
         read = dataclasses.replace(read, choices=[*check_feature_space(choice.start, read.store), *read.choices])
-    for note in read.choices:
-        logger.warning("%s", note)
+    tell([*read.choices, *read.notes])
     return read
+
+
+def _unknown_in_validation(read: RunData, tokenizer: CaptionTokenizer) -> list[str]:
+    """Told where there is something to tell."""
+    if read.asked is None:
+        return []
+    notes = unknown_notes(tokenizer, read.asked.source.where, read.asked.rows.captions, stops=False)
+    told_notes = read.asked.told(notes)
+    tell(told_notes)
+    return told_notes
 
 
 @waiting("building the model")

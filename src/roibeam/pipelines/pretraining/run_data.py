@@ -6,6 +6,7 @@ caption rows x store -> join -> leak guard -> what evaluations ask about is kept
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -27,6 +28,7 @@ from roibeam.pipelines.inputs.captioned.captioned_store import (
     join_sources,
 )
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.given_stores import held_out_hints
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable, check_named_regions
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
@@ -35,6 +37,7 @@ from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds, check_search
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
+from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.systems import System
 from roibeam.pipelines.pretraining.validation import KeptOut, join_validation
 from roibeam.pipelines.sources.image_identity import FLICKR, Key, image_keys, reported_by_name
@@ -78,13 +81,10 @@ class RunData:
         """Of the text corpus."""
         return None if self.texts is None else self.texts.lines
 
-    def words(self) -> Iterator[str]:
-        """Captions of all sources that are trained on, then the lines of the text corpus."""
-        return chain((caption for each in self.joined for _, caption in each.rows), self.lines or ())
-
-    def texts_by_source(self) -> list[Sequence[str]]:
-        """The same, source by source."""
-        return [*(each.rows.captions for each in self.joined), *([] if self.lines is None else [self.lines])]
+    def texts_by_source(self) -> list[tuple[str, Sequence[str]]]:
+        """Where they are from, and captions: of each source that is trained on; then the lines of the text corpus."""
+        corpus = [] if self.lines is None else [("the text corpus", self.lines)]
+        return [*((each.source.where, each.rows.captions) for each in self.joined), *corpus]
 
     def trained_keys(self) -> Iterator[Key]:
         """What the images are known by that are trained on, those of labelled photos among them."""
@@ -141,7 +141,7 @@ class RunData:
 def gather(
     sources: Sequence[CaptionedStore],
     *,
-    system: System,
+    choice: ModelChoice,
     sampling: Any,
     data: DataConfig,
     text_files: Sequence[Path],
@@ -150,6 +150,7 @@ def gather(
     validation: CaptionedStore | None,
 ) -> RunData:
     """Joins, leaves out and checks; arguments and errors as of `pretrain`."""
+    system, most_pieces = choice.system, choice.most_pieces(sampling)
     check_kinds(
         system.named,
         num_stores=len(sources),
@@ -159,7 +160,6 @@ def gather(
         has_validation=validation is not None,
     )
     check_search(data, has_validation=validation is not None)
-    most_pieces = system.most_pieces(sampling)
     joined = join_sources(sources, most_pieces=most_pieces, guard=guard, share=data.share, share_seed=data.share_seed)
     asked: JoinedSource | None = None
     kept_out: KeptOut | None = None
@@ -187,8 +187,9 @@ def gather(
         asked, searched, broken = _searched(asked, data.validation_retrieval, asked_photos, end_to_end)
         missing |= broken
     told_of = joined if asked is None else [*joined, asked]
-    notes = [note for each in told_of for note in (*each.told(each.notes), *_review(system, each, sampling))]
-    notes += _not_held_out(joined, end_to_end)
+    notes = [] if guard is not None else held_out_hints(sources)
+    notes += [note for each in told_of for note in (*each.told(each.all_notes()), *_review(system, each, sampling))]
+    notes += [*_in_several_stores(joined), *_not_held_out(joined, end_to_end)]
     texts = TextCorpus(text_files) if text_files else None
     notes += [] if texts is None else texts.notes
     if end_to_end is not None and end_to_end.detector is not None:
@@ -202,6 +203,16 @@ def corpus_of(joined: Sequence[JoinedSource]) -> Corpus:
     if isinstance(first.rows, TaskTable):
         return TaskCorpus(first.store, first.rows)
     return Corpus(first.store, first.rows, *((each.store, each.rows) for each in others))
+
+
+def _in_several_stores(joined: Sequence[JoinedSource]) -> list[str]:
+    """How many captioned images are of one id in more than one store: one photo may count twice."""
+    stores = Counter(chain.from_iterable(each.rows.captioned_ids() for each in joined)) if len(joined) > 1 else {}
+    shared = [image_id for image_id, number in stores.items() if number > 1]
+    if not shared:
+        return []
+    told = f"{counted(len(shared), 'image id')}, such as {printable(shared[0], 80)}"
+    return [f"in more than one store: {told}; if these are the same photos, they are trained on once for each store"]
 
 
 def _not_held_out(joined: Sequence[JoinedSource], end_to_end: EndToEnd | None) -> list[str]:

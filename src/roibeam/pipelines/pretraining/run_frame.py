@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,8 @@ from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.inputs.shown_photos import Shown, batch_photos, stored_photos
+from roibeam.pipelines.inputs.unknown_words import unknown_notes
+from roibeam.pipelines.model_files.bert_start import check_words_of_bert
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_tokenizer, trained_with
@@ -70,14 +73,14 @@ class PretrainResult:
     """Attributes:
     run_dir: the run folder: config.json, log.jsonl, tokenizer/, trained_images.npy, checkpoints/.
     sources: what each store and its captions turned out to be.
-    notes: what was left out of captions and text, and what the system treats otherwise.
+    notes: what was left out of captions and text, what is not held out, what the tokenizer does not know, and what the
+        system treats otherwise; logged before the first step, and kept in config.json.
     num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for a
         run that does not ask for it.
     training: where the loop ended.
     evaluation: of `evaluate` on the final weights.
     asked: what it was asked about, for people.
     left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
-    said: those of the notes that were logged before the first step.
     detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
     """
 
@@ -90,7 +93,6 @@ class PretrainResult:
     evaluation: dict[str, float | None]
     asked: str
     left_out: Mapping[str, str] = field(default_factory=dict)
-    said: tuple[str, ...] = ()
     detector: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -164,17 +166,31 @@ class RunFrame:
         return given if isinstance(given, TrainConfig) else given(num_samples)
 
     @waiting("making the vocabulary")
-    def tokenizer(self, texts: Iterable[str]) -> CaptionTokenizer:
-        """The one that a resumed run saved, else what `load_tokenizer` makes of the choice and `texts`, saved there.
+    def tokenizer(self, texts: Sequence[tuple[str, Sequence[str]]]) -> tuple[CaptionTokenizer, list[str]]:
+        """The one that a resumed run saved, else what `load_tokenizer` makes of the choice and `texts`, saved there;
+        and what it does not know of them, which is told.
 
+        Args:
+            texts: from where, and themselves.
         Raises:
-            ValueError: when it has other words than the model to start from, or would be made anew although nobody
-                knows those.
+            ValueError: when it has other words than the model or BERT to start from or, in a new run, than most of the
+                texts; or would be made anew although nobody knows those of the start.
         """
-        spec, start, saved = self.choice.tokenizer_spec, self.choice.start, self.run_dir / "tokenizer"
-        if self.settings.resume and saved.is_dir():
+        saved = self.run_dir / "tokenizer"
+        goes_on = bool(self.settings.resume) and saved.is_dir()
+        if goes_on:
             self._warn_of_another_tokenizer()
-            return load_tokenizer(str(saved))
+            tokenizer = load_tokenizer(str(saved))
+        else:
+            tokenizer = self._new_tokenizer(chain.from_iterable(each for _, each in texts))
+        unknown = [note for where, each in texts for note in unknown_notes(tokenizer, where, each, stops=not goes_on)]
+        tell(unknown)
+        if not goes_on and is_main_process():
+            tokenizer.save(saved)
+        return tokenizer, unknown
+
+    def _new_tokenizer(self, texts: Iterable[str]) -> CaptionTokenizer:
+        spec, start, bert = self.choice.tokenizer_spec, self.choice.start, self.choice.bert
         learned = None if start is None else trained_with(start).tokenizer
         if start is not None and learned is None and spec == MADE_FROM_CAPTIONS:
             raise ValueError(
@@ -184,8 +200,8 @@ class RunFrame:
         tokenizer = load_tokenizer(spec, texts)
         if start is not None:
             check_tokenizer(start, tokenizer)
-        if is_main_process():
-            tokenizer.save(saved)
+        elif bert is not None and spec != bert.spec:
+            check_words_of_bert(bert, tokenizer)
         return tokenizer
 
     def _warn_of_another_tokenizer(self) -> None:
@@ -301,6 +317,12 @@ class RunFrame:
             counts = count_words(texts, made.tokenizer, seed=made.seed)
             write_word_counts(self.run_dir, counts)
         return words_alone(asked.words, counts, made.tokenizer, counted=NONE if held_out else ALL)
+
+
+def tell(notes: Iterable[str]) -> None:
+    """To people, from one process."""
+    for note in notes if is_main_process() else ():
+        logger.warning("%s", note)
 
 
 def _first_photos(

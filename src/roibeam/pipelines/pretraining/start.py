@@ -100,7 +100,7 @@ class ModelChoice:
         """
         system, objective = self.system, self.system.class_objective
         fields = {} if classes.number is None else system.region_label_fields(classes.number)
-        loss = None if objective is None else self._region_loss(objective)
+        loss = None if objective is None else self.field_of_model(objective.field)
         if given is not None and (objective is None or loss != objective.on):
             why = "" if objective is None else f" (model.{objective.field}={loss})"
             raise ValueError(
@@ -135,13 +135,19 @@ class ModelChoice:
         adding = " ".join(f"--set model.{name}={value}" for name, value in settings.items())
         return f"{self.start.source} predicts no classes of masked regions; {adding} adds that"
 
-    def _region_loss(self, objective: ClassObjective) -> Any:
-        """The value of its field in the configuration: the user's, of the model to start from, or of the preset."""
-        if objective.field in self.overrides:
-            return self.overrides[objective.field]
+    def field_of_model(self, name: str) -> Any:
+        """Its value in the configuration: the user's, of the model or BERT to start from, or of the preset."""
+        if name in self.overrides:
+            return self.overrides[name]
         if self.start is not None:
-            return getattr(self.start.model.config, objective.field)
-        return getattr((self.build_config or self.system.sizes["small"])(), objective.field)
+            return getattr(self.start.model.config, name)
+        if self.bert is not None and name in self.bert.sizes:
+            return self.bert.sizes[name]
+        return getattr((self.build_config or self.system.sizes["small"])(), name)
+
+    def most_pieces(self, sampling: Any) -> int:
+        """How many pieces of a caption the model reads, [CLS] and [SEP] counted."""
+        return self.system.most_pieces(sampling, self.field_of_model)
 
     def recorded(self) -> dict[str, Any]:
         """For the folder of the run: facts that may differ on resume."""

@@ -38,8 +38,8 @@ class System:
         sampler: the rules.
         layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
         aligns_words: settings of the rules -> whether its words are aligned with the regions that they name.
-        most_pieces: settings of the rules -> how many pieces of a caption are read, [CLS] and [SEP] counted; None
-            where that is not said.
+        most_pieces: settings of the rules, and what tells a field of the model's configuration by name -> how many
+            pieces of a caption are read, [CLS] and [SEP] counted.
         review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
             cannot be used.
         as_deep_as_bert: whether a model that starts from a BERT has its number of layers (`num_hidden_layers`). Else it
@@ -54,7 +54,7 @@ class System:
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
     aligns_words: Callable[[Any], bool] = field(default=lambda sampling: False)
     feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
-    most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
+    most_pieces: Callable[[Any, Callable[[str], Any]], int] = field(default=lambda sampling, model: sampling.max_pieces)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
     as_deep_as_bert: bool = True
     end_to_end_fields: Mapping[str, Any] = field(default_factory=dict)
@@ -102,13 +102,18 @@ class System:
 
 
 _WHOLE, _END = ("whole image",), ("end",)
-_MOST_PIECES_OF_BERT = 510  # 512 positions, of which VL-BERT needs two for image and end
+_POSITIONS = "max_position_embeddings"
 
 
 def _imagebert_layout(config: Any) -> tuple[tuple[str, ...], ...]:
     return (
         ("text", "regions", *_WHOLE * bool(config.global_feature_size), *_END * (config.final_separator != "none")),
     )
+
+
+def _pieces_of_vlbert(sampling: Any, model: Callable[[str], Any]) -> int:
+    positions = int(model(_POSITIONS)) - 2  # those of image and end
+    return min(sampling.max_elements - 1, positions) if sampling.max_elements else positions
 
 
 SYSTEMS: Mapping[str, System] = MappingProxyType(
@@ -118,7 +123,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             model_class=VLBertForPreTraining,
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
-            most_pieces=lambda sampling: sampling.max_elements - 1 if sampling.max_elements else _MOST_PIECES_OF_BERT,
+            most_pieces=_pieces_of_vlbert,
             end_to_end_fields={"masked_appearance": "pixels"},
             whole_image="box",
         ),
@@ -129,7 +134,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             layout=lambda config: (("text", "regions"),),
             aligns_words=lambda sampling: sampling.aligned_words != "none",
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
-            most_pieces=lambda sampling: sampling.max_pieces,
+            most_pieces=lambda sampling, model: min(sampling.max_pieces, model(_POSITIONS)),
             review=review_captions,
         ),
         "imagebert": System(
@@ -137,7 +142,9 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             model_class=ImageBertForPreTraining,
             sampler=ImageBertSampler,
             layout=_imagebert_layout,
-            most_pieces=lambda sampling: sampling.max_pieces,
+            most_pieces=lambda sampling, model: (
+                min(sampling.max_pieces, model(_POSITIONS)) - (model("final_separator") != "none")
+            ),
             end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert": System(
@@ -145,7 +152,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             model_class=ViLbertForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text",), (*_WHOLE, "regions")),
-            most_pieces=lambda sampling: sampling.max_pieces,
             end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert-single-stream": System(
@@ -153,7 +159,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             model_class=SingleStreamForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text", *_WHOLE, "regions"),),
-            most_pieces=lambda sampling: sampling.max_pieces,
             end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "interbert": System(
@@ -161,7 +166,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             model_class=InterBertForPreTraining,
             sampler=InterBertSampler,
             layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
-            most_pieces=lambda sampling: sampling.max_pieces,
             as_deep_as_bert=False,
             end_to_end_fields={"masked_appearance": "pixels"},
         ),

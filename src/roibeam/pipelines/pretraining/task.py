@@ -273,7 +273,7 @@ def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> dict[str,
     model.eval()
     sums: dict[str, SumCount] = {}
     config = cast(PreTrainingModel, model.model if isinstance(model, EndToEndModel) else model).config
-    chance, words = Chance(config.vocab_size, region_objective(config)), HiddenWords()
+    chance, words = Chance(region_objective(config)), HiddenWords()
     with torch.no_grad():
         for batch in task.evaluation_batches(max_samples):
             rows = _predicted(config, batch if isinstance(batch, VLBatch) else batch.rows)

@@ -13,7 +13,7 @@ import torch
 
 from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds, check_text_alone, text_alone_settings
-from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings
+from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings, tell
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import TextTask
@@ -47,7 +47,9 @@ def pretrain_on_text(
     check_text_alone(run.choice.system.named, run.settings.data, run.settings.sampling)
     texts = TextCorpus(text_files)
     config = run.train_config(len(texts.lines))
-    tokenizer = run.tokenizer(texts.lines)
+    tokenizer, unknown = run.tokenizer([("the text corpus", texts.lines)])
+    tell(texts.notes)
+    notes = [*texts.notes, *unknown]
     run.note_trained_images(())
     torch.manual_seed(config.seed)
     system, start = run.choice.system, run.choice.start
@@ -68,7 +70,7 @@ def pretrain_on_text(
         config,
         description=run.described(task, made, data=data, sampling=sampling) | {"text_corpus": texts.digest} | features,
         recorded={
-            "notes": texts.notes,
+            "notes": notes,
             "text_files": [str(file) for file in text_files],
             "classes": before.classes,
             **({"features": [each.to_json() for each in before.features]} if before.features else {}),
@@ -80,7 +82,7 @@ def pretrain_on_text(
     return PretrainResult(
         run_dir=run.run_dir,
         sources=(),
-        notes=texts.notes,
+        notes=notes,
         num_classes=num_classes,
         vocab_size=tokenizer.vocab_size,
         training=training,

@@ -23,7 +23,7 @@ from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.sources.datasets.own_table import KINDS, read_table
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_images
 from roibeam.pipelines.sources.datasets.vqa import MINIVAL_QUESTIONS
-from roibeam.pipelines.sources.id_lists import read_id_list
+from roibeam.pipelines.sources.id_lists import NoIdListError, read_id_list
 from roibeam.pipelines.sources.image_identity import (
     COCO,
     FLICKR,
@@ -369,7 +369,12 @@ def _read_flickr30k(path: str) -> Iterator[_HeldOut]:
 
 
 def _read_list(path: str) -> Iterator[_HeldOut]:
-    for image_id in _ids_of(path):
+    try:
+        ids = _ids_of(path)
+    except NoIdListError as error:
+        others = "--held-out coco=FILE reads a file of COCO, karpathy=FILE a Karpathy split, labels=FILE a table"
+        raise ValueError(f"{error}; {others}") from None
+    for image_id in ids:
         yield image_id, image_keys(image_id, None)
 
 

@@ -12,7 +12,10 @@ from roibeam.pipelines.training.parameter_groups import ParameterGroup
 
 
 class LossOutput(Protocol):
-    """What one micro-batch gave: `losses` add up to the total loss, `metrics` are only reported."""
+    """What one micro-batch gave: the means of `losses` add up to the total loss, those of `metrics` are only reported.
+
+    Each by name, a sum over the micro-batch as a scalar with a gradient graph (float), and the number of its elements.
+    """
 
     @property
     def losses(self) -> Mapping[str, SumCount]: ...
@@ -22,7 +25,9 @@ class LossOutput(Protocol):
 
 
 class TrainTask(Protocol):
-    """What the loop needs to know about a task. Batches are the task's own type with `to(device)`.
+    """What the loop needs to know about a task; docs/train.md has one of forty lines.
+
+    Batches are the task's own type with `to(device)`, which gives the batch on a torch.device.
 
     Samples are numbered without end: sample n is element n % num_samples of epoch n // num_samples. Everything random
     about a sample follows from its number, so the position in the data is one integer, and a run may go on with
@@ -30,7 +35,8 @@ class TrainTask(Protocol):
     """
 
     @property
-    def model(self) -> nn.Module: ...
+    def model(self) -> nn.Module:
+        """What is trained, on the CPU before the run begins; its state_dict is what checkpoints hold."""
 
     @property
     def batch_size(self) -> int:
@@ -43,22 +49,26 @@ class TrainTask(Protocol):
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[Any]:
         """Endless micro-batches from sample `start_sample` on.
 
-        Each round takes batch_size * num_ranks samples; rank r gets the r-th batch_size of them.
+        Each round takes batch_size * num_ranks samples; rank r gets the r-th batch_size of them. Tensors are on the
+        CPU. The same arguments give the same batches.
         """
 
     def counts(self, batch: Any) -> Mapping[str, int]:
-        """Elements each loss is averaged over, by its name, known before the model runs."""
+        """Elements each loss is averaged over, a whole number by its name, known before the model runs: the names that
+        `losses` has, each in every batch, perhaps with 0."""
 
     def losses(self, model: nn.Module, batch: Any) -> LossOutput:
-        """Sums over one micro-batch; `model` is `self.model`, perhaps wrapped for several devices."""
+        """Sums over one micro-batch; `model` is `self.model`, perhaps wrapped for several devices, and must be called
+        as a whole (`model(...)`), so that gradients of all processes meet. The batch is on the model's device."""
 
-    def parameter_groups(self) -> Sequence[ParameterGroup]: ...
+    def parameter_groups(self) -> Sequence[ParameterGroup]:
+        """Each a dictionary with "params", a list, and perhaps "learning_rate_scale" and "weight_decay"."""
 
     def sample_ids(self, batch: Any) -> Sequence[str]:
-        """Names of the samples for an error message."""
+        """Names of the samples for an error message, as many as the batch has."""
 
     def model_config(self) -> Mapping[str, Any]:
-        """What is needed to build the model again; written beside its weights."""
+        """What is needed to build the model again, of what JSON holds; written beside its weights."""
 
 
 @runtime_checkable

@@ -127,6 +127,9 @@ class TrainStep:
         output = self._task.losses(self._model, batch.to(device))
         if set(output.losses) != set(counts):
             raise ValueError(f"task gave losses {sorted(output.losses)} but counts for {sorted(counts)}")
+        for name, term in {**output.losses, **output.metrics}.items():
+            if not isinstance(term, SumCount):
+                raise ValueError(f"task gave {name!r} as {type(term).__name__}; expected a SumCount of sum and count")
         config, processes = self._config, self._accelerator.num_processes
         told = {name: reported(term, config) for name, term in output.losses.items()}
         for name, term in {**told, **{name: term.detach() for name, term in output.metrics.items()}}.items():

@@ -1,8 +1,7 @@
-"""What a model reaches that knows nothing: guesses on the labels that an evaluation asked about."""
+"""What a model reaches that knows only how often each answer is right, of the labels that an evaluation asked about."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 import torch
@@ -12,17 +11,19 @@ from roibeam.pipelines.analysis.evaluation.evaluation_samples import RegionObjec
 
 
 class Chance:
-    """What guessing reaches on the labels seen: in accuracy always the commonest one, in loss all of them alike.
+    """What guessing reaches on the labels seen: in accuracy always the commonest one, in loss each as often as it is
+    right. A loss is then the entropy of the labels' frequencies, in nats.
 
     Args:
-        vocab_size: words that a masked one may be.
         objective: what is predicted of a masked region; None for nothing.
     """
 
-    def __init__(self, vocab_size: int, objective: RegionObjective | None) -> None:
-        self._vocab_size, self._objective = vocab_size, objective
+    def __init__(self, objective: RegionObjective | None) -> None:
+        self._objective = objective
         self._words, self._classes, self._matches = Counter[int](), Counter[int](), Counter[int]()
-        self._entropy, self._num_regions = 0.0, 0  # sum over the regions' class distributions
+        # Sums over the regions' class distributions: of each one's entropy, and of themselves.
+        self._entropy, self._num_regions = 0.0, 0
+        self._targets = torch.zeros(0 if objective is None else objective.labels, dtype=torch.float64)
 
     def see(self, batch: VLBatch) -> None:
         if batch.text_labels is not None:
@@ -38,21 +39,24 @@ class Chance:
         best, classes = targets[:, : self._objective.labels].max(dim=1)
         self._classes.update(classes[best > 0].tolist())
         self._entropy += float(torch.special.entr(targets).sum())
+        self._targets += targets[:, : self._objective.labels].double().sum(dim=0).cpu()
         self._num_regions += len(targets)
 
     def levels(self) -> dict[str, float]:
         """By the name of the loss or accuracy, as in `PreTrainingOutput`."""
-        levels = {"masked_words": math.log(self._vocab_size)}
-        for name, labels in self._asked().items():
-            levels[name] = labels.most_common(1)[0][1] / labels.total()
-        if self._matches:
-            levels["matching"] = math.log(2)
-        if self._objective is None or not self._num_regions:
+        asked = self._asked()
+        levels = {name: labels.most_common(1)[0][1] / labels.total() for name, labels in asked.items()}
+        losses = {"masked_words": self._words, "matching": self._matches}
+        if self._objective is not None and self._objective.loss == "class":
+            losses["masked_regions"] = self._classes
+        for name, labels in losses.items():
+            if labels:
+                levels[name] = _entropy(torch.tensor([*labels.values()], dtype=torch.float64))
+        if "masked_regions" in levels or not self._num_regions:
             return levels
-        uniform = math.log(self._objective.labels)
         # A divergence is the cross-entropy less what no prediction can avoid.
-        unavoidable = self._entropy / self._num_regions if self._objective.loss == "kl" else 0.0
-        return {**levels, "masked_regions": uniform - unavoidable}
+        unavoidable = self._entropy / self._num_regions if self._objective and self._objective.loss == "kl" else 0.0
+        return {**levels, "masked_regions": _entropy(self._targets) - unavoidable}
 
     def items(self) -> dict[str, int]:
         """How many labels each accuracy is the mean over."""
@@ -65,3 +69,8 @@ class Chance:
             "matching_accuracy": self._matches,
         }
         return {name: labels for name, labels in found.items() if labels}
+
+
+def _entropy(counts: torch.Tensor) -> float:
+    """In nats, of frequencies: (labels,) counts, at least one of them above 0."""
+    return float(torch.special.entr(counts / counts.sum()).sum())

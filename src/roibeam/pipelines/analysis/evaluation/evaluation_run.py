@@ -51,6 +51,7 @@ from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.store_classes import known_classes
 from roibeam.pipelines.inputs.fit import check_task
 from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.inputs.unknown_words import unknown_notes
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
@@ -134,7 +135,7 @@ def evaluate_checkpoint(
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
-    remarks = [*found.changes, *choices, *leaks, *_cuts(samples, chosen)]
+    remarks = [*found.changes, *choices, *leaks, *_words_lost(tokenizer, samples, chosen)]
     for remark in remarks:
         tell(remark)
     out.mkdir(parents=True, exist_ok=True)
@@ -267,9 +268,12 @@ def _measure(
     return measures, [median_rank_of(direction, bootstrap) for direction in directions], remarks
 
 
-def _cuts(samples: EvaluationSamples, chosen: EvaluationSet) -> list[str]:
-    cut = sum(samples.is_cut(chosen.corpus.caption(int(row))) for row in chosen.rows)
-    return [f"{counted(cut, 'caption')} cut to the pieces that the model takes"] if cut else []
+def _words_lost(tokenizer: CaptionTokenizer, samples: EvaluationSamples, chosen: EvaluationSet) -> list[str]:
+    """Those that the tokenizer does not know, and captions that are cut."""
+    captions = [chosen.corpus.caption(int(row)) for row in chosen.rows]
+    cut = sum(samples.is_cut(caption) for caption in captions)
+    cuts = [f"{counted(cut, 'caption')} cut to the pieces that the model takes"] if cut else []
+    return [*unknown_notes(tokenizer, "the captions", captions, stops=False), *cuts]
 
 
 def _word_reader(found: ModelCheckpoint, tokenizer: CaptionTokenizer, leaked: Container[str]) -> WordReader:

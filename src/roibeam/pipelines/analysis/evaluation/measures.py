@@ -130,7 +130,7 @@ def masked_measures(
         progress: is called after each caption.
     """
     terms = _Terms(len(chosen.image_ids))
-    chance, words = Chance(model.config.vocab_size, samples.objective), HiddenWords()
+    chance, words = Chance(samples.objective), HiddenWords()
     for numbers in _chunks(len(chosen.rows), batch_size):
         randoms = [np.random.default_rng([_MASKS, seed, int(chosen.rows[number])]) for number in numbers]
         rows = [

@@ -56,7 +56,11 @@ def pretrain_command(
     ] = None,
     captions: Annotated[
         list[str] | None,
-        option("captions", "One for each --store; own means those of the store.", default="the stores' own"),
+        option(
+            "captions",
+            "One for each --store, or several for one; own means those of the store.",
+            default="the stores' own",
+        ),
     ] = None,
     validation_captions: Annotated[
         str | None, option("validation-captions", "Of a Karpathy file its split val.")
@@ -265,13 +269,6 @@ def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) ->
     if as_json:
         typer.echo(json_line(result.to_json()))
         return
-    for note in result.notes:
-        if note not in result.said:
-            typer.echo(f"note: {note}")
-    for one in result.sources:
-        if one.leaks is not None:  # how captions joined was said before the first step
-            left_out = f"{counted(len(one.leaks.leaked), 'captioned image')} left out as held out"
-            typer.echo("\n".join(one.told([*one.leaks.lines(), left_out])))
     if result.left_out:
         image_id, why = next(iter(result.left_out.items()))
         typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,7 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
 from roibeam.pipelines.inputs.trained_features import check_feature_space
+from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import digest_of_classes
 from roibeam.pipelines.training.launched import is_main_process
@@ -168,7 +169,7 @@ def _trained(
     data: TaskData,
     notes: Sequence[str],
 ) -> FinetuneResult:
-    tokenizer = _tokenizer(request, resume, start, data.train.groups)
+    tokenizer, unknown = _tokenizer(request, resume, start, data)
     task, data = _with_draws(task, data, store, request.out)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
     asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
@@ -203,6 +204,7 @@ def _trained(
         batches.check_boxes([*data.train.groups, *data.asked])
     with waiting("looking for long texts"):
         cuts = [*batches.notes_of_cuts(data.train.groups, "training"), *batches.notes_of_cuts(data.asked, "validation")]
+    cuts = [*unknown, *cuts]
     for note in cuts:
         logger.warning("%s", note)
     if is_main_process():
@@ -302,14 +304,28 @@ def _what_is_learned(
 
 
 def _tokenizer(
-    request: FinetuneRequest, resume: Resume, start: TaskStart, groups: Iterable[TaskGroup]
-) -> CaptionTokenizer:
-    """The one that a resumed run saved, else that of the start or of the texts."""
+    request: FinetuneRequest, resume: Resume, start: TaskStart, data: TaskData
+) -> tuple[CaptionTokenizer, list[str]]:
+    """The one that a resumed run saved, else that of the start or of the texts; and whether it knows these.
+
+    Raises:
+        ValueError: when a new run's does not know most of the words.
+    """
     saved = request.out / "tokenizer"
-    if resume and saved.is_dir():
-        return load_tokenizer(str(saved))
-    texts = (part.text for group in groups for row in group.rows for part in row.parts)
-    return start.tokenizer(request.tokenizer, texts)
+    goes_on = bool(resume) and saved.is_dir()
+    if goes_on:
+        tokenizer = load_tokenizer(str(saved))
+    else:
+        tokenizer = start.tokenizer(request.tokenizer, _texts(data.train.groups))
+    unknown = []
+    for what, groups in (("training texts", data.train.groups), ("validation texts", data.asked)):
+        texts = list(_texts(evenly(groups, MOST_TEXTS)))
+        unknown += unknown_notes(tokenizer, what, texts, stops=groups is data.train.groups and not goes_on)
+    return tokenizer, unknown
+
+
+def _texts(groups: Iterable[TaskGroup]) -> Iterator[str]:
+    return (part.text for group in groups for row in group.rows for part in row.parts)
 
 
 def _described(

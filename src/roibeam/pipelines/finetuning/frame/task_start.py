@@ -13,7 +13,7 @@ from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneReq
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
 from roibeam.pipelines.finetuning.systems.task_system import TaskSystem
-from roibeam.pipelines.model_files.bert_start import PublishedBert, read_bert, start_from_bert
+from roibeam.pipelines.model_files.bert_start import PublishedBert, check_words_of_bert, read_bert, start_from_bert
 from roibeam.pipelines.model_files.changed_model import built_config
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint, region_encoder_of
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
@@ -89,8 +89,12 @@ class TaskStart:
             ValueError: when it has other words than the model, or nobody knows those.
         """
         if self.found is None:
-            own = None if self.bert is None else self.bert.spec
-            return load_tokenizer(spec or own or MADE_FROM_CAPTIONS, texts)
+            if self.bert is None:
+                return load_tokenizer(spec or MADE_FROM_CAPTIONS, texts)
+            tokenizer = load_tokenizer(spec or self.bert.spec, texts)
+            if spec not in (None, self.bert.spec):
+                check_words_of_bert(self.bert, tokenizer)
+            return tokenizer
         if spec is None and self.found.tokenizer is None:
             raise ValueError(f"--tokenizer is missing: {self.found.source} has none beside it")
         tokenizer = load_tokenizer(spec or str(self.found.tokenizer))

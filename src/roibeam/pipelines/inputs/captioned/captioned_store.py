@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roibeam.features.comparison.feature_spaces import meaning_difference
+from roibeam.features.counted import counted
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.extract.report.feature_words import boxes_words, choice_note, dtype_words
@@ -35,7 +36,9 @@ class CaptionedStore:
             caption of all of them as likely.
         min_match: share of the captioned images that must have a record, see `check_match`.
         data_set: that bare numbers among the store's ids belong to, see `image_identity`.
+        where: the captions are from, for people.
         other_splits: as of `CaptionFile`, once the captions are read.
+        file_notes: what was left out of their file, once they are read.
     """
 
     store: FeatureStore
@@ -43,7 +46,9 @@ class CaptionedStore:
     weight: float | None = None
     min_match: float = 0.0
     data_set: str | None = None
+    where: str = "the captions"
     other_splits: Collection[str] = ()
+    file_notes: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,13 @@ class JoinedSource:
     def store(self) -> FeatureStore:
         return self.source.store
 
+    def all_notes(self) -> list[str]:
+        """What was left out of the file, what of the images is held out, and `notes`."""
+        if self.leaks is None:
+            return [*self.source.file_notes, *self.notes]
+        left_out = f"{counted(len(self.leaks.leaked), 'captioned image')} left out as held out"
+        return [*self.source.file_notes, *self.leaks.lines(), left_out, *self.notes]
+
     def told(self, lines: Iterable[str]) -> list[str]:
         """Lines for people, with the name of the store before them where there are several."""
         return [self.prefix + line for line in lines]
@@ -154,7 +166,9 @@ def join_sources(
             rows, join = join_task_texts(source.store, source.captions, usable, source.min_match, prefix)
         else:
             captions = usable.passed(source.captions)
-            rows, join = join_captions(source.store, captions, source.min_match, prefix, source.other_splits)
+            rows, join = join_captions(
+                source.store, captions, source.min_match, prefix, source.other_splits, where=source.where
+            )
         leaks = None
         if guard is not None:
             rows, leaks = guard.kept(rows, source)
@@ -211,9 +225,10 @@ def _names(classes: Sequence[str] | None) -> str:
 
 def join_captions(
     store: FeatureStore, captions: Iterable[Caption], min_match: float, prefix: str = "",
-    other_splits: Collection[str] = (),
+    other_splits: Collection[str] = (), *, where: str = "the captions",
 ) -> tuple[CaptionTable, JoinReport]:  # fmt: skip
-    """The captions whose image has a record, in order. The counts are logged, with `prefix` before them.
+    """The captions whose image has a record, in order. The counts are logged, with `prefix` before them; `where` the
+    captions are from is for errors.
 
     Raises:
         ValueError: where less than `min_match` of the images have a record.
@@ -222,7 +237,7 @@ def join_captions(
     join = CaptionJoin(ids)
     rows = CaptionTable(ids, join.rows(captions))
     report = join.report(other_splits)
-    check_match(report, min_match=min_match, captions="the captions", images=str(store.path))
+    check_match(report, min_match=min_match, captions=where, images=str(store.path))
     for line in report.lines():
         logger.info("%s%s", prefix, line)
     return rows, report

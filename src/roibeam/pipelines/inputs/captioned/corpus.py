@@ -111,7 +111,8 @@ class Corpus:
         others = len(table) - (end - first)
         if not others:
             raise ValueError(
-                f"all captions are of the image {self.record_id(row)!r}; mismatched pairs need a second image"
+                f"all captions are of the image {self.record_id(row)!r}; mismatched pairs need a second image: give "
+                f"captions of more images, or a larger data.share where that is set"
             )
         drawn = row - place + int(random.integers(others))
         return int(self._by_image[drawn if drawn < first else drawn + end - first])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from roibeam.features.reading.staging import StagedStore
@@ -13,7 +14,7 @@ from roibeam.pipelines.extract.annotations import stored_captions
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.sources.captions.caption_files import CaptionFile, CaptionFiles
 from roibeam.pipelines.sources.held_out import held_out_hint
 from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_store
 
@@ -24,7 +25,8 @@ class GivenStores:
     """
     Args:
         stores: folders or URLs, at least one.
-        captions: a file for each store, or `OWN_CAPTIONS`; none takes the captions that the stores keep.
+        captions: a file for each store, or `OWN_CAPTIONS`; of one store also several files, read one after the other.
+            None takes the captions that the stores keep.
         weights: one for each store, or none.
         texts: of a task, that take the place of captions.
         id_rule: as of `CaptionFile`.
@@ -47,8 +49,11 @@ class GivenStores:
             raise ValueError("--store is missing: the folder that `roibeam extract` wrote")
         if captions and texts is not None:
             raise ValueError("--captions and --task-text: a run reads one of them")
+        joins = len(stores) == 1 and len(captions) > 1
+        if joins and OWN_CAPTIONS in captions:
+            raise ValueError(f"--captions {OWN_CAPTIONS}: the captions that a store keeps are not joined with files")
         for option, given in (("--captions", captions), ("--store-weight", weights)):
-            if given and len(given) != len(stores):
+            if given and len(given) != len(stores) and not (joins and given is captions):
                 own = f" ({OWN_CAPTIONS} names those that a store keeps)" if option == "--captions" else ""
                 raise ValueError(
                     f"{len(stores)} --store but {len(given)} {option}: give one {option} for each --store, in the same "
@@ -57,7 +62,10 @@ class GivenStores:
         named = captions or [OWN_CAPTIONS] * len(stores)
         self._stores, self._texts, self._one_in = stores, texts, checked_one_in(checksums)
         self._weights: Sequence[float | None] = weights or [None] * len(stores)
-        self._files = [None if each == OWN_CAPTIONS else CaptionFile(each, id_rule=id_rule) for each in named]
+        files = [None if each == OWN_CAPTIONS else CaptionFile(each, id_rule=id_rule) for each in named]
+        self._files: Sequence[CaptionFile | CaptionFiles | None] = (
+            [CaptionFiles([file for file in files if file is not None])] if joins else files
+        )
 
     @contextmanager
     def opened(
@@ -80,24 +88,22 @@ class GivenStores:
                 room = None if stage_gb is None else stage_gb / len(self._stores)
                 store = stack.enter_context(_open_store(where, folder, room))
                 store.checked_one_in = self._one_in
-                own = stored_captions(store) if file is None else file.captions()
-                sources.append(
-                    CaptionedStore(
-                        store,
-                        self._texts or own,
-                        weight=self._weights[number],
-                        min_match=0 if file is None and self._texts is None else min_match,
-                        data_set=checked_data_set(images_of, data_set_of_store(store.manifest)),
-                        other_splits=() if file is None else file.other_splits,
-                    )
-                )
+                data_set = checked_data_set(images_of, data_set_of_store(store.manifest))
+                source = CaptionedStore(store, (), weight=self._weights[number], data_set=data_set)
+                sources.append(self._captioned(source, file, min_match))
             yield sources
 
-    def notes(self) -> list[list[str]]:
-        """Of each store's caption file or texts, once they were read: what was left out."""
-        if self._texts is not None:
-            return [self._texts.notes]
-        return [[] if file is None else list(file.notes) for file in self._files]
+    def _captioned(
+        self, source: CaptionedStore, file: CaptionFile | CaptionFiles | None, min_match: float
+    ) -> CaptionedStore:
+        texts = self._texts
+        if texts is not None:
+            where = f"the texts of {texts.task}"
+            return replace(source, captions=texts, min_match=min_match, where=where, file_notes=texts.notes)
+        if file is None:
+            where = f"the captions of {source.store.path}"
+            return replace(source, captions=stored_captions(source.store), where=where)
+        return of_file(source, file, min_match)
 
 
 class GivenValidation:
@@ -140,12 +146,19 @@ class GivenValidation:
 
     def _captioned(self, store: FeatureStore, min_match: float, data_set: str | None) -> CaptionedStore:
         assert self._file is not None
-        captions, others = self._file.captions(), self._file.other_splits
-        return CaptionedStore(store, captions, min_match=min_match, data_set=data_set, other_splits=others)
+        return of_file(CaptionedStore(store, (), data_set=data_set), self._file, min_match)
 
-    def notes(self) -> list[str]:
-        """Of the file, once it was read: what was left out."""
-        return [] if self._file is None else [f"validation: {note}" for note in self._file.notes]
+
+def of_file(source: CaptionedStore, file: CaptionFile | CaptionFiles, min_match: float) -> CaptionedStore:
+    """The source with the captions of a file."""
+    return replace(
+        source,
+        captions=file.captions(),
+        min_match=min_match,
+        where=file.location,
+        other_splits=file.other_splits,
+        file_notes=file.notes,
+    )
 
 
 def held_out_hints(sources: Sequence[CaptionedStore]) -> list[str]:

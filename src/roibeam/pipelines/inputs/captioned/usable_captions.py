@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
+
+import numpy as np
+import xxhash
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.pipelines.inputs.captioned.task_texts import TaskText
 from roibeam.pipelines.sources.captions.caption_files import Caption
+
+_REPEATED = 0.1  # share from which it is told: two people may say the same of a picture
 
 AnyCaption = TypeVar("AnyCaption", Caption, TaskText)
 
@@ -24,6 +30,7 @@ class UsableCaptions:
         self._most_words = None if most_pieces is None else most_pieces - 2
         self._empty = self._long = self._longest = 0
         self._first = ""
+        self._seen = array("Q")  # 8 bytes for each caption
 
     def passed(
         self,
@@ -40,6 +47,9 @@ class UsableCaptions:
             if words:
                 self._longest = max(self._longest, words)
                 self._long += self._most_words is not None and words > self._most_words
+                if isinstance(caption, Caption):  # a task's texts come again with other images
+                    same = f"{caption.row if caption.name is None else caption.name}\0{caption.text}"
+                    self._seen.append(xxhash.xxh3_64_intdigest(same.encode("utf-8", "surrogatepass")))
                 yield caption
                 continue
             if not self._empty:
@@ -52,6 +62,11 @@ class UsableCaptions:
         if self._empty:
             of = printable(self._first, 80)
             notes.append(f"{counted(self._empty, 'empty caption')} left out (the first is of {of})")
+        again = len(self._seen) - len(np.unique(np.array(self._seen, np.uint64)))
+        if again > _REPEATED * len(self._seen):
+            notes.append(
+                f"{counted(again, 'caption')} of {len(self._seen):,} come again word for word, of the same image"
+            )
         if self._long:
             notes.append(
                 f"{counted(self._long, 'caption')} of more than {self._most_words} words will be cut; the longest has "

@@ -12,7 +12,7 @@ import torch
 
 from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.pipelines.inputs.captioned.captioned_store import LeakGuard
-from roibeam.pipelines.inputs.captioned.given_stores import GivenStores, GivenValidation, held_out_hints
+from roibeam.pipelines.inputs.captioned.given_stores import GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.model_files.bert_start import read_bert
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
@@ -53,7 +53,7 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
     A recipe that goes on from another one needs `from_run`; `run_stages` of requested_stages.py runs both.
 
     Returns:
-        As of `pretrain`; its notes also say what was left out of the files that were named.
+        As of `pretrain`.
     Raises:
         ValueError: whatever does not fit, named as the command's option, saying what to do.
         OSError: when a file cannot be read.
@@ -121,8 +121,7 @@ def _pretrain_on_stores(
         read = [each.store for each in (*sources, asked) if each is not None]
         for line in unfinished_lines(dict.fromkeys(read)) if is_main_process() else ():
             logger.warning("%s", line)
-        notes = [] if data.held_out else held_out_hints(sources)
-        result = pretrain(
+        return pretrain(
             sources,
             request.out,
             settings,
@@ -133,9 +132,6 @@ def _pretrain_on_stores(
             validation=asked,
             num_classes=data.num_classes,
         )
-    for one, of_file in zip(result.sources, given.notes(), strict=True):
-        notes += one.told(of_file)
-    return replace(result, notes=[*notes, *validated.notes(), *result.notes])
 
 
 def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, ModelFields]:

@@ -1,13 +1,14 @@
-"""Caption files as rows of (which image, caption): COCO, Karpathy and SBU .json, .tsv with local paths or URLs, and
-Flickr30k's .token."""
+"""Caption files as rows of (which image, caption): COCO, Karpathy and SBU .json, a plain list of one's own, .tsv with
+local paths or URLs, and Flickr30k's .token."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from roibeam.pipelines.sources.annotated_images import json_kind
+from roibeam.pipelines.sources.captions import caption_list
 from roibeam.pipelines.sources.datasets import coco, conceptual_captions, flickr30k, karpathy, sbu
 from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows, CaptionRow, UrlRow
 
@@ -46,11 +47,13 @@ class CaptionFile:
         self.location = os.path.abspath(location)
         self._id_rule = id_rule
         extension = os.path.splitext(location)[1].lower()
-        self.kind = json_kind(location) if extension == ".json" else extension.removeprefix(".")
-        if self.kind not in ("coco", "karpathy", "sbu", "tsv", "token"):
+        self.kind = extension.removeprefix(".")
+        if extension == ".json":
+            self.kind = "list" if caption_list.is_caption_list(location) else json_kind(location)
+        if self.kind not in ("coco", "karpathy", "sbu", "list", "tsv", "token"):
             raise ValueError(
-                f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, a caption .tsv, or Flickr30k's "
-                f".token"
+                f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, or {caption_list.EXPECTED}; a "
+                f"caption .tsv, or Flickr30k's .token"
             )
         if split is not None and self.kind != "karpathy":
             raise ValueError(f"{location!r} has no splits, a Karpathy file has; leave --split {split} out")
@@ -97,11 +100,13 @@ class CaptionFile:
         rows: Iterator[CaptionRow | UrlRow | BadRow]
         if is_sbu:
             rows = sbu.read_sbu(self.location, id_rule=self._id_rule)
+        elif self.kind == "list":
+            rows = caption_list.read_caption_list(self.location, id_rule=self._id_rule)
         elif self.kind == "token":
             rows = flickr30k.read_token_file(self.location, id_rule=self._id_rule)
         else:
             rows = conceptual_captions.read_caption_rows(self.location, id_rule=self._id_rule)
-        bad = BadRows("entry" if is_sbu else "line")
+        bad = BadRows("entry" if self.kind in ("sbu", "list") else "line")
         usable: Iterator[CaptionRow | UrlRow] = bad.passed(rows)
         for row in usable:
             if isinstance(row, UrlRow):
@@ -121,6 +126,25 @@ class CaptionFile:
                 self.other_splits.append(image.image_id)
         if self._splits == karpathy.TRAINING_SPLITS:
             self.notes += karpathy.evaluation_note(num_left_out)
+
+
+class CaptionFiles:
+    """Several caption files of the same images, one after the other: as of one `CaptionFile`."""
+
+    def __init__(self, files: Sequence[CaptionFile]) -> None:
+        self._files = files
+        self.location = " and ".join(file.location for file in files)
+        self.notes: list[str] = []
+        self.other_splits: list[str] = []
+
+    def captions(self) -> Iterator[Caption]:
+        """See `CaptionFile.captions`."""
+        self.notes.clear()
+        self.other_splits.clear()
+        for file in self._files:
+            yield from file.captions()
+            self.notes += [f"{os.path.basename(file.location)}: {note}" for note in file.notes]
+            self.other_splits += file.other_splits
 
 
 def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[Caption], list[str]]:

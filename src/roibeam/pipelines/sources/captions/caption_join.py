@@ -201,6 +201,8 @@ def check_match(report: JoinReport, *, min_match: float, captions: str, images: 
     """
     if report.found_images and report.found_share >= min_match:
         return
+    if not report.captions:
+        raise ValueError(f"{captions}: all of its captions are empty; give captions with words in them")
     stranger = [*report.examples["without_image"], *report.examples["ambiguous"]][:1]
     image = report.examples["without_caption"][:1]
     sides = ", ".join([f"a caption names {name!r}" for name in stranger] + [f"an image is {name!r}" for name in image])

@@ -148,6 +148,7 @@ def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
         ]
     )
     yield from _how_good(run)
+    yield _notes(config)
     yield _training(run, curves)
     if run.evaluations:
         yield _evaluations(run)
@@ -178,6 +179,12 @@ def _how_good(run: _Run) -> Iterator[str]:
         rows = [[escaped(cell, 60) for cell in row] for row in change_rows(run.detector)]
         yield f"<section><h2>Detector <small>judged on {what}</small></h2>\n"
         yield table(["measure", "before", "after"], rows, numbers=(1, 2)) + "</section>\n"
+
+
+def _notes(config: Mapping[str, Any]) -> str:
+    """What was left out of the data, and what is not held out; nothing where there is nothing to tell."""
+    notes = "".join(f"<li>{escaped(each, 1_000)}</li>" for each in config["recorded"].get("notes", ()))
+    return f"<section><h2>Notes</h2><ul>{notes}</ul></section>\n" if notes else ""
 
 
 def _training(run: _Run, curves: Sequence[str]) -> str:
