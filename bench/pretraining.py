@@ -46,8 +46,8 @@ from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS, System
 from roibeam.pipelines.pretraining.task import PretrainTask
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.training.loop import make_accelerator
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
+from roibeam.pipelines.training.processes.accelerator import make_accelerator
 from roibeam.pipelines.training.task import TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
 from roibeam.pipelines.training.train_step import TrainStep

@@ -18,7 +18,8 @@ from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
-from roibeam.pipelines.training.loop import TrainResult, train
+from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
 
 

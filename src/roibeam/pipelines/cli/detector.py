@@ -84,7 +84,7 @@ def train_command(
     )  # fmt: skip
     trained = train_requested_detector(request, out)
     from roibeam.pipelines.foundation.statistics.measure_names import measure_name
-    from roibeam.pipelines.training.launched import is_main_process
+    from roibeam.pipelines.training.processes.launched import is_main_process
 
     if not is_main_process():
         return

@@ -9,7 +9,7 @@ from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.training.loop import TrainResult
+    from roibeam.pipelines.training.run_in_work import TrainResult
 
 JSON = option("json")
 THREADS = option("threads", default="torch's choice")

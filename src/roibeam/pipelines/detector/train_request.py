@@ -27,12 +27,12 @@ from roibeam.pipelines.foundation.files.named_files import (
     NamedFiles,
 )
 from roibeam.pipelines.foundation.overrides import apply_overrides, preset, refuse_two_values
-from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
 from roibeam.pipelines.training.train_config import OPTIONS, TrainConfig, with_settings
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.training.loop import TrainResult
+    from roibeam.pipelines.training.run_in_work import TrainResult
 
 _OPTIONS = {**OPTIONS, "train.decay_steps": "decay_steps", "photos.batch_size": "batch_size"}
 _DEFAULT_SIZES, _DEFAULT_CONVENTIONS = "vg-r101-c4", "hf"

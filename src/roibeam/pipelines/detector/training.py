@@ -25,8 +25,9 @@ from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.detector.settings import DetectorSettings, Start
 from roibeam.pipelines.detector.task import DetectorTask, JudgedDetectorTask
 from roibeam.pipelines.sources.image_identity import reported_by_name
-from roibeam.pipelines.training.loop import TrainResult, train
+from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
+from roibeam.pipelines.training.run_in_work import TrainResult
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, Ru
 from roibeam.pipelines.pretraining.run_tasks import tasks_of
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.validation import told
-from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import defaults_of
 from roibeam.pipelines.training.train_config import TrainConfig
 

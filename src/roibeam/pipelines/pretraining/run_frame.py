@@ -34,14 +34,15 @@ from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import Asked, RowsTask
 from roibeam.pipelines.sources.image_identity import Key
-from roibeam.pipelines.training.launched import is_main_process, num_processes
-from roibeam.pipelines.training.loop import TrainResult, train
+from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.files import checkpoint_step
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.run_folder.word_counts import read_word_counts, write_word_counts
+from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.training.checkpoint import way_back
 from roibeam.pipelines.training.not_finite import blame
 from roibeam.pipelines.training.optimizer.build import clip_each
-from roibeam.pipelines.training.sums_over_processes import SumsOverProcesses
+from roibeam.pipelines.training.processes.sums_over_processes import SumsOverProcesses
 from roibeam.pipelines.training.task import TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
 

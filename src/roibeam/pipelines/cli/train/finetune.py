@@ -121,7 +121,7 @@ def finetune_command(
     check_finetune(request)
     with waiting("loading torch"):
         from roibeam.pipelines.finetuning.frame.finetune_run import run_finetuning
-        from roibeam.pipelines.training.launched import is_main_process
+        from roibeam.pipelines.training.processes.launched import is_main_process
 
     results = [run_finetuning(each) for each in seed_requests(request)]
     if not is_main_process():

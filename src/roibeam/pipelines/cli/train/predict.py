@@ -68,7 +68,7 @@ def predict_command(
     with waiting("loading torch"):
         from roibeam.pipelines.finetuning.frame.predict_run import run_prediction
         from roibeam.pipelines.finetuning.retrieval.predict_pairs import run_pair_prediction
-        from roibeam.pipelines.training.launched import is_main_process
+        from roibeam.pipelines.training.processes.launched import is_main_process
 
     result = run_pair_prediction(request) if asks_pairs(request) else run_prediction(request)
     if not is_main_process():

@@ -248,7 +248,7 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
     with waiting("loading torch"):
         from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
         from roibeam.pipelines.pretraining.requests.requested_stages import run_stages
-        from roibeam.pipelines.training.launched import is_main_process
+        from roibeam.pipelines.training.processes.launched import is_main_process
 
     def tell(one: PretrainRequest, result: PretrainResult) -> None:
         if is_main_process():

@@ -58,10 +58,11 @@ from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import digest_of_classes
-from roibeam.pipelines.training.launched import is_main_process
-from roibeam.pipelines.training.loop import TrainResult, train
+from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
+from roibeam.pipelines.training.run_in_work import TrainResult
 
 logger = logging.getLogger(__name__)
 

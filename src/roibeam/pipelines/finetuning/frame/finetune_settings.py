@@ -14,7 +14,7 @@ from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.foundation.overrides import apply_overrides, refuse_two_values
 from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.training.launched import num_processes
+from roibeam.pipelines.training.processes.launched import num_processes
 from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
 from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfig, with_settings
 

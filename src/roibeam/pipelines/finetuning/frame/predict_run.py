@@ -62,7 +62,7 @@ from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.model_folder import FoundModel
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.training.launched import is_main_process, num_processes
+from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 logger = logging.getLogger(__name__)

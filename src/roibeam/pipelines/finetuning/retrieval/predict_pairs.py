@@ -40,7 +40,7 @@ from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.processes.launched import is_main_process
 
 logger = logging.getLogger(__name__)
 

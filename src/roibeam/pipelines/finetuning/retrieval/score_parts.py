@@ -30,7 +30,7 @@ from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.console.progress_text import Unit
-from roibeam.pipelines.training.launched import num_processes
+from roibeam.pipelines.training.processes.launched import num_processes
 
 PAIRS = Unit("pair", "pairs")
 PART_TEXTS = 256

@@ -33,7 +33,7 @@ from roibeam.pipelines.pretraining.requests.request import (
 )
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 from roibeam.pipelines.sources.datasets.text_corpus import check_has_text
-from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import check_run_folder
 from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 

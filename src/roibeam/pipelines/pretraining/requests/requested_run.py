@@ -42,7 +42,7 @@ from roibeam.pipelines.pretraining.systems import System, system_named
 from roibeam.pipelines.pretraining.text_run import pretrain_on_text
 from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 from roibeam.pipelines.sources.held_out import HeldOut
-from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.processes.launched import is_main_process
 
 logger = logging.getLogger(__name__)
 

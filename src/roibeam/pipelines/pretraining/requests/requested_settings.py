@@ -13,7 +13,7 @@ from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.training.launched import num_processes
+from roibeam.pipelines.training.processes.launched import num_processes
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 OF_MODEL, OF_TRAIN = "model.", "train."  # sections of settings that are read by themselves

@@ -22,7 +22,7 @@ from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import system_named
-from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.stages import StagedRun
 from roibeam.pipelines.training.run_folder.stages_page import write_stages_page
 

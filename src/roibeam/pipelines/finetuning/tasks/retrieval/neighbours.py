@@ -19,7 +19,7 @@ import numpy as np
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.console.progress import IMAGES, Progress
 from roibeam.pipelines.inputs.captioned.corpus import RecordStore, reader
-from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.processes.launched import is_main_process
 
 NEIGHBOURS, FILE_NAME = 100, "hard_negatives.npz"
 _FORMAT = 1
