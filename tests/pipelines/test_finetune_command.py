@@ -82,9 +82,11 @@ def test_a_table_of_ones_own_is_learned_predicted_and_scored(
     assert [entry["id"] for entry in entries] == [json.loads(line)["id"] for line in (table / "val.jsonl").open()]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said.jsonl", "said.jsonl.card.json"]
     scored = roibeam("score", "labels", out, "--data", table, "--json")
-    (figure,) = json.loads(scored.out)["figures"]
+    figure, balanced, *of_labels = json.loads(scored.out)["figures"]
     lines = [json.loads(line) for line in (finetuned / "evaluation.jsonl").open()]
     assert figure["name"] == "accuracy" and figure["value"] == lines[-1]["accuracy"] == 1.0
+    assert balanced["name"] == "balanced accuracy" and balanced["value"] == 1.0
+    assert all(each["name"].startswith("label ") and each["value"] == 1.0 for each in of_labels) and len(of_labels) > 1
 
 
 def test_a_run_keeps_all_that_predicting_needs(finetuned: Path, pretrained: Path) -> None:
