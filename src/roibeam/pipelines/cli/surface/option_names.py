@@ -104,7 +104,7 @@ _INPUTS = {
     "annotated-store": _text(
         "Of the task's own boxes, beside the regions that --store detected (VCR).", "STORE", INPUT, is_advanced=True
     ),
-    "captions": _text("Captions: .json of COCO, Karpathy, SBU or a list, .tsv or .token.", "FILE", INPUT),
+    "captions": _text("Captions: .json (COCO, Karpathy, SBU, list), .tsv or .token.", "FILE", INPUT),
     "base-url": _text("Address that the path of an HTML file follows, to its images.", "URL", INPUT),
     "held-out-images": _text(
         "Folder of images that must not be inside, known by their pixels; may be given again.", "FOLDER", INPUT
