@@ -74,7 +74,7 @@ def test_a_task_is_learned_from_photos_predicted_and_scored(
     done = roibeam("predict", runs / "tuned", *given, "--out", out)
     assert done.code == 0, done.err
     scored = roibeam("score", "labels", out, "--data", table_of(made), "--json")
-    (figure,) = json.loads(scored.out)["figures"]
+    figure, *_ = json.loads(scored.out)["figures"]
     lines = [json.loads(line) for line in (runs / "tuned" / "evaluation.jsonl").open()]
     assert figure["value"] == lines[-1]["accuracy"] == 1.0
     config = json.loads((sorted((runs / "tuned" / "checkpoints").iterdir())[-1] / "model" / "config.json").read_text())

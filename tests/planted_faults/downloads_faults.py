@@ -41,8 +41,8 @@ FAULTS = (
     Fault(
         "the journal of another list is gone on with",
         JOURNAL,
-        "if (found := _parse_json(first, self._path, 1)) != header:",
-        "if (found := _parse_json(first, self._path, 1)).keys() != header.keys():",
+        "**_parse_json(first, self._path, 1)}) != header:",
+        "**_parse_json(first, self._path, 1)}).keys() != header.keys():",
         _part("test_a_journal_of_another_list_is_refused"),
     ),
     Fault(

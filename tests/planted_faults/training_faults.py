@@ -15,6 +15,7 @@ def _processes(test: str) -> str:
 
 TRAINING = "src/roibeam/pipelines/training"
 LOOP, STEP, RULES = f"{TRAINING}/loop.py", f"{TRAINING}/train_step.py", f"{TRAINING}/parameter_groups.py"
+IN_WORK = f"{TRAINING}/run_in_work.py"
 SCHEDULE, STEPS = f"{TRAINING}/optimizer/schedule.py", f"{TRAINING}/optimizer/release_optimizers.py"
 FAULTS = (
     Fault(
@@ -33,14 +34,14 @@ FAULTS = (
     ),
     Fault(
         "the rate is that of the step before",
-        LOOP,
+        IN_WORK,
         "learning_rate_at(position.step, config, ",
         "learning_rate_at(position.step - 1, config, ",
         first_steps("vl-bert"),
     ),
     Fault(
         "groups have no rate of their own",
-        LOOP,
+        IN_WORK,
         'group["lr"] = rate * group["learning_rate_scale"]',
         'group["lr"] = rate',
         first_steps("vilbert"),

@@ -52,7 +52,7 @@ def download_command(
     Examples:
         roibeam download Train_GCC-training.tsv cc/
         roibeam extract cc/local.tsv store/ --preset vl-bert --weights vg.model
-        roibeam download part-00000.parquet laion/ --url-column URL --caption-column TEXT
+        roibeam download laion.parquet laion/ --caption-column alt
     """
     from roibeam.pipelines.sources.datasets.url_table import UrlColumns
     from roibeam.pipelines.sources.download.download_run import run_download
