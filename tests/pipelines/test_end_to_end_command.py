@@ -49,7 +49,7 @@ def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, w
     without_dropout = [f"--set=model.{name}_dropout=0" for name in ("hidden", "attention", "region")]
     tools = Path(sys.executable).parent
     options = ["--system", "vlbert", "--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT]
-    options += [*without_dropout, "--set=data.batch_size=2", "--device=cpu"]
+    options += [*without_dropout, "--batch-size=2", "--device=cpu"]
     names = ["masked_words", "masked_regions", "gradient_norm"]
     if with_labels:
         labels = write_instances(write_labelled(tmp_path / "labelled"), tmp_path / "labelled" / "labels.json")

@@ -10,7 +10,7 @@ from roibeam.features.printable import printable
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
 MOST_TEXTS = 2_000  # some tenths of a second
-TOLD, STOPS = 0.01, 0.30  # shares of the pieces
+TOLD, STOPS = 0.01, 0.50  # shares of the pieces
 _SHOWN = 3
 
 Text = TypeVar("Text")
@@ -22,7 +22,7 @@ def unknown_notes(tokenizer: CaptionTokenizer, where: str, texts: Sequence[str],
     Args:
         where: what the texts are, for the line.
         texts: of which `MOST_TEXTS` at even distances are looked at.
-        stops: whether a share of more than 30 % is an error.
+        stops: whether a share of more than half is an error.
     Raises:
         ValueError: for such a share.
     """
