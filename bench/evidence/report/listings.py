@@ -215,7 +215,7 @@ def _twice_the_steps(evidence: Evidence) -> Iterator[str]:
             rows.append([SYSTEMS[system], f"{mine[0]['steps']:,}", *shares, *gains])
     if rows:
         yield paragraph(
-            f"**Twice the steps.** Three systems, perfect regions, seed {SEEDS[0]}. Hidden words, matching and R@1 "
+            f"**Twice the steps.** Perfect regions, seed {SEEDS[0]}. Hidden words, matching and R@1 "
             "(text to image, zero-shot) are of test pictures, as in the main table. VisualBERT has a true caption "
             "beside. The last three columns are the gains of the last quarter. The rate falls to 0 at the end of each "
             "run, so a last quarter that gains little does not say that more steps bring little."
