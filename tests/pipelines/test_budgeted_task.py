@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -225,13 +226,21 @@ def test_a_run_goes_on_in_the_same_bits(system: str, tmp_path: Path) -> None:
     assert parts.evaluation == whole.evaluation
 
 
-def test_the_budget_may_change_on_resume_and_changes_no_sample(tmp_path: Path) -> None:
+def test_the_budget_may_change_on_resume_and_changes_no_sample(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store, _ = make_rows()
     rows = [(image_id, text) for image_id in store for text in CAPTIONS[:3]]
     settings: dict[str, Any] = {"train_config": TrainConfig(steps=4, learning_rate=1e-3, device="cpu")}
     plain = run_pretrain(store, tmp_path / "a", rows, data=DataConfig(batch_size=8), stop_at_step=2, **settings)
     moved = run_pretrain(store, tmp_path / "a", rows, data=DataConfig(8, max_tokens=200), resume=True, **settings)
     assert plain.training.step == 2 and moved.training.step == 4
+    settings["train_config"] = replace(settings["train_config"], steps=6)
+    with caplog.at_level("WARNING"):
+        other = run_pretrain(store, tmp_path / "a", rows, data=DataConfig(6, max_tokens=300), resume=True, **settings)
+    assert other.training.step == 6 and "another global_batch: 8 -> 6" in caplog.text
+    lines = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
+    assert [line["samples"] for line in lines] == [8, 16, 24, 32, 38, 44]  # none left out, none twice
 
 
 def test_rows_of_text_alone_count_too(tokenizer: CaptionTokenizer, tmp_path: Path) -> None:
