@@ -278,6 +278,14 @@ def test_a_run_by_the_command_line(roibeam: Cli, made: PhotoStore, world: Path) 
             "5 photos of --judge-labels are trained",
         ),
         ([*TINY_ENCODER, "--labels", "{tmp}/none.json"], "none.json"),
+        (
+            [*TINY_ENCODER, "--labels", "{labels}", "--labels-photos", "{tmp}"],
+            "--labels-photos names the folder of the photos",
+        ),
+        (
+            [*TINY_ENCODER, "--judge-labels", "{labels}", "--judge-photos", "{tmp}", "--max-judge-images", "2"],
+            "2 of the 2 photos of {labels} are not in {tmp}: ",
+        ),
     ],
 )
 def test_user_errors_are_one_clear_line(
@@ -285,7 +293,7 @@ def test_user_errors_are_one_clear_line(
 ) -> None:
     places = {"tmp": world, "labels": world / "train" / "labels.json"}
     given = ("--store", made.path, "--captions", world / "captions.tsv", *TINY_JOINT)
-    assert words in one_line(
+    assert words.format(**places) in one_line(
         roibeam("pretrain", world / "run", *given, *(str(each).format(**places) for each in options))
     )
     assert not (world / "run" / "log.jsonl").exists()

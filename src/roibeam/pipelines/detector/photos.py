@@ -22,6 +22,7 @@ from roibeam.pipelines.sources.datasets.labelled_image import OUTSIDE, LabelledI
 from roibeam.pipelines.sources.datasets.rows import BadRow
 from roibeam.pipelines.sources.datasets.visual_genome import read_names, read_visual_genome
 from roibeam.pipelines.sources.vocabulary import ATTRIBUTES_FILE, CLASSES_FILE
+from roibeam.pipelines.training.processes.launched import is_main_process
 
 _MOST_OUTSIDE = 0.05  # of the boxes; Visual Genome's own reach outside now and then, those of a wrong format mostly
 _LOOKING_THREADS = 16  # that wait for headers
@@ -226,6 +227,30 @@ def look_at_photos(
     for image in fitted.values():
         left_out.update(Counter(image.left_out) - Counter(image.as_in_file.left_out if image.as_in_file else ()))
     return replace(photos, images=images, left_out=dict(left_out))
+
+
+def look_once(
+    photos: LabelledPhotos,
+    exif_orientation: str,
+    *,
+    is_trained_on: bool,
+    option: str = "--photos",
+    most: int | None = None,
+) -> LabelledPhotos:
+    """`look_at_photos` before a run, in each of its processes: the main one looks at all, others where they must.
+
+    Args:
+        is_trained_on: photos without an object to learn from are not looked at.
+        most: the first so many are of use; None for all.
+    """
+    is_main = is_main_process()
+    first = {image.image_id for image in photos.images[:most]}
+
+    def is_needed(image: LabelledImage) -> bool:
+        has_use = image.image_id in first and (not is_trained_on or bool((~image.ignored).any()))
+        return has_use and (is_main or image.image_hw is None)
+
+    return look_at_photos(photos, exif_orientation, is_needed=is_needed, option=option)
 
 
 def read_photo(image: LabelledImage, root: str, exif_orientation: str) -> np.ndarray:

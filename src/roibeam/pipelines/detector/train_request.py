@@ -17,7 +17,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.counted import counted
-from roibeam.pipelines.detector.photos import LabelledPhotos, check_same_names, look_at_photos, open_labelled_photos
+from roibeam.pipelines.detector.photos import LabelledPhotos, check_same_names, look_once, open_labelled_photos
 from roibeam.pipelines.detector.settings import BEST_BY, DetectorSettings, PhotoRules, Start
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import check_device
@@ -110,10 +110,8 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
         num_attributes=len(photos.attribute_names),
     )
     settings = _settings(request, sizes)
-    looks_at_all, exif = is_main_process(), settings.conventions.exif_orientation
-    photos = look_at_photos(
-        photos, exif, is_needed=lambda image: bool((~image.ignored).any()) and (looks_at_all or image.image_hw is None)
-    )
+    exif = settings.conventions.exif_orientation
+    photos = look_once(photos, exif, is_trained_on=True)
     judged = None if request.val_labels is None else _judged(request, photos, exif)
     # Torch comes now, when nothing is wrong with the names.
     with waiting("loading torch"):
@@ -152,10 +150,7 @@ def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientat
             f"--val-labels {request.val_labels!r}: --labels too has {counted(len(both), 'photo')} of it, such as "
             f"{both[0]!r}; judge on photos that are not trained on"
         )
-    looks_at_all = is_main_process()
-    return look_at_photos(
-        judged, exif_orientation, is_needed=lambda image: looks_at_all or image.image_hw is None, option="--val-photos"
-    )
+    return look_once(judged, exif_orientation, is_trained_on=False, option="--val-photos")
 
 
 def _check(request: DetectorTrainRequest, run_dir: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from roibeam.extraction.network.conventions import Conventions
 from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.detector.photos import open_labelled_photos
+from roibeam.pipelines.detector.photos import look_once, open_labelled_photos
 from roibeam.pipelines.model_files.encoder_settings import EncoderOptions
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
@@ -54,12 +55,14 @@ def requested_encoder(asked: RequestedEncoder, sections: Mapping[str, Any], star
     config = sections["detector"]
     if not isinstance(start, JointCheckpoint):
         encoder = requested_choice(asked)
-        part = _detector_part(asked, sections, Vocabulary(encoder.class_names, encoder.attribute_names))
+        part = _detector_part(
+            asked, sections, Vocabulary(encoder.class_names, encoder.attribute_names), encoder.conventions
+        )
         return EndToEnd(config, encoder.conventions, encoder.weights, asked.images, detector=part, **chosen)
     own, names = region_encoder_of(start.joint), Vocabulary()
     if isinstance(start.joint, JointDetector):
         names = Vocabulary(start.joint.class_names, start.joint.attribute_names or None)
-    part = _detector_part(asked, sections, names)
+    part = _detector_part(asked, sections, names, own.conventions)
     if part is not None and isinstance(start.joint, JointDetector):
         part = replace(part, start=start.joint.detection)
     if part is not None and part.start is None and part.rules.heads == "weights":
@@ -78,13 +81,19 @@ def _check_brings_encoder(asked: RequestedEncoder, start: JointCheckpoint) -> No
         )
 
 
-def _detector_part(asked: RequestedEncoder, sections: Mapping[str, Any], vocabulary: Vocabulary) -> DetectorPart | None:
+def _detector_part(
+    asked: RequestedEncoder, sections: Mapping[str, Any], vocabulary: Vocabulary, conventions: Conventions
+) -> DetectorPart | None:
     judged = labelled = None
+    exif = conventions.exif_orientation
     if asked.judge_labels is not None:
         photos = open_labelled_photos(asked.judge_labels, image_root=asked.judge_images, vocab=asked.labels_vocab)
-        judged = JudgedPhotos(photos, asked.judge_photos)
+        most = asked.judge_photos
+        photos = look_once(photos.once(), exif, is_trained_on=False, option="--judge-photos", most=most)
+        judged = JudgedPhotos(photos, most)
     if asked.labels is not None:
         labelled = open_labelled_photos(asked.labels, image_root=asked.labels_images, vocab=asked.labels_vocab)
+        labelled = look_once(labelled, exif, is_trained_on=True, option="--labels-photos")
     if labelled is None:
         return None if judged is None else DetectorPart(None, judged, vocabulary=vocabulary)
     return DetectorPart(
