@@ -44,7 +44,7 @@ from roibeam.pipelines.model_files.model_checkpoint import (
     check_parameters,
     class_of,
     config_class_of,
-    load_model,
+    read_model,
 )
 from roibeam.pipelines.model_files.model_folder import TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.training.checkpoint import put_in_place
@@ -151,7 +151,7 @@ def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheck
     """
     found = joint_folder(spec)
     if found is None:
-        return load_model(spec, options=options)
+        return read_model(spec, options=options)
     if options is not None:
         raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
     check_model_sums(found[0])
