@@ -18,6 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_from_hub, fetch_weights
 from roibeam.features.counted import counted
+from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
@@ -33,6 +34,7 @@ from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.converted_output import settings_beside
 from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.model_files.published_models import PublishedModel, Understood, assumed, system_of
+from roibeam.pipelines.model_files.trained_with import check_feature_space, trained_with
 
 WEIGHTS = "model.safetensors"
 # The first class of a kind of configuration is the one that a config.json without `architectures` means.
@@ -74,6 +76,24 @@ class ModelCheckpoint:
     tokenizer: Path | None = None
     changes: tuple[str, ...] = ()
     assumed: bool = False
+
+    @property
+    def feature_space(self) -> str | None:
+        """Of the first store that its run was trained on; None where no run's record lies beside the model."""
+        return trained_with(self).feature_space
+
+    def check_store(self, store: FeatureStore) -> list[str]:
+        """Whether the model was trained on features such as a store has: those of another detector fit its width, and
+        give numbers without meaning.
+
+        Returns:
+            What differs and may (boxes, dtype, mode), or that nobody knows what the model was trained on; a line each.
+        Raises:
+            ValueError: when the features mean something else, or their classes have other names.
+        """
+        if self.feature_space is None:
+            return [f"{self.source} is no run's checkpoint and does not tell what features it was trained on"]
+        return check_feature_space(self, store)
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())
@@ -130,7 +150,7 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     if "end_to_end" in settings:
         raise ValueError(
             f"{folder}: a model with its region encoder, which reads photos; roibeam probe, evaluate, convert and "
-            f"pretrain --from-run take it, and in Python roibeam.pipelines.load_joint; here only models on stored "
+            f"pretrain --from-run take it, and in Python roibeam.load_joint; here only models on stored "
             f"features fit (docs/train.md)"
         )
     if settings.get("model_type") == TASK_MODEL:
@@ -226,9 +246,14 @@ def _as_float32(found: Mapping[str, object]) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):
             raise ValueError(f"{name!r} is of type {type(value).__name__}; a tensor is wanted")
         tensors[name] = value.float() if value.is_floating_point() else value
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise ValueError(f"parameter {name} holds NaN or infinity; the file is of a training that failed")
+        check_finite(name, value)
     return tensors
+
+
+def check_finite(name: str, tensor: Tensor) -> None:
+    """Raises ValueError for a parameter that holds NaN or infinity."""
+    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        raise ValueError(f"parameter {name} holds NaN or infinity; the file is of a training that failed")
 
 
 def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> AnyModule:

@@ -235,7 +235,7 @@ def _check_record(request: ProbeRequest) -> None:
 
 def _checked_features(request: ProbeRequest, found: ModelCheckpoint) -> list[str]:
     """What differs between the features of the store and those that the model was trained on, and may."""
-    from roibeam.pipelines.inputs.trained_features import check_feature_space
+    from roibeam.pipelines.model_files.trained_with import check_feature_space
 
     if request.store is None:
         return []
