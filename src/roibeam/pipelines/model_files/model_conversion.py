@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -69,7 +70,8 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
     """
     check_converted_output(out, to)
     found = load_model_or_joint(spec, options=options)
-    model, changes, alone = found.model, found.changes, ()
+    model, changes = found.model, found.changes
+    alone: tuple[str, ...] = ()
     settings = settings_beside(out) if to == "official" else None
     aside = out.with_name(f".part-{os.getpid()}-{out.name}")
     try:
@@ -112,12 +114,12 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
 def _write_settings(model: PreTrainedModel, weights: Path) -> tuple[str, ...]:
     """Writes the settings beside an official file, and reads both back; returns what would be read differently without
     them."""
-    config = model.config
+    config: Any = model.config
     fields = {name: getattr(config, name) for name in config.own_fields()}
     described = {"model_type": config.model_type, "architectures": [type(model).__name__], **fields}
     write_json(settings_beside(weights), described)
     sync_to_disk(settings_beside(weights))
-    again = read_model(str(weights)).model
+    again: Any = read_model(str(weights)).model
     _check_same(model, again, weights)
     different = _different(config, again.config)
     if different:

@@ -381,7 +381,6 @@ _ASSUMED = (
     "co_attention_num_heads",
     "text_co_attention",
     "image_co_attention",
-    "first_region_segment",
 )
 
 
