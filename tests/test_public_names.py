@@ -16,8 +16,8 @@ import roibeam
 NAMES = {
     "roibeam": """
         BatchStream FeatureStore ImageRef RegionBatchSampler RegionDataset RegionIterable RegionProcessor RegionRecord
-        StoreWriter VLBatch VLOutput __version__ build_detector extract extract_regions extraction features load_model
-        model open_store pipelines verify_store write_store
+        StoreWriter VLBatch VLOutput __version__ build_detector extract extract_regions extraction features load_joint
+        load_model model open_store pipelines verify_store write_store
     """,
     "roibeam.features": """
         BatchBuffers BatchStream ButdTsv DeadLetter FeatureStore Fingerprint Problem RecordSource RegionBatch
@@ -31,19 +31,23 @@ NAMES = {
         build_detector collate_photos extract_regions load_encoder_weights load_weights prepare_photo weights_digest
     """,
     "roibeam.model": """
-        EndToEndChoices EndToEndModel GroundingHead GroundingHeadConfig ImageBertConfig ImageBertForPreTraining
-        ImagePairHead ImagePairHeadConfig InterBertConfig InterBertForPreTraining LabelHead LabelHeadConfig RegionHead
-        RegionHeadConfig TaskModel VLBatch VLBertConfig VLBertForPreTraining VLOutput ViLbertConfig
-        ViLbertForPreTraining VisualBertConfig VisualBertForPreTraining answer_bce imagebert_base imagebert_small
-        interbert_config interbert_small vilbert_config vilbert_small visualbert_config visualbert_small vlbert_base
-        vlbert_config vlbert_small vlbert_task_config
+        AttentionMaps EndToEndChoices EndToEndModel GroundingHead GroundingHeadConfig ImageBatch ImageBertConfig
+        ImageBertForPreTraining ImagePairHead ImagePairHeadConfig InterBertConfig InterBertForPreTraining
+        InterBertForTasks LabelHead LabelHeadConfig RegionHead RegionHeadConfig SingleStreamConfig
+        SingleStreamForPreTraining SingleStreamForTasks TaskModel TextTaskModel VLBatch VLBertConfig
+        VLBertForPreTraining VLBertForReferring VLBertForVcr VLBertForVqa VLOutput ViLbertConfig
+        ViLbertForMultiTask ViLbertForPreTraining ViLbertForTasks VisualBertConfig VisualBertForGrounding
+        VisualBertForLabels VisualBertForPreTraining answer_bce imagebert_base imagebert_small interbert_config
+        interbert_small load_task_head vilbert_config vilbert_small visualbert_config visualbert_small
+        vlbert_base vlbert_config vlbert_small vlbert_task_config
     """,
     "roibeam.pipelines": """
         AttentionRequest EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest OwnTask PredictRequest
         PretrainRequest ProbeRequest RequestedData RequestedDetector RequestedEncoder RequestedImages RequestedModel
         RequestedRecords RequestedStage RequestedTraining RunOptions TableRow analyse_attention evaluate export_store
-        import_features label_task load_joint load_model photo_inputs read_bert run_extract run_finetuning
-        run_prediction run_pretraining run_stages save_joint start_from_bert write_probe write_world
+        import_features label_task load_joint load_model load_official_joint photo_inputs read_bert
+        run_extract run_finetuning run_prediction run_pretraining run_stages save_joint save_official_joint
+        start_from_bert write_probe write_world
     """,
 }
 

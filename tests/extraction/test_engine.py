@@ -156,8 +156,11 @@ def test_records_hold_what_the_options_say(tmp_path: Path) -> None:
             next(extract_regions(**({"images": [], "detector": FakeDetector()} | wrong)))
     with pytest.raises(ValueError, match="an id and a location, both texts; got 5"):
         ImageRef(5, "a.png")
-    with pytest.raises(ValueError, match=r"images has 'a\.png', expected an ImageRef"):
-        next(extract_regions(["a.png"], FakeDetector()))  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="images has 5, expected a path or ImageRef"):
+        next(extract_regions([5], FakeDetector()))  # type: ignore[list-item]
+    for path in (image.location, Path(image.location)):
+        (named,) = extract_regions([path], FakeDetector())
+        assert isinstance(named, RegionRecord) and named.image_id == Path(image.location).stem
     assert isinstance(full, RegionRecord) and isinstance(full.class_distribution, np.ndarray)
     assert full.features.dtype == np.float16 and full.class_distribution.dtype == np.float16
     np.testing.assert_array_equal(full.class_distribution[0], np.array([0.5, 0.1, 0.1, 0.3], np.float16))

@@ -162,6 +162,11 @@ def test_batched_photos_share_calls_and_keep_their_order(photos, monkeypatch):
     assert batched.batch_key((480, 640)) == batched.batch_key((240, 320)) != batched.batch_key((640, 480))
 
 
+def test_weights_of_half_the_width_point_to_the_mode(photos):
+    with pytest.raises(ValueError, match=r"weights are float32, got torch.bfloat16; .*mode='bf16'"):
+        build_detector(TINY, weights="random:1").bfloat16()(photos)
+
+
 def test_bf16_is_near_exact_and_is_not_exact(photos):
     boxes = np.array([[0, 0, 160, 120], [20, 30, 90, 100], [100, 5, 150, 60]], np.float32)
     exact, rounded = (build_detector("small", weights="random:1", mode=name) for name in ("exact", "bf16"))

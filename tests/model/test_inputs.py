@@ -115,6 +115,22 @@ def test_values_that_would_give_wrong_numbers_without_a_word(changes, message):
         make_batch(**(HAND_MADE | changes)).check_values()
 
 
+def test_features_alone_change_their_dtype():
+    """Pixels beyond 256 have no place in bfloat16: a box of 257 would begin at 256 or 258."""
+    batch = make_batch(**HAND_MADE, whole_image_features=torch.ones(2, 8)).to(dtype=torch.bfloat16)
+    assert batch.region_features.dtype == batch.whole_image_features.dtype == torch.bfloat16
+    assert batch.region_boxes.dtype == batch.image_hw.dtype == torch.float32 and batch.text_ids.dtype == torch.long
+    assert batch.to("cpu").region_features.dtype == torch.bfloat16
+
+
+def test_every_tensor_is_pinned(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self.clone())
+    batch = make_batch(sample_ids=("a", "b"))
+    pinned = batch.pin_memory()
+    assert pinned.sample_ids == ("a", "b") and torch.equal(pinned.text_ids, batch.text_ids)
+    assert pinned.text_ids is not batch.text_ids and pinned.region_boxes is not batch.region_boxes
+
+
 def test_a_tokenizers_and_a_stores_batch_become_one():
     tokens = {"input_ids": torch.ones(2, 5, dtype=torch.long), "attention_mask": torch.tensor([[1, 1, 1, 0, 0]] * 2)}
     regions = {
@@ -128,3 +144,5 @@ def test_a_tokenizers_and_a_stores_batch_become_one():
         VLBatch.from_regions(tokens, {name: regions[name] for name in ("image_ids", "features", "image_hw")})
     with pytest.raises(ValueError, match="pad texts on the right"):
         VLBatch.from_regions(tokens | {"attention_mask": 1 - tokens["attention_mask"]}, regions)
+    with pytest.raises(ValueError, match=r"tokens are lists; call the tokenizer with .*return_tensors='pt'"):
+        VLBatch.from_regions({"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}, regions)

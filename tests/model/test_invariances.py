@@ -365,3 +365,29 @@ def test_features_of_another_width_are_one_clear_error(name):
     changed = dataclasses.replace(batch, region_features=wide, region_feature_targets=None, whole_image_features=None)
     with pytest.raises(ValueError, match=rf"region_features are {wide.shape[-1]} wide, this model takes {FEATURES}"):
         build(name).encode(changed)
+
+
+@every_model
+def test_weights_of_half_the_width_take_features_of_their_dtype(name):
+    """Boxes stay in float32, so that only the network rounds; its losses stay finite."""
+    model, batch = build(name), make_full_batch()
+    with torch.no_grad():
+        wanted = vectors(model.encode(batch), batch)
+        model.bfloat16()
+        halved = batch.to(dtype=torch.bfloat16)
+        found = vectors(model.encode(halved), batch)
+        assert all(torch.isfinite(torch.as_tensor(float(term.total))) for term in model(halved).losses.values())
+        for what, value in found.items():
+            assert value.dtype == torch.bfloat16
+            assert (value.float() - wanted[what]).norm() < 0.05 * wanted[what].norm(), what
+        with pytest.raises(ValueError, match=r"region_features are torch.float32, .* write batch.to\(dtype=torch.bf"):
+            model.encode(batch)
+
+
+@every_model
+def test_a_piece_beyond_the_vocabulary_is_named_with_its_size(name):
+    model, batch = build(name), make_full_batch()
+    most = model.config.vocab_size
+    batch.text_ids[0, 1] = most + 3
+    with pytest.raises(ValueError, match=rf"text_ids are from \d+ to {most + 3}, vocab_size is {most}; "):
+        model.encode(batch)

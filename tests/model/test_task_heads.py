@@ -303,6 +303,24 @@ def test_one_folder_holds_model_and_head(task, tmp_path):
         assert torch.equal(loaded(batch), task_model(batch))
 
 
+def test_a_folder_may_be_a_text_and_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    """A text as the folder stopped half way: the model was written, its head was not."""
+    make_head, make_its_batch, _, _ = TASKS["VQA on the pair"]
+    model, batch = build("ViLBERT"), make_its_batch()
+    task_model = TaskModel(model, randomised(make_head(model))).eval()
+    for _ in range(2):  # also into a folder that is there
+        task_model.save(f"{tmp_path}/saved")
+        loaded = TaskModel(
+            ViLbertForPreTraining.from_pretrained(tmp_path / "saved"), load_task_head(f"{tmp_path}/saved")
+        )
+        with torch.no_grad():
+            assert torch.equal(loaded.eval()(batch), task_model(batch))
+    monkeypatch.setattr(task_model.head, "save_pretrained", None)
+    with pytest.raises(TypeError):
+        task_model.save(tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
 def test_a_folder_without_a_head_or_with_another_kind(tmp_path):
     with pytest.raises(ValueError, match="holds no task head"):
         load_task_head(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,10 @@ def test_there_and_back(official: Path, tmp_path: Path, roibeam: Callable[..., A
     assert before.keys() - after.keys() == {"bert.encoder.c_layer.0.biOutput.q_dense1.weight"}
     assert all(torch.equal(before[name], after[name]) for name in after)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".part")]
-    assert load_model(str(tmp_path / "again.bin")).model.config.image_hidden_size == 16
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # its settings lie beside it
+        assert load_model(str(tmp_path / "again.bin")).model.config.image_hidden_size == 16
+    assert json.loads(back.out)["settings"] == str(tmp_path / "again.bin.json")
 
 
 @pytest.mark.parametrize("model", ["vilbert", "interbert"])
@@ -96,7 +100,39 @@ def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: C
     VisualBertForPreTraining(VisualBertConfig(**sizes)).save_pretrained(tmp_path / "ours")
     done = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
     assert done.code == 0, done.err
-    assert "first_region_segment 0 is not in the file, without --config it reads as 1" in done.out
+    told = "a.bin.json: settings that the file does not show (here first_region_segment 0, else 1)"
+    assert told in done.out
+    (tmp_path / "a.bin.json").unlink()
+    with pytest.warns(UserWarning, match="regions are segment 1, .*taken as published.* num_attention_heads 1"):
+        assert load_model(str(tmp_path / "a.bin")).model.config.first_region_segment == 1
+
+
+@pytest.mark.parametrize("image_size", [16, 20])  # the eight heads that are assumed do not divide 20
+def test_settings_that_no_shape_shows_come_back(image_size: int, tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+    """Of a model with other heads than published ones the official file gave other numbers, without a word."""
+    sizes: dict[str, Any] = {**SIZES, "hidden_size": 80, "num_attention_heads": 4, "image_num_attention_heads": 4}
+    widths = IMAGE_SIZES | {"image_hidden_size": image_size, "co_attention_num_heads": 2}
+    co_layers = {"text_co_attention": (0,), "image_co_attention": (0,)}
+    made = ViLbertForPreTraining(ViLbertConfig(**sizes, **widths, **co_layers, whole_image_count="visible"))
+    made.save_pretrained(tmp_path / "ours")
+    done = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
+    assert done.code == 0, done.err
+    again = load_model(str(tmp_path / "a.bin"))
+    fields = made.config.own_fields()
+    assert [getattr(again.model.config, name) for name in fields] == [getattr(made.config, name) for name in fields]
+    assert again.changes == (f"settings read from {tmp_path / 'a.bin.json'}",) and not again.assumed
+    back = roibeam("convert", tmp_path / "a.bin", tmp_path / "back", "--to", "roibeam")
+    assert "a.bin.json" in back.out
+    assert load_model(str(tmp_path / "back")).model.config.num_attention_heads == 4
+    (tmp_path / "b.bin").write_bytes((tmp_path / "a.bin").read_bytes())
+    assert load_model(str(tmp_path / "b.bin"), options=tmp_path / "a.bin.json").model.config == again.model.config
+
+
+def test_settings_of_another_system_are_refused_with_both_names(official: Path, tmp_path: Path) -> None:
+    sizes = {name: value for name, value in SIZES.items() if name != "region_target_size"}
+    VisualBertForPreTraining(VisualBertConfig(**sizes)).save_pretrained(tmp_path / "ours")
+    with pytest.raises(ValueError, match=r"parameters are of ViLBERT, .*config.json is of a VisualBertForPreTraining"):
+        load_model(str(official), options=tmp_path / "ours" / "config.json")
 
 
 VLBERT = {name: value for name, value in SIZES.items() if name != "region_target_size"} | {

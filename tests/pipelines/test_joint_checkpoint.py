@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 
 import numpy as np
@@ -29,6 +30,7 @@ from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weight
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.config import vlbert_task_config
+from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVcr
 from roibeam.pipelines.model_files.joint_checkpoint import (
     load_joint,
@@ -37,6 +39,7 @@ from roibeam.pipelines.model_files.joint_checkpoint import (
     save_joint,
     save_official_joint,
 )
+from roibeam.pipelines.training.run_folder.checkpoint_sums import write_sums
 
 VLBERT_TASK_SIZES = {name: value for name, value in VLBERT_SIZES.items() if name != "num_region_labels"}
 NOTHING = [np.zeros(4, bool), np.zeros(2, bool)]
@@ -86,6 +89,25 @@ def test_half_precision_stays(tmp_path):
 def saved(tmp_path_factory):
     """Read only."""
     return save_joint(joint_model("vlbert"), tmp_path_factory.mktemp("saved") / "joint")
+
+
+def as_checkpoint(saved, run):
+    """The one checkpoint of a run end to end: the folder."""
+    checkpoint = run / "checkpoints" / "step-00000004"
+    shutil.copytree(saved, checkpoint / "model")
+    for name in ("state.json", "optimizer.safetensors"):
+        (checkpoint / name).write_text("{}")
+    (run / "config.json").write_text("{}")
+    write_sums(checkpoint)
+    return checkpoint
+
+
+def test_a_run_and_its_checkpoints_are_taken_as_their_model(saved, tmp_path):
+    checkpoint = as_checkpoint(saved, tmp_path / "run")
+    first = load_joint(saved).state_dict()
+    for folder in (tmp_path / "run", str(checkpoint), checkpoint / "model"):
+        again = load_joint(folder).state_dict()
+        assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
 
 
 class TestWhatIsRefused:
@@ -147,6 +169,28 @@ class TestWhatIsRefused:
         path.write_bytes(path.read_bytes()[:-100])
         with pytest.raises(ValueError, match=r"model\.safetensors: not a complete safetensors file"):
             load_joint(folder)
+
+    def test_one_bit_of_a_run_s_checkpoint(self, saved, tmp_path):
+        weights = as_checkpoint(saved, tmp_path / "run") / "model" / "model.safetensors"
+        data = bytearray(weights.read_bytes())
+        data[-1] ^= 1
+        weights.write_bytes(data)
+        with pytest.raises(ValueError, match=r"model\.safetensors: is damaged: its SHA-256 is not that in SHA256SUMS"):
+            load_joint(tmp_path / "run")
+
+    def test_weights_that_are_not_numbers(self, folder):
+        tensors = load_file(folder / "model.safetensors")
+        next(tensor for name, tensor in tensors.items() if name.startswith("region_encoder.")).view(-1)[0] = math.nan
+        save_file(tensors, folder / "model.safetensors")
+        with pytest.raises(ValueError, match=r"joint: parameter region_encoder\..* holds NaN or infinity"):
+            load_joint(folder)
+
+    def test_a_model_on_stored_features_and_the_other_way_round(self, saved, tmp_path):
+        joint_model("vlbert").model.save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match=r"of a model on stored features, which roibeam\.load_model reads"):
+            load_joint(tmp_path)
+        with pytest.raises(ValueError, match=r"config\.json is of a model with its region encoder, .*load_joint reads"):
+            VLBertForPreTraining.from_pretrained(saved)
 
     def test_a_missing_file(self, folder):
         (folder / "model.safetensors").unlink()

@@ -19,8 +19,8 @@ from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.report.feature_words import choice_note
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.model_files.trained_with import check_feature_space
 
 Cli = Callable[..., Any]
 KEPT = Path(__file__).parents[1] / "data" / "kept"
@@ -127,7 +127,8 @@ def test_a_run_that_recorded_digests_alone_is_held_against_its_store(monkeypatch
         "the model was trained on 10 to 12 regions (butd-10-100, but max_regions 12), float16, store fake-store has "
         "given boxes, float32: region features mean the same"
     )
-    assert check_feature_space(found, of_kept_store()) == []
+    assert check_feature_space(found, of_kept_store()) == found.check_store(of_kept_store()) == []
+    assert found.feature_space == of_kept_store().fingerprint.feature_space
     for changed, words in (
         ({"detector__weights": "f" * 64}, "different: weights"),
         ({"detector__conventions__region_pool": "roi-align"}, "different: conventions (region_pool roi-pool / roi-al"),
@@ -136,8 +137,17 @@ def test_a_run_that_recorded_digests_alone_is_held_against_its_store(monkeypatch
         ({"detector__config__short_edge": 64}, "different: network (short_edge 48 / 64)"),
     ):
         with pytest.raises(ValueError) as error:
-            check_feature_space(found, of_kept_store(**changed))
+            found.check_store(of_kept_store(**changed))
         assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_model_without_its_run_says_that_it_does_not_tell(tmp_path: Path) -> None:
+    load_model(str(KEPT / "run")).model.save_pretrained(tmp_path)
+    found = load_model(str(tmp_path))
+    assert found.feature_space is None
+    assert found.check_store(of_kept_store()) == [
+        f"{tmp_path} is no run's checkpoint and does not tell what features it was trained on"
+    ]
 
 
 def test_a_digest_alone_tells_whether_only_a_published_selection_or_the_dtype_differs(

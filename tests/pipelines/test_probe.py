@@ -255,8 +255,8 @@ def test_the_command(
         "picture",
         "device",
     }
-    for name in ("probe.svg", "probe-2.svg"):
-        alone = roibeam("probe", run_folder, photo.stem, text, "--store", pictures.store)
+    for name, blank in (("probe.svg", ()), ("probe-2.svg", ("--photo", "none"))):  # the word of `store show`
+        alone = roibeam("probe", run_folder, photo.stem, text, "--store", pictures.store, *blank)
         assert alone.code == 0 and "<image" not in (run_folder / name).read_text()
         assert f"{run_folder / name}   the photo" in alone.out
     request = ProbeRequest(

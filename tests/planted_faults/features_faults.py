@@ -47,7 +47,7 @@ FAULTS = (
     ),
     Fault(
         "what features mean is not compared with what a model was trained on",
-        "src/roibeam/pipelines/inputs/trained_features.py",
+        "src/roibeam/pipelines/model_files/trained_with.py",
         "if not known or known[0].meaning != now.meaning:",
         "if not known:",
         "tests/pipelines/test_other_boxes.py::test_a_run_that_recorded_digests_alone_is_held_against_its_store",

@@ -292,6 +292,12 @@ class Detector(nn.Module):
         Call it inside `arithmetic`, as `head_outputs` does.
         """
         mode_named(self.mode.name, self.device)
+        dtype = next(self.parameters()).dtype
+        if dtype.itemsize < 4:
+            raise ValueError(
+                f"a detector's weights are float32, got {dtype}; for speed make it with mode='bf16', as "
+                f"build_detector(..., mode='bf16')"
+            )
         return self._networks.get((self.backbone, self.proposal_generator, self.roi_heads), self.config, self.mode)
 
     def arithmetic(self) -> AbstractContextManager[None]:

@@ -14,17 +14,20 @@ from roibeam.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from roibeam.model.end_to_end import EndToEndModel as EndToEndModel
+    from roibeam.model.end_to_end import ImageBatch as ImageBatch
     from roibeam.model.end_to_end_choices import EndToEndChoices as EndToEndChoices
     from roibeam.model.imagebert.model import ImageBertConfig as ImageBertConfig
     from roibeam.model.imagebert.model import ImageBertForPreTraining as ImageBertForPreTraining
     from roibeam.model.imagebert.model import imagebert_base as imagebert_base
     from roibeam.model.imagebert.model import imagebert_small as imagebert_small
+    from roibeam.model.inputs import AttentionMaps as AttentionMaps
     from roibeam.model.inputs import VLBatch as VLBatch
     from roibeam.model.inputs import VLOutput as VLOutput
     from roibeam.model.interbert.config import InterBertConfig as InterBertConfig
     from roibeam.model.interbert.config import interbert_config as interbert_config
     from roibeam.model.interbert.config import interbert_small as interbert_small
     from roibeam.model.interbert.model import InterBertForPreTraining as InterBertForPreTraining
+    from roibeam.model.interbert.tasks import InterBertForTasks as InterBertForTasks
     from roibeam.model.task_heads import GroundingHead as GroundingHead
     from roibeam.model.task_heads import GroundingHeadConfig as GroundingHeadConfig
     from roibeam.model.task_heads import ImagePairHead as ImagePairHead
@@ -34,23 +37,36 @@ if TYPE_CHECKING:
     from roibeam.model.task_heads import RegionHead as RegionHead
     from roibeam.model.task_heads import RegionHeadConfig as RegionHeadConfig
     from roibeam.model.task_heads import TaskModel as TaskModel
+    from roibeam.model.task_heads import TextTaskModel as TextTaskModel
+    from roibeam.model.task_heads import load_task_head as load_task_head
     from roibeam.model.task_losses import answer_bce as answer_bce
     from roibeam.model.vilbert.config import ViLbertConfig as ViLbertConfig
     from roibeam.model.vilbert.config import vilbert_config as vilbert_config
     from roibeam.model.vilbert.config import vilbert_small as vilbert_small
     from roibeam.model.vilbert.model import ViLbertForPreTraining as ViLbertForPreTraining
+    from roibeam.model.vilbert.single_stream import SingleStreamConfig as SingleStreamConfig
+    from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining as SingleStreamForPreTraining
+    from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks as SingleStreamForTasks
+    from roibeam.model.vilbert.tasks import ViLbertForMultiTask as ViLbertForMultiTask
+    from roibeam.model.vilbert.tasks import ViLbertForTasks as ViLbertForTasks
     from roibeam.model.visualbert.model import VisualBertConfig as VisualBertConfig
     from roibeam.model.visualbert.model import VisualBertForPreTraining as VisualBertForPreTraining
     from roibeam.model.visualbert.model import visualbert_config as visualbert_config
     from roibeam.model.visualbert.model import visualbert_small as visualbert_small
+    from roibeam.model.visualbert.tasks import VisualBertForGrounding as VisualBertForGrounding
+    from roibeam.model.visualbert.tasks import VisualBertForLabels as VisualBertForLabels
     from roibeam.model.vlbert.config import VLBertConfig as VLBertConfig
     from roibeam.model.vlbert.config import vlbert_base as vlbert_base
     from roibeam.model.vlbert.config import vlbert_config as vlbert_config
     from roibeam.model.vlbert.config import vlbert_small as vlbert_small
     from roibeam.model.vlbert.config import vlbert_task_config as vlbert_task_config
     from roibeam.model.vlbert.model import VLBertForPreTraining as VLBertForPreTraining
+    from roibeam.model.vlbert.tasks import VLBertForReferring as VLBertForReferring
+    from roibeam.model.vlbert.tasks import VLBertForVcr as VLBertForVcr
+    from roibeam.model.vlbert.tasks import VLBertForVqa as VLBertForVqa
 
 _FILES = {
+    "ImageBatch": "roibeam.model.end_to_end",
     "EndToEndChoices": "roibeam.model.end_to_end_choices",
     "EndToEndModel": "roibeam.model.end_to_end",
     "ImageBertConfig": "roibeam.model.imagebert.model",
@@ -59,10 +75,12 @@ _FILES = {
     "imagebert_small": "roibeam.model.imagebert.model",
     "VLBatch": "roibeam.model.inputs",
     "VLOutput": "roibeam.model.inputs",
+    "AttentionMaps": "roibeam.model.inputs",
     "InterBertConfig": "roibeam.model.interbert.config",
     "interbert_config": "roibeam.model.interbert.config",
     "interbert_small": "roibeam.model.interbert.config",
     "InterBertForPreTraining": "roibeam.model.interbert.model",
+    "InterBertForTasks": "roibeam.model.interbert.tasks",
     "GroundingHead": "roibeam.model.task_heads",
     "GroundingHeadConfig": "roibeam.model.task_heads",
     "ImagePairHead": "roibeam.model.task_heads",
@@ -72,21 +90,33 @@ _FILES = {
     "RegionHead": "roibeam.model.task_heads",
     "RegionHeadConfig": "roibeam.model.task_heads",
     "TaskModel": "roibeam.model.task_heads",
+    "TextTaskModel": "roibeam.model.task_heads",
+    "load_task_head": "roibeam.model.task_heads",
     "answer_bce": "roibeam.model.task_losses",
     "ViLbertConfig": "roibeam.model.vilbert.config",
     "vilbert_config": "roibeam.model.vilbert.config",
     "vilbert_small": "roibeam.model.vilbert.config",
     "ViLbertForPreTraining": "roibeam.model.vilbert.model",
+    "SingleStreamConfig": "roibeam.model.vilbert.single_stream",
+    "SingleStreamForPreTraining": "roibeam.model.vilbert.single_stream",
+    "SingleStreamForTasks": "roibeam.model.vilbert.single_stream_tasks",
+    "ViLbertForMultiTask": "roibeam.model.vilbert.tasks",
+    "ViLbertForTasks": "roibeam.model.vilbert.tasks",
     "VisualBertConfig": "roibeam.model.visualbert.model",
     "VisualBertForPreTraining": "roibeam.model.visualbert.model",
     "visualbert_config": "roibeam.model.visualbert.model",
     "visualbert_small": "roibeam.model.visualbert.model",
+    "VisualBertForGrounding": "roibeam.model.visualbert.tasks",
+    "VisualBertForLabels": "roibeam.model.visualbert.tasks",
     "VLBertConfig": "roibeam.model.vlbert.config",
     "vlbert_base": "roibeam.model.vlbert.config",
     "vlbert_config": "roibeam.model.vlbert.config",
     "vlbert_small": "roibeam.model.vlbert.config",
     "vlbert_task_config": "roibeam.model.vlbert.config",
     "VLBertForPreTraining": "roibeam.model.vlbert.model",
+    "VLBertForReferring": "roibeam.model.vlbert.tasks",
+    "VLBertForVcr": "roibeam.model.vlbert.tasks",
+    "VLBertForVqa": "roibeam.model.vlbert.tasks",
 }
 __all__ = list(_FILES)
 __getattr__, __dir__ = lazy_names(__name__, _FILES)

@@ -6,7 +6,7 @@ width, G global feature width, C region labels (background included), N predicte
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from roibeam.name_list import check_lists
 from roibeam.short_repr import short_repr
 
+_NO_IDS = torch.empty(0)
 # Label of a position that is not predicted: what torch.nn.functional.cross_entropy skips by default.
 IGNORE_INDEX = -100
 
@@ -48,6 +49,7 @@ _SHAPES = {
 }
 _LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
 _LONG |= {"phrase_positions", "row_texts", "row_images", "region_classes", "read_pieces"}
+_FEATURES = {"region_features", "whole_image_features", "global_features"}
 _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
 
 
@@ -68,6 +70,25 @@ class HasRegions(Protocol):
 
     @property
     def image_hw(self) -> np.ndarray: ...
+
+
+class HasRecord(Protocol):
+    """One record of a store, a `RegionRecord`."""
+
+    @property
+    def image_id(self) -> str: ...
+
+    @property
+    def height(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def boxes(self) -> np.ndarray: ...
+
+    @property
+    def features(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -166,7 +187,10 @@ class VLBatch:
 
     @classmethod
     def from_regions(
-        cls, tokens: Mapping[str, Tensor], regions: Mapping[str, Any] | HasRegions, **others: Tensor
+        cls,
+        tokens: Mapping[str, Tensor],
+        regions: Mapping[str, Any] | HasRegions | Sequence[HasRecord],
+        **others: Tensor,
     ) -> VLBatch:
         """Texts beside the regions of their images, as a tokenizer gives them, and `FeatureStore.get_batch` or a
         `DataLoader` over a `RegionDataset`.
@@ -175,12 +199,17 @@ class VLBatch:
             tokens: of transformers' tokenizers, padded on the right: `input_ids`, `attention_mask`, and
                 `token_type_ids` where there are some, each (B, T).
             regions: a padded batch of a store: `features` (any floats, which become float32), `boxes`, `region_mask`,
-                `image_hw`, and `image_ids` where there are some; tensors by name, or a `RegionBatch` of arrays.
+                `image_hw`, and `image_ids` where there are some; tensors by name, or a `RegionBatch` of arrays. Or a
+                list of `RegionRecord`s, which are padded.
             others: more fields, such as `text_labels`, `match_labels` or `masked_regions`; no region is masked else.
         Raises:
             ValueError: for what is missing, and as `check_values`.
         """
         regions = regions if isinstance(regions, Mapping) else _tensors_of(regions)
+        if not isinstance(tokens.get("input_ids", _NO_IDS), Tensor):
+            raise ValueError(
+                "VLBatch.from_regions: tokens are lists; call the tokenizer with padding=True, return_tensors='pt'"
+            )
         for what, given, needed in (
             ("tokens", tokens, ("input_ids", "attention_mask")),
             ("regions", regions, ("features", "boxes", "region_mask", "image_hw")),
@@ -331,22 +360,91 @@ class VLBatch:
             chosen["region_targets"] = self.targets_of(of_row)
         return replace(self, **chosen)
 
-    def to(self, device: torch.device | str) -> VLBatch:
-        """The same batch with every tensor on `device`."""
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> VLBatch:
+        """The same batch with every tensor on `device`, None for where it is.
+
+        Args:
+            dtype: of the features, that of the model's weights; None for the one they have. Boxes, sizes and targets
+                keep theirs: bfloat16 rounds pixels beyond 256.
+        """
+        return self._each(
+            lambda name, tensor: tensor.to(device, dtype if name in _FEATURES else tensor.dtype, non_blocking=True)
+        )
+
+    def pin_memory(self) -> VLBatch:
+        """The same batch in pinned memory; `DataLoader(pin_memory=True)` calls it."""
+        return self._each(lambda name, tensor: tensor.pin_memory())
+
+    def _each(self, made: Callable[[str, Tensor], Tensor]) -> VLBatch:
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=True) for name, value in tensors.items() if isinstance(value, Tensor)
+        changed: dict[str, Any] = {
+            name: made(name, value) for name, value in tensors.items() if isinstance(value, Tensor)
         }
-        return replace(self, **moved)
+        return replace(self, **changed)
 
 
-def _tensors_of(regions: HasRegions) -> dict[str, Any]:
+def _tensors_of(regions: HasRegions | Sequence[HasRecord]) -> dict[str, Any]:
     """By name, without those that are None; features as float32, since torch reads no array of numpy's bfloat16."""
+    if isinstance(regions, Sequence):
+        return _padded_records(regions)
+    if not hasattr(regions, "region_mask"):
+        raise _not_regions(regions)
     features = None if regions.features is None else np.asarray(regions.features, np.float32)
     arrays = {"features": features, "boxes": regions.boxes, "region_mask": regions.region_mask}
     arrays["image_hw"] = regions.image_hw
     found = {name: torch.as_tensor(array) for name, array in arrays.items() if array is not None}
     return {"image_ids": regions.image_ids, **found}
+
+
+def _padded_records(records: Sequence[HasRecord]) -> dict[str, Any]:
+    for record in records:
+        if not all(hasattr(record, name) for name in ("image_id", "height", "width", "boxes", "features")):
+            raise _not_regions(record)
+    widths = sorted({record.features.shape[1] for record in records})
+    if len(widths) != 1:
+        raise ValueError(f"VLBatch.from_regions: regions are {len(records)} records with features of widths {widths}")
+    counts = [len(record.boxes) for record in records]
+    features = np.zeros((len(records), max(counts), widths[0]), np.float32)
+    boxes = np.zeros((len(records), max(counts), 4), np.float32)
+    for row, (record, count) in enumerate(zip(records, counts, strict=True)):
+        features[row, :count], boxes[row, :count] = record.features, record.boxes
+    return {
+        "image_ids": [record.image_id for record in records],
+        "features": torch.from_numpy(features),
+        "boxes": torch.from_numpy(boxes),
+        "region_mask": torch.arange(max(counts)) < torch.tensor(counts)[:, None],
+        "image_hw": torch.tensor([[record.height, record.width] for record in records]),
+    }
+
+
+def _not_regions(found: object) -> ValueError:
+    kind = type(found).__name__
+    hints = {
+        "RegionRecord": "; write [record]",
+        "Regions": "; a detector's Regions do not tell the photo's size, extract_regions gives records",
+    }
+    return ValueError(
+        f"VLBatch.from_regions: regions must be a store's batch, tensors by name or a list of records, got "
+        f"{kind}{hints.get(kind, '')}"
+    )
+
+
+def check_word_ids(model: str, text_ids: Tensor, vocab_size: int) -> None:
+    """Of pieces, before they meet the word embeddings; on the CPU alone, since a GPU would have to be waited for.
+
+    Args:
+        model: for people.
+    Raises:
+        ValueError: for a piece that has no embedding.
+    """
+    if text_ids.device.type != "cpu" or torch.compiler.is_compiling() or not text_ids.numel():
+        return
+    least, most = (int(found) for found in text_ids.aminmax())
+    if least < 0 or most >= vocab_size:
+        raise ValueError(
+            f"{model}: text_ids are from {least} to {most}, vocab_size is {vocab_size}; cut texts with the tokenizer "
+            f"that the model was trained with"
+        )
 
 
 def check_text_length(model: str, length: int, longest: int) -> None:
@@ -373,6 +471,22 @@ def check_region_width(model: str, features: Tensor, width: int) -> None:
         raise ValueError(
             f"{model}: region_features are {features.shape[-1]} wide, this model takes {width}; make it with "
             f"region_feature_size={features.shape[-1]}, or give the features that it was trained on"
+        )
+
+
+def check_feature_dtype(model: str, features: Tensor, weight: Tensor) -> None:
+    """Of features, before they meet that weight; under autocast they may differ.
+
+    Args:
+        model: for people.
+    Raises:
+        ValueError: for another dtype.
+    """
+    if features.dtype != weight.dtype and not torch.is_autocast_enabled(features.device.type):
+        theirs = str(weight.dtype)
+        raise ValueError(
+            f"{model}: region_features are {features.dtype}, the model's weights {theirs}; write "
+            f"batch.to(dtype={theirs}), or keep the weights in float32 and use torch.autocast"
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -386,10 +387,26 @@ class TaskModel(nn.Module):
         """As the head's."""
         return self.head(batch, self.model.encode(self.head.asked_of(batch)))
 
-    def save(self, folder: Path) -> None:
-        """Writes the model into `folder`, where it can be read as a model, and the head into a folder of its own."""
-        self.model.save_pretrained(folder)
-        self.head.save_pretrained(folder / HEAD_FOLDER)
+    def save(self, folder: str | Path) -> None:
+        """Writes the model into `folder`, where it can be read as a model, and the head into a folder of its own.
+
+        Both are written aside first and renamed. In a folder that is there, files of the same names give way.
+        """
+        final = Path(folder).resolve()
+        aside = final.with_name(f".writing-{final.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            self.model.save_pretrained(aside)
+            self.head.save_pretrained(aside / HEAD_FOLDER)
+            if not final.exists():
+                aside.rename(final)
+                return
+            shutil.rmtree(final / HEAD_FOLDER, ignore_errors=True)
+            for written in aside.iterdir():
+                written.replace(final / written.name)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 class MatchModel(nn.Module):
@@ -431,13 +448,13 @@ class TextTaskModel(TaskModel):
         return self.head(batch, self.model.encode_text(self.head.asked_of(batch)))
 
 
-def load_task_head(folder: Path) -> TaskHead:
+def load_task_head(folder: str | Path) -> TaskHead:
     """The head that `TaskModel.save` wrote into a model's folder.
 
     Raises:
         ValueError: when there is none, or one of an unknown kind.
     """
-    config_file = folder / HEAD_FOLDER / "config.json"
+    config_file = Path(folder) / HEAD_FOLDER / "config.json"
     if not config_file.is_file():
         raise ValueError(f"{folder} holds no task head: there is no {config_file}")
     kind: str = json.loads(config_file.read_text()).get("model_type")

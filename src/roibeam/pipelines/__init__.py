@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from roibeam.pipelines.model_files.bert_start import read_bert as read_bert
     from roibeam.pipelines.model_files.bert_start import start_from_bert as start_from_bert
     from roibeam.pipelines.model_files.joint_checkpoint import load_joint as load_joint
+    from roibeam.pipelines.model_files.joint_checkpoint import load_official_joint as load_official_joint
     from roibeam.pipelines.model_files.joint_checkpoint import save_joint as save_joint
+    from roibeam.pipelines.model_files.joint_checkpoint import save_official_joint as save_official_joint
     from roibeam.pipelines.model_files.model_checkpoint import load_model as load_model
     from roibeam.pipelines.pretraining.requests.request import PretrainRequest as PretrainRequest
     from roibeam.pipelines.pretraining.requests.request import RequestedData as RequestedData
@@ -70,6 +72,8 @@ _FILES = {
     "run_prediction": "roibeam.pipelines.finetuning.frame.predict_run",
     "OwnTask": "roibeam.pipelines.finetuning.own_task_file",
     "label_task": "roibeam.pipelines.finetuning.tasks.labels",
+    "load_official_joint": "roibeam.pipelines.model_files.joint_checkpoint",
+    "save_official_joint": "roibeam.pipelines.model_files.joint_checkpoint",
     "TableRow": "roibeam.pipelines.sources.datasets.own_table",
     "photo_inputs": "roibeam.pipelines.inputs.batches.image_batch",
     "read_bert": "roibeam.pipelines.model_files.bert_start",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class ExtractionStopped(RuntimeError):
 
 
 def extract_regions(
-    images: Iterable[ImageRef],
+    images: Iterable[ImageRef | str | Path],
     detector: RegionDetector,
     *,
     options: ExtractOptions | None = None,
@@ -53,6 +54,7 @@ def extract_regions(
     Args:
         images: consumed lazily, a few ahead of what has been yielded. One with boxes gives a record of exactly those
             regions in their order, clipped to the photo; one without gives what the detector proposes and selects.
+            A path alone is the photo whose id is its file's name without extension.
         detector: called in a thread of its own with one decoded image at a time, or with more where it asks for them
             (see `detector_calls.BatchingDetector`, `photo_loading.PhotoLoad`); its `conventions`, if it has any, say
             what becomes of the EXIF orientation, which is otherwise applied.
@@ -66,7 +68,8 @@ def extract_regions(
         RegionRecord, or Failure for an image that cannot be read, decoded, detected on or recorded, or not in time.
         Errors that are not about one image (too many open files, a failed device, a bug) are raised.
     Raises:
-        ValueError: for what is no ImageRef, such as a path, and one ImageRef or a name in place of images or detector.
+        ValueError: for what is neither an ImageRef nor a path, and one ImageRef or a name in place of images or
+            detector.
         ExtractionStopped: when `should_stop` says so.
         RuntimeError: when a detector call or very many reads do not come back.
     """
@@ -105,9 +108,7 @@ def extract_regions(
     start_thread("detect regions", detect)
     try:
         for image in images:
-            if not isinstance(image, ImageRef):
-                raise ValueError(f"images has {image!r}, expected an ImageRef: ImageRef('its id', 'path of the photo')")
-            window.admit(image)
+            window.admit(_as_ref(image))
             if len(window) == window.size:
                 yield next_outcome()
         window.admitted_all()
@@ -115,6 +116,14 @@ def extract_regions(
             yield next_outcome()
     finally:
         window.close()
+
+
+def _as_ref(image: ImageRef | str | Path) -> ImageRef:
+    if isinstance(image, str | Path):
+        return ImageRef(Path(image).stem, str(image))
+    if not isinstance(image, ImageRef):
+        raise ValueError(f"images has {image!r:.80}, expected a path or ImageRef('its id', 'path of the photo')")
+    return image
 
 
 def images_on_their_way(decode_threads: int, batch: int) -> int:

@@ -46,6 +46,11 @@ class StrictConfig(ConfigFields, PretrainedConfig):
         ]
         refused = sorted([*(set(unknown) - _LOADING_NAMES), *ignored])
         known = self.own_fields()
+        if "end_to_end" in unknown:
+            raise ValueError(
+                f"{type(self).__name__}: this config.json is of a model with its region encoder, which "
+                f"roibeam.load_joint reads"
+            )
         if refused:
             raise ValueError(f"{type(self).__name__}: " + "; ".join(_describe(name, known) for name in refused))
         values = {name: getattr(self, name) for name in known}

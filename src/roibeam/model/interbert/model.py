@@ -26,9 +26,11 @@ from roibeam.model.inputs import (
     AttentionMaps,
     VLBatch,
     VLOutput,
+    check_feature_dtype,
     check_region_width,
     check_text_alone,
     check_text_length,
+    check_word_ids,
 )
 from roibeam.model.interbert.config import InterBertConfig
 from roibeam.model.pretraining import PreTrainingLogits, PreTrainingTerms, count_labels, count_true, log_odds
@@ -57,6 +59,7 @@ class TextEmbeddings(nn.Module):
         """
         length = batch.text_ids.shape[1]
         check_text_length("InterBERT", length, self.positions.num_embeddings)
+        check_word_ids("InterBERT", batch.text_ids, self.words.num_embeddings)
         states = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         return self.dropout(self.norm(states))
 
@@ -106,6 +109,7 @@ class RegionEmbeddings(nn.Module):
             ValueError: for features of another width, and for more elements than there are positions.
         """
         check_region_width("InterBERT", batch.region_features, self.region_width)
+        check_feature_dtype("InterBERT", batch.region_features, self.locations.weight)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         mask, real = elements.mask, Packing(elements.mask)
         features, locations = real.pack(elements.features), real.pack(elements.locations)

@@ -35,9 +35,11 @@ from roibeam.model.inputs import (
     AttentionMaps,
     VLBatch,
     VLOutput,
+    check_feature_dtype,
     check_region_width,
     check_text_alone,
     check_text_length,
+    check_word_ids,
 )
 from roibeam.model.pretraining import (
     PreTrainingLogits,
@@ -79,6 +81,7 @@ class TextEmbeddings(nn.Module):
         """
         length, first = batch.text_ids.shape[1], self.first_position
         check_text_length("ViLBERT", length, self.positions.num_embeddings - first)
+        check_word_ids("ViLBERT", batch.text_ids, self.words.num_embeddings)
         if (self.tasks is None) != (batch.task_ids is None):
             needs = "has no task tokens, but the batch has" if self.tasks is None else "needs"
             raise ValueError(f"ViLBERT: this model {needs} VLBatch.task_ids (config field num_task_tokens)")
@@ -111,6 +114,7 @@ class RegionEmbeddings(nn.Module):
 
     def forward(self, batch: VLBatch) -> Stream:
         check_region_width("ViLBERT", batch.region_features, self.features.in_features)
+        check_feature_dtype("ViLBERT", batch.region_features, self.features.weight)
         elements = elements_with_whole_image(
             batch, count=self.whole_image_count, masked_appearance=self.masked_appearance
         )

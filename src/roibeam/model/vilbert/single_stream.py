@@ -26,9 +26,11 @@ from roibeam.model.inputs import (
     AttentionMaps,
     VLBatch,
     VLOutput,
+    check_feature_dtype,
     check_region_width,
     check_text_alone,
     check_text_length,
+    check_word_ids,
 )
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
 from roibeam.model.vilbert.single_stream_fields import REGION_SEGMENT, SingleStreamFields
@@ -69,6 +71,7 @@ class SingleStreamEmbeddings(nn.Module):
         batch = batch.with_texts_of_rows()
         text = self._text(batch)
         check_region_width("single-stream ViLBERT", batch.region_features, self.features.in_features)
+        check_feature_dtype("single-stream ViLBERT", batch.region_features, self.features.weight)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         real = Packing(elements.mask)
         regions = self.features(real.pack(elements.features)) + self.locations(real.pack(elements.locations))
@@ -85,6 +88,7 @@ class SingleStreamEmbeddings(nn.Module):
         """(B, T, H) of rows that share no text."""
         length = batch.text_ids.shape[1]
         check_text_length("single-stream ViLBERT", length, self.positions.num_embeddings)
+        check_word_ids("single-stream ViLBERT", batch.text_ids, self.words.num_embeddings)
         text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         return self.text_norm(text)
 

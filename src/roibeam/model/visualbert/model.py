@@ -28,9 +28,11 @@ from roibeam.model.inputs import (
     AttentionMaps,
     VLBatch,
     VLOutput,
+    check_feature_dtype,
     check_region_width,
     check_text_alone,
     check_text_length,
+    check_word_ids,
 )
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.visualbert.fields import VisualBertFields
@@ -110,8 +112,10 @@ class VisualBertEmbeddings(nn.Module):
         """
         length = batch.text_ids.shape[1]
         check_text_length("VisualBERT", length, self.positions.num_embeddings)
+        check_word_ids("VisualBERT", batch.text_ids, self.words.num_embeddings)
         text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
         check_region_width("VisualBERT", batch.region_features, self.region_width)
+        check_feature_dtype("VisualBERT", batch.region_features, self.projection.weight)
         features = batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0)
         real_regions = Packing(batch.region_mask)
         segments = torch.zeros_like(batch.region_mask, dtype=torch.long)

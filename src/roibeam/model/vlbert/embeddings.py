@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.transformer import BERT_NORM_EPS
-from roibeam.model.inputs import VLBatch
+from roibeam.model.inputs import VLBatch, check_word_ids
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.fields import REGION_SEGMENT
 
@@ -224,6 +224,7 @@ class VLBertEmbeddings(nn.Module):
                 f"text of {length} pieces: this model has {self.positions.num_embeddings} positions and two of them "
                 f"belong to regions and [END]; cut captions to {self.positions.num_embeddings - 2} pieces"
             )
+        check_word_ids("VL-BERT", text_ids, self.words.num_embeddings)
         text = self.words(text_ids) + self.visual_norm_text(self.visual_widen_text(text_visuals))
         text = text + self.segments(text_segments) + self.positions.weight[:length]
         # Image elements have no order: all stand on the first position after the row's real text.

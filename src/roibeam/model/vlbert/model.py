@@ -25,7 +25,15 @@ from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder
 from roibeam.model.common.heads import MaskedWordHead, Pooler, RegionClassHead
 from roibeam.model.common.losses import PreTrainingOutput, SumCount, accuracy, precise, soft_cross_entropy
 from roibeam.model.common.packing import Packing
-from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_region_width, check_text_alone
+from roibeam.model.inputs import (
+    IGNORE_INDEX,
+    AttentionMaps,
+    VLBatch,
+    VLOutput,
+    check_feature_dtype,
+    check_region_width,
+    check_text_alone,
+)
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import (
@@ -156,6 +164,7 @@ class VLBertModel(VLBertPreTrainedModel):
         """Tokens (I, E, H) and visual features (I, E, V) of image elements, masked ones as the config says."""
         masked, features = elements.masked[..., None], elements.features
         check_region_width("VL-BERT", features, self.config.region_feature_size)
+        check_feature_dtype("VL-BERT", features, self.region_projection.linear.weight)
         if self.masked_region_feature is not None:
             # Only the appearance is hidden: a masked region's box stays visible.
             features = torch.where(masked, self.masked_region_feature.weight.to(features.dtype), features)

@@ -31,7 +31,7 @@ def convert_command(
         option(
             "to",
             "Of a detector: safetensors, detectron2, hf, milvlg or vlbert. Of a model: roibeam (a folder), official "
-            "(its authors' names), or detector (of a run with --labels).",
+            "(its authors' names, with its settings in OUT.json), or detector (of a run with --labels).",
             default="by the suffix of OUT",
         ),
     ] = None,
@@ -100,10 +100,14 @@ def _convert_model(
     with waiting("converting"):
         done = convert_model(weights, out, to=to, options=config_file)
     if as_json:
-        typer.echo(json_line({"weights": weights, "out": str(out), "format": to, **asdict(done)}))
+        fields = asdict(done) | {"settings": None if done.settings is None else str(done.settings)}
+        typer.echo(json_line({"weights": weights, "out": str(out), "format": to, **fields}))
         return
     typer.echo(f"{weights}: {done.model}; {', '.join(done.changes) or 'nothing left out'}")
     typer.echo(f"{out}: {to}, {done.num_tensors} tensors, read back and compared (equal)")
+    if done.settings is not None:
+        alone = f" (here {', '.join(done.settings_alone)})" if done.settings_alone else ""
+        typer.echo(f"{done.settings}: settings that the file does not show{alone}; roibeam reads it with the file")
 
 
 def _difference(largest_change: float, exact: bool) -> str:

@@ -9,6 +9,11 @@ OF_VLBERT = ".model"
 OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", OF_VLBERT, ".safetensors")
 
 
+def settings_beside(weights: Path) -> Path:
+    """The JSON beside an official file with the settings that the file does not show: x.bin.json of x.bin."""
+    return weights.with_name(f"{weights.name}.json")
+
+
 def check_converted_output(out: Path, to: str) -> None:
     """
     Args:
@@ -19,8 +24,9 @@ def check_converted_output(out: Path, to: str) -> None:
     """
     if to not in DIRECTIONS:
         raise ValueError(f"a model is not written as {to!r}; there are {', '.join(DIRECTIONS)}")
-    if out.exists():
-        raise ValueError(f"{out} is there already; name another one")
+    for path in (out, settings_beside(out)) if to == "official" else (out,):
+        if path.exists():
+            raise ValueError(f"{path} is there already; name another one")
     if not out.parent.is_dir():
         raise ValueError(f"{out}: there is no folder {out.parent}")
     if to == "official" and out.suffix not in OFFICIAL_SUFFIXES:

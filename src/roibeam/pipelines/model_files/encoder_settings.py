@@ -99,6 +99,8 @@ def read_joint_settings(path: Path) -> JointSettings:
     """
     hint = "a joint checkpoint's config.json is written by save_joint"
     found = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES, hint=hint)
+    if "end_to_end" not in found and str(found.get("model_type", "")).startswith("roibeam-"):
+        raise ValueError(f"{path}: of a model on stored features, which roibeam.load_model reads")
     if not all(isinstance(found.get(section), dict) for section in _SECTIONS):
         raise ValueError(f"{path}: no joint checkpoint's config.json, which has {', '.join(_SECTIONS)}")
     if found.get("format") != JOINT_FORMAT:

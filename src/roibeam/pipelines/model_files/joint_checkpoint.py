@@ -41,10 +41,11 @@ from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.model_files.model_checkpoint import (
     ModelCheckpoint,
     build_model,
+    check_finite,
     check_parameters,
     class_of,
     config_class_of,
-    load_model,
+    read_model,
 )
 from roibeam.pipelines.model_files.model_folder import TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.training.checkpoint import put_in_place
@@ -151,10 +152,9 @@ def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheck
     """
     found = joint_folder(spec)
     if found is None:
-        return load_model(spec, options=options)
+        return read_model(spec, options=options)
     if options is not None:
         raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
-    check_model_sums(found[0])
     joint = load_joint(found[0])
     return JointCheckpoint(cast(PreTrainedModel, joint.model), *found, joint=joint)
 
@@ -169,18 +169,25 @@ def load_joint(
     with default losses where it was trained on labelled photos too.
 
     Args:
+        folder: of `save_joint`, or a run end to end (its newest checkpoint, of the last stage), or one of its
+            checkpoints.
         make_model: what the config says of the model -> the model with any weights; None for those of `MODEL_CLASSES`.
         left_out: beginning of the names of weights that this model does not have; None for none.
     Raises:
         ValueError: one line that names the file: when it is missing, damaged or of another kind, or when config and
-            weights do not fit, such as features of two widths, or a weight that is missing, too much or misshapen.
+            weights do not fit, such as features of two widths, or a weight that is missing, too much, misshapen, NaN
+            or infinite.
     """
-    path, weights = Path(folder) / CONFIG_NAME, Path(folder) / WEIGHTS_NAME
+    folder = Path(folder).expanduser()
+    if folder.is_dir() and not (folder / WEIGHTS_NAME).is_file():
+        folder, _ = model_folder(folder)
+    path, weights = folder / CONFIG_NAME, folder / WEIGHTS_NAME
     for needed in (path, weights):
         if not needed.is_file():
             raise ValueError(
                 f"{folder}: {needed.name} is missing; a joint checkpoint is {CONFIG_NAME} and {WEIGHTS_NAME}"
             )
+    check_model_sums(folder)
     found = read_joint_settings(path)
     config, conventions, content = found.config, found.conventions, found.content
     names = detector_names(content["detection"], config, path) if "detection" in content else None
@@ -197,6 +204,8 @@ def load_joint(
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"model.{left_out}")}
     of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
     try:
+        for name, tensor in (tensors | of_heads).items():
+            check_finite(name, tensor)
         joint = build_model(make, tensors)
         if names is None:
             return joint

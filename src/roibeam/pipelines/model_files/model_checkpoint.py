@@ -5,8 +5,9 @@ Nothing in a file is executed: weights go through `roibeam.extraction.weights.fi
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_from_hub, fetch_weights
 from roibeam.features.counted import counted
+from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
@@ -29,8 +31,10 @@ from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertFor
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.model_files.converted_output import settings_beside
 from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL, check_model_sums, model_folder
-from roibeam.pipelines.model_files.published_models import assumed, system_of
+from roibeam.pipelines.model_files.published_models import PublishedModel, Understood, assumed, system_of
+from roibeam.pipelines.model_files.trained_with import check_feature_space, trained_with
 
 WEIGHTS = "model.safetensors"
 # The first class of a kind of configuration is the one that a config.json without `architectures` means.
@@ -63,12 +67,33 @@ class ModelCheckpoint:
         source: the folder or file that its weights came from.
         tokenizer: folder of the tokenizer it was trained with, where the run folder has one.
         changes: what was left out or assumed, for people.
+        assumed: whether the file does not show all settings of the model, and no configuration came with it; `changes`
+            names what was taken as published.
     """
 
     model: PreTrainedModel
     source: Path
     tokenizer: Path | None = None
     changes: tuple[str, ...] = ()
+    assumed: bool = False
+
+    @property
+    def feature_space(self) -> str | None:
+        """Of the first store that its run was trained on; None where no run's record lies beside the model."""
+        return trained_with(self).feature_space
+
+    def check_store(self, store: FeatureStore) -> list[str]:
+        """Whether the model was trained on features such as a store has: those of another detector fit its width, and
+        give numbers without meaning.
+
+        Returns:
+            What differs and may (boxes, dtype, mode), or that nobody knows what the model was trained on; a line each.
+        Raises:
+            ValueError: when the features mean something else, or their classes have other names.
+        """
+        if self.feature_space is None:
+            return [f"{self.source} is no run's checkpoint and does not tell what features it was trained on"]
+        return check_feature_space(self, store)
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())
@@ -85,12 +110,24 @@ def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
             a run folder of `roibeam pretrain` (its newest checkpoint, of the last stage) or one of its checkpoints;
             an official checkpoint of VL-BERT, ViLBERT, VisualBERT or InterBERT: a file, a folder of transformers with
             config.json, hf:<repo>, or a URL as for the weights of a detector.
-        options: JSON configuration that the official codes ship beside a checkpoint, where sizes are not the published
-            ones.
+        options: JSON configuration of an official file: that which the official codes ship, or that which `roibeam
+            convert` writes. None takes the one that `roibeam convert` wrote beside the file (x.bin.json of x.bin), if
+            it is there.
     Raises:
         ValueError: one line, saying what is wrong with which file.
         OSError: when the network or a disk fails.
+    Warns:
+        UserWarning: when an official file came without a configuration, so that settings were taken as published.
     """
+    found = read_model(spec, options=options)
+    if found.assumed:
+        told = f"options=Path(...) or {settings_beside(found.source).name} beside it tells others"
+        warnings.warn(f"{found.source}: {'; '.join(found.changes)}; {told}", stacklevel=2)
+    return found
+
+
+def read_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
+    """As `load_model`, without a warning, for who shows `changes`."""
     path = Path(spec).expanduser()
     if path.is_dir():
         return _from_folder(path, options)
@@ -98,7 +135,12 @@ def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
         raise ValueError(f"{spec!r}: a model with new weights is made by its class, as ViLbertForPreTraining(config)")
     if spec.startswith("hf:"):
         options = options or fetch_from_hub(spec, (CONFIG,))
-    return _from_official(fetch_weights(spec), options)
+    weights = fetch_weights(spec)
+    beside = settings_beside(weights)
+    if options is not None or not beside.is_file():
+        return _from_official(weights, options)
+    found = _from_official(weights, beside)
+    return replace(found, changes=(*found.changes, f"settings read from {beside}"))
 
 
 def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
@@ -108,12 +150,12 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     if "end_to_end" in settings:
         raise ValueError(
             f"{folder}: a model with its region encoder, which reads photos; roibeam probe, evaluate, convert and "
-            f"pretrain --from-run take it, and in Python roibeam.pipelines.load_joint; here only models on stored "
+            f"pretrain --from-run take it, and in Python roibeam.load_joint; here only models on stored "
             f"features fit (docs/train.md)"
         )
     if settings.get("model_type") == TASK_MODEL:
         raise ValueError(f"{folder}: a model that was fine-tuned for a task; roibeam predict asks it")
-    if not str(settings.get("model_type", "")).startswith("roibeam-"):
+    if not is_ours(settings):
         weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)
         if weights is None:
             raise ValueError(f"{folder}: neither {WEIGHTS} nor pytorch_model.bin in it")
@@ -129,6 +171,11 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
     return ModelCheckpoint(model, folder, tokenizer)
+
+
+def is_ours(settings: Mapping[str, Any]) -> bool:
+    """Whether a JSON configuration is one of ours, not of transformers or of an official code."""
+    return str(settings.get("model_type", "")).startswith("roibeam-")
 
 
 def class_of(settings: Mapping[str, Any], where: Path) -> type[PreTrainedModel]:
@@ -161,14 +208,31 @@ def _from_official(weights: Path, options: Path | None) -> ModelCheckpoint:
     settings = None if options is None else read_json_object(options)
     try:
         named = _as_float32(read_tensors(weights))
-        model_class, config, state, changes = system_of(named).understand(named, settings)
-        changes += (assumed(config),) if settings is None else ()
+        system = system_of(named)
+        if options is not None and settings is not None and is_ours(settings):
+            model_class, config, state, changes = _by_our_config(system, named, settings, options)
+        else:
+            model_class, config, state, changes = system.understand(named, settings)
+        changes += (assumed(config),) if options is None else ()
         model = build_model(lambda: model_class(config), state)
     except KeyError as error:
         raise ValueError(f"{weights}: no parameter for {error}; is this a whole checkpoint?") from None
     except ValueError as error:
         raise ValueError(f"{weights}: {error}") from None
-    return ModelCheckpoint(model, weights, None, changes)
+    return ModelCheckpoint(model, weights, None, changes, assumed=options is None)
+
+
+def _by_our_config(
+    system: PublishedModel, official: Mapping[str, Tensor], settings: Mapping[str, Any], where: Path
+) -> Understood:
+    model_class = class_of(settings, where)
+    if not issubclass(config_class_of(model_class), system.config_class):
+        raise ValueError(f"its parameters are of {system.name}, {where} is of a {model_class.__name__}")
+    try:
+        config: Any = config_class_of(model_class).from_dict(dict(settings))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return Understood(model_class, config, *system.rename(official, config))
 
 
 def _as_float32(found: Mapping[str, object]) -> dict[str, Tensor]:
@@ -182,9 +246,14 @@ def _as_float32(found: Mapping[str, object]) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):
             raise ValueError(f"{name!r} is of type {type(value).__name__}; a tensor is wanted")
         tensors[name] = value.float() if value.is_floating_point() else value
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise ValueError(f"parameter {name} holds NaN or infinity; the file is of a training that failed")
+        check_finite(name, value)
     return tensors
+
+
+def check_finite(name: str, tensor: Tensor) -> None:
+    """Raises ValueError for a parameter that holds NaN or infinity."""
+    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        raise ValueError(f"parameter {name} holds NaN or infinity; the file is of a training that failed")
 
 
 def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> AnyModule:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import copy
 import os
 import shutil
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import PretrainedConfig
+from transformers import PreTrainedModel
 
 from roibeam.extraction.choice import detector_folder
 from roibeam.extraction.choice.detector_folder import describe_detector, read_detector_folder
 from roibeam.extraction.weights.families import DATA_PARALLEL_PREFIX
+from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.loading import build_detector
+from roibeam.model.common.config import StrictConfig
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.pipelines.model_files.converted_output import OF_VLBERT, check_converted_output
+from roibeam.pipelines.model_files.converted_output import OF_VLBERT, check_converted_output, settings_beside
 from roibeam.pipelines.model_files.joint_checkpoint import (
     JointCheckpoint,
     load_joint,
@@ -29,11 +32,9 @@ from roibeam.pipelines.model_files.joint_checkpoint import (
     save_official_joint,
 )
 from roibeam.pipelines.model_files.joint_detector import JointDetector
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load_model
-from roibeam.pipelines.model_files.published_models import VLBERT, writer_of
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, read_model
+from roibeam.pipelines.model_files.published_models import VLBERT, system_of, writer_of
 from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
-
-_OF_HUGGING_FACE = frozenset(field.name for field in fields(PretrainedConfig))
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,24 @@ class ModelConversion:
     Attributes:
         model: name of our class.
         num_tensors: parameters written.
-        changes: what was left out or assumed, and settings that the file does not keep, for people.
+        changes: what was left out or assumed, for people.
+        settings: the JSON beside an official file, with the settings that the file does not show; None for others.
+        settings_alone: those of them that would be read differently without it, for people.
     """
 
     model: str
     num_tensors: int
     changes: tuple[str, ...]
+    settings: Path | None = None
+    settings_alone: tuple[str, ...] = ()
 
 
 def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None) -> ModelConversion:
     """
     Args:
         spec, options: as `load_model`.
-        out: for "roibeam" and "detector" a folder, for "official" a file; must not be there yet.
+        out: for "roibeam" and "detector" a folder, for "official" a file, beside which its settings are written
+            (`settings_beside`); must not be there yet.
         to: one of `DIRECTIONS`; "detector" is the detector of a run end to end that learned from labelled photos too.
     Raises:
         ValueError: for another direction; when the model cannot be read or written so, or what was written reads
@@ -65,6 +71,8 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
     check_converted_output(out, to)
     found = load_model_or_joint(spec, options=options)
     model, changes = found.model, found.changes
+    alone: tuple[str, ...] = ()
+    settings = settings_beside(out) if to == "official" else None
     aside = out.with_name(f".part-{os.getpid()}-{out.name}")
     try:
         if to == "detector":
@@ -74,7 +82,7 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
         elif to == "roibeam":
             model.save_pretrained(aside)
             written = len(model.state_dict())
-            _check_same(model, load_model(str(aside)).model, aside)
+            _check_same(model, read_model(str(aside)).model, aside)
             for path in (*aside.iterdir(), aside):
                 sync_to_disk(path)
         else:
@@ -88,16 +96,40 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
                     f"{out}: files in {OF_VLBERT} are VL-BERT's, this is a {writer.name}; name a .bin file"
                 )
             _write(official, aside)
-            again = load_model(str(aside), options=options).model
-            _check_same(model, again, aside)
-            changes += _settings_lost(model.config, again.config)
             sync_to_disk(aside)
+        if settings is not None:
+            alone = _write_settings(model, aside)
+            settings_beside(aside).rename(settings)
         aside.rename(out)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         aside.unlink(missing_ok=True)
+        if settings is not None:
+            settings_beside(aside).unlink(missing_ok=True)
+            settings.unlink(missing_ok=True)  # it was not there before
         raise
-    return ModelConversion(type(model).__name__, written, changes)
+    return ModelConversion(type(model).__name__, written, changes, settings, alone)
+
+
+def _write_settings(model: PreTrainedModel, weights: Path) -> tuple[str, ...]:
+    """Writes the settings beside an official file, and reads both back; returns what would be read differently without
+    them."""
+    config: Any = model.config
+    fields = {name: getattr(config, name) for name in config.own_fields()}
+    described = {"model_type": config.model_type, "architectures": [type(model).__name__], **fields}
+    write_json(settings_beside(weights), described)
+    sync_to_disk(settings_beside(weights))
+    again: Any = read_model(str(weights)).model
+    _check_same(model, again, weights)
+    different = _different(config, again.config)
+    if different:
+        raise ValueError(f"{settings_beside(weights)} reads differently: {', '.join(different)}; nothing was kept")
+    named = {name: tensor for name, tensor in read_tensors(weights).items() if isinstance(tensor, Tensor)}
+    try:
+        without = system_of(named).understand(named, None).config
+    except ValueError as error:
+        return (f"without it the file is not read: {error}",)
+    return tuple(f"{name} {ours!r}, else {read!r}" for name, (ours, read) in _different(config, without).items())
 
 
 def _write_joint(joint: EndToEndModel, path: Path, to: str) -> int:
@@ -158,12 +190,7 @@ def _check_same(model: nn.Module, again: nn.Module, path: Path) -> None:
         )
 
 
-def _settings_lost(config: PretrainedConfig, again: PretrainedConfig) -> tuple[str, ...]:
-    """An official file holds parameters alone: what of the config reads differently afterwards."""
-    names = [field.name for field in fields(config) if field.name not in _OF_HUGGING_FACE]
-    pairs = [(name, getattr(config, name), getattr(again, name)) for name in names]
-    return tuple(
-        f"{name} {ours!r} is not in the file, without --config it reads as {read!r}"
-        for name, ours, read in pairs
-        if ours != read
-    )
+def _different(config: StrictConfig, again: StrictConfig) -> dict[str, tuple[object, object]]:
+    """Name -> both values, of the fields that differ."""
+    pairs = {name: (getattr(config, name), getattr(again, name, None)) for name in config.own_fields()}
+    return {name: values for name, values in pairs.items() if values[0] != values[1]}

@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 from roibeam.features.counted import counted
 from roibeam.model.common.bert import BertSizes
 from roibeam.model.interbert import checkpoint as interbert_checkpoint
-from roibeam.model.interbert.config import interbert_config
+from roibeam.model.interbert.config import InterBertConfig, interbert_config
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
 from roibeam.model.vilbert import checkpoint as vilbert_checkpoint
-from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.vilbert.config import ViLbertConfig, vilbert_config
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 from roibeam.model.visualbert import checkpoint as visualbert_checkpoint
@@ -29,7 +29,7 @@ from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTra
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
 from roibeam.model.vlbert import checkpoint as vlbert_checkpoint
 from roibeam.model.vlbert import options as vlbert_options
-from roibeam.model.vlbert.config import vlbert_config, vlbert_task_config
+from roibeam.model.vlbert.config import VLBertConfig, vlbert_config, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 
@@ -49,6 +49,13 @@ class Understood(NamedTuple):
     changes: tuple[str, ...]  # what was left out or assumed, for people
 
 
+class Renamed(NamedTuple):
+    """A checkpoint by our names."""
+
+    state: dict[str, Tensor]
+    left_out: tuple[str, ...] = ()  # for people
+
+
 @dataclass(frozen=True)
 class PublishedModel:
     """A system with official checkpoints.
@@ -56,7 +63,9 @@ class PublishedModel:
     Attributes:
         name: for people.
         recognises: whether official names are this system's.
+        config_class: of ours.
         understand: official parameters, and options of an official configuration or None, to ours.
+        rename: official parameters of a model with this configuration of ours.
         to_official: our state to official names.
         check_sizes: remarks on a model's sizes, for people; ValueError where its official file, read without options,
             would be taken for other sizes.
@@ -64,7 +73,9 @@ class PublishedModel:
 
     name: str
     recognises: Callable[[Iterable[str]], bool]
+    config_class: type[BertSizes]
     understand: Callable[[State, Mapping[str, Any] | None], Understood]
+    rename: Callable[[State, Any], Renamed]
     to_official: Callable[[PreTrainedModel], dict[str, Tensor]]
     check_sizes: Callable[[PreTrainedModel], tuple[str, ...]] = lambda model: ()
 
@@ -125,11 +136,15 @@ def count_layers(names: Iterable[str], prefix: str) -> int:
 # --- VL-BERT ---
 
 
-def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Understood:
+def _rename_vlbert(official: State, config: Any = None) -> Renamed:
     model_part, encoder = vlbert_checkpoint.split_official(official)
-    changes = [f"{counted(len(encoder), 'parameter')} of its region encoder set aside"] if encoder else []
-    state = vlbert_checkpoint.state_from_official(model_part)
-    kind = vlbert_checkpoint.kind_of(model_part)
+    set_aside = (f"{counted(len(encoder), 'parameter')} of its region encoder set aside",) if encoder else ()
+    return Renamed(vlbert_checkpoint.state_from_official(model_part), set_aside)
+
+
+def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Understood:
+    state, set_aside = _rename_vlbert(official)
+    kind = vlbert_checkpoint.kind_of(vlbert_checkpoint.split_official(official)[0])
     sizes: dict[str, Any] = bert_sizes(state, "vlbert.embeddings.", "vlbert.encoder.layers.")
     projected, inputs = state["vlbert.region_projection.linear.weight"].shape
     masked = state.get("vlbert.masked_region_feature.weight")
@@ -157,7 +172,7 @@ def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Un
             fields["object_loss"] = "all" if with_objects else "none"
             fields |= {"num_object_labels": len(state["object_head.decoder.weight"])} if with_objects else {}
         config = vlbert_task_config(task, **fields) if options is None else _vlbert_config(options, task, fields)
-        return Understood(model_class, config, state, tuple(changes))
+        return Understood(model_class, config, state, set_aside)
     fields |= {
         "masked_appearance": "learned" if "vlbert.masked_region_feature.weight" in state else "pixels",
         "with_text_only": "vlbert.text_only_visual.weight" in state,
@@ -170,7 +185,7 @@ def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Un
     config = vlbert_config(**fields)
     if options is not None:
         config = _vlbert_config(options, "pretrain-multitask" if fields["with_text_only"] else "pretrain", fields)
-    return Understood(VLBertForPreTraining, config, state, tuple(changes))
+    return Understood(VLBertForPreTraining, config, state, set_aside)
 
 
 def _vlbert_config(options: Mapping[str, Any], kind: str, shown: Mapping[str, Any]) -> BertSizes:
@@ -217,9 +232,15 @@ def _vlbert_sizes_kept(model: PreTrainedModel) -> tuple[str, ...]:
 # --- ViLBERT ---
 
 
+def _rename_vilbert(official: State, joined: bool) -> Renamed:
+    inert = [name for name in official if any(part in name for part in vilbert_checkpoint.INERT)]
+    left_out = (f"{counted(len(inert), 'parameter')} that nothing reads left out (biOutput.q_dense)",) if inert else ()
+    return Renamed(vilbert_checkpoint.state_from_official(official, with_co_attention=joined), left_out)
+
+
 def _understand_vilbert(official: State, options: Mapping[str, Any] | None) -> Understood:
     joined = options is None or bool(options.get("with_coattention", True))
-    state = vilbert_checkpoint.state_from_official(official, with_co_attention=joined)
+    state, left_out = _rename_vilbert(official, joined)
     model_class: type[PreTrainedModel] = ViLbertForPreTraining
     shown: dict[str, Any] = {"with_match_head": "match_head.weight" in state}
     if "entailment_head.weight" in state:
@@ -237,9 +258,7 @@ def _understand_vilbert(official: State, options: Mapping[str, Any] | None) -> U
         config = vilbert_checkpoint.config_from_official(options, **shown)
     else:
         config = vilbert_config(vilbert_checkpoint.release_of(official), **(_vilbert_sizes(state) | shown))
-    inert = [name for name in official if any(part in name for part in vilbert_checkpoint.INERT)]
-    changes = [f"{counted(len(inert), 'parameter')} that nothing reads left out (biOutput.q_dense)"] if inert else []
-    return Understood(model_class, config, state, tuple(changes))
+    return Understood(model_class, config, state, left_out)
 
 
 def _vilbert_sizes(state: State) -> dict[str, Any]:
@@ -383,21 +402,34 @@ def _is_interbert(names: Iterable[str]) -> bool:
 VLBERT = PublishedModel(
     "VL-BERT",
     _has("object_linguistic_embeddings."),
+    VLBertConfig,
     _understand_vlbert,
+    _rename_vlbert,
     _vlbert_to_official,
     _vlbert_sizes_kept,
 )
-VILBERT = PublishedModel("ViLBERT", _has(".c_layer."), _understand_vilbert, _vilbert_to_official)
+VILBERT = PublishedModel(
+    "ViLBERT",
+    _has(".c_layer."),
+    ViLbertConfig,
+    _understand_vilbert,
+    lambda official, config: _rename_vilbert(official, config.with_co_attention),
+    _vilbert_to_official,
+)
 VISUALBERT = PublishedModel(
     "VisualBERT",
     _has("token_type_embeddings_visual", "visual_token_type_embeddings"),
+    VisualBertConfig,
     _understand_visualbert,
+    lambda official, config: Renamed(visualbert_checkpoint.state_from_official(official)),
     lambda model: visualbert_checkpoint.state_to_official(model.state_dict()),
 )
 INTERBERT = PublishedModel(
     "InterBERT",
     _is_interbert,
+    InterBertConfig,
     _understand_interbert,
+    lambda official, config: Renamed(interbert_checkpoint.state_from_official(official, config.num_hidden_layers)),
     lambda model: interbert_checkpoint.state_to_official(model.state_dict()),
     _interbert_sizes_kept,
 )

@@ -19,9 +19,9 @@ from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.inputs.unknown_words import unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of, gather

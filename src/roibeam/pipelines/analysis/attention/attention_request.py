@@ -18,9 +18,9 @@ from roibeam.pipelines.analysis.attention.spacy_parses import SPACY, check_spacy
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
 from roibeam.pipelines.model_files.start_files import check_tokenizer_file
+from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.sources.datasets.conll import read_conll
 from roibeam.pipelines.sources.datasets.entities import check_entities
 

@@ -33,11 +33,10 @@ from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.fit import check_task
 from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_tokenizer, trained_with
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
 from roibeam.pipelines.model_files.start_files import check_tokenizer_file
+from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 
 if TYPE_CHECKING:

@@ -50,12 +50,11 @@ from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_caption
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.store_classes import known_classes
 from roibeam.pipelines.inputs.fit import check_task
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.inputs.unknown_words import unknown_notes
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_tokenizer, trained_with
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
 from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile
 from roibeam.pipelines.sources.captions.caption_join import JoinReport
 from roibeam.pipelines.training.run_folder.word_counts import read_word_counts

@@ -7,7 +7,7 @@ Files and names are looked at before torch is imported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.pipelines.foundation.pages.banner import Banner
 from roibeam.pipelines.model_files.model_folder import check_model_files
 from roibeam.pipelines.model_files.start_files import check_tokenizer_file
+from roibeam.pipelines.stores.record_view import BLANK
 from roibeam.short_repr import short_repr
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ProbeRequest:
         out: .svg or .png file to write, not there yet, in a folder that is; None is as of `answer_place`, "probe.svg".
             All numbers go beside it, into a .json file of the same name.
         store: that the regions are taken from; None lets a detector find them.
-        photo: of the record, for the picture, and for a model that reads photos.
+        photo: of the record, for the picture, and for a model that reads photos; None, as `BLANK`, for a blank page.
         preset, detector, weights, conventions, selection, vocab, settings: the detector and what `--set` changes of it,
             as in `roibeam extract`; refused with `store`.
         tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
@@ -140,6 +141,8 @@ def write_probe(request: ProbeRequest) -> Probed:
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
+    if request.store is not None and request.photo == BLANK:
+        request = replace(request, photo=None)
     detector = None if request.store is not None else _requested_detector(request)
     out = _checked(request, detector)
     if detector is not None:
@@ -235,7 +238,7 @@ def _check_record(request: ProbeRequest) -> None:
 
 def _checked_features(request: ProbeRequest, found: ModelCheckpoint) -> list[str]:
     """What differs between the features of the store and those that the model was trained on, and may."""
-    from roibeam.pipelines.inputs.trained_features import check_feature_space
+    from roibeam.pipelines.model_files.trained_with import check_feature_space
 
     if request.store is None:
         return []

@@ -204,7 +204,13 @@ _MODELS = {
     "tokenizer": _text(
         "Words of the text: BERT's vocab.txt, a tokenizer folder or hf:REPO.", "FILE", MODEL, is_advanced=True
     ),
-    "config": _path("Official JSON file with the sizes of an official checkpoint.", "FILE", MODEL, is_advanced=True),
+    "config": _path(
+        "JSON with the settings of an official checkpoint: its authors' own, or FILE.json of convert --to official, "
+        "which is read by itself where it lies beside FILE.",
+        "FILE",
+        MODEL,
+        is_advanced=True,
+    ),
     "background-first": _flag(
         "For official checkpoints, in which class 0 is background.", MODEL, off="background-last", is_advanced=True
     ),

@@ -38,7 +38,11 @@ def probe_command(
     ] = None,
     photo: Annotated[
         Path | None,
-        option("photo", "With --store, for the picture; a model trained end to end needs it.", default="a blank page"),
+        option(
+            "photo",
+            "With --store, for the picture; none: a blank page. A model trained end to end needs a photo.",
+            default="none",
+        ),
     ] = None,
     hide: Annotated[list[int] | None, option("hide", default="the five best regions")] = None,
     top: Annotated[int, option("top")] = 5,

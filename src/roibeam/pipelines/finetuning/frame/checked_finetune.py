@@ -16,9 +16,9 @@ from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
 from roibeam.pipelines.model_files.start_files import bert_files, check_tokenizer_file
+from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.sources.held_out import HeldOut
 from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import check_run_folder

@@ -54,10 +54,9 @@ from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.model_files.trained_with import digest_of_classes
+from roibeam.pipelines.model_files.trained_with import check_feature_space, digest_of_classes
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of

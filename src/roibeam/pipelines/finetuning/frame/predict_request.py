@@ -16,8 +16,8 @@ from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.foundation.pages.page_file import check_page_file
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.model_folder import CONFIG, FoundModel, model_folder
+from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 FINETUNING = "finetuning"  # kind of a run, in its configuration

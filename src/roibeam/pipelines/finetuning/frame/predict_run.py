@@ -58,10 +58,10 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.model_folder import FoundModel
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.folder import saved_config
 

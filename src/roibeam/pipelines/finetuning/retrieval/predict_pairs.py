@@ -38,8 +38,8 @@ from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.processes.launched import is_main_process
 
 logger = logging.getLogger(__name__)
