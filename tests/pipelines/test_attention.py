@@ -187,8 +187,8 @@ class Planted(VisualBertForPreTraining):
 
     right: dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]]
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        output = super().encode(batch, with_attention=with_attention)
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
+        output = super().encode(batch, with_attention=with_attention, with_states=with_states)
         if with_attention:
             assert output.attention is not None and batch.sample_ids is not None
             joint, first = output.attention.joint[2], output.attention.joint_regions
