@@ -17,7 +17,7 @@ NAMES = {
     "roibeam": """
         BatchStream FeatureStore ImageRef RegionBatchSampler RegionDataset RegionIterable RegionProcessor RegionRecord
         StoreWriter VLBatch VLOutput __version__ build_detector extract extract_regions extraction features load_model
-        model open_store pipelines verify_store write_store
+        load_task_model model open_store pipelines verify_store write_store
     """,
     "roibeam.features": """
         BatchBuffers BatchStream ButdTsv DeadLetter FeatureStore Fingerprint Problem RecordSource RegionBatch
@@ -39,11 +39,12 @@ NAMES = {
         vlbert_config vlbert_small vlbert_task_config
     """,
     "roibeam.pipelines": """
-        AttentionRequest EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest OwnTask PredictRequest
-        PretrainRequest ProbeRequest RequestedData RequestedDetector RequestedEncoder RequestedImages RequestedModel
-        RequestedRecords RequestedStage RequestedTraining RunOptions TableRow analyse_attention evaluate export_store
-        import_features label_task load_joint load_model photo_inputs read_bert run_extract run_finetuning
-        run_prediction run_pretraining run_stages save_joint start_from_bert write_probe write_world
+        AttentionRequest EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest LoadedTaskModel OwnTask
+        PredictRequest PretrainRequest ProbeRequest RequestedData RequestedDetector RequestedEncoder RequestedImages
+        RequestedModel RequestedRecords RequestedStage RequestedTraining RunOptions TableRow TaskAnswer
+        analyse_attention evaluate export_store import_features label_task load_joint load_model load_task_model
+        photo_inputs read_bert run_extract run_finetuning run_prediction run_pretraining run_stages save_joint
+        start_from_bert write_probe write_world
     """,
 }
 
