@@ -22,8 +22,9 @@ NAMES = {
     "roibeam.features": """
         BatchBuffers BatchStream ButdTsv DeadLetter FeatureStore Fingerprint Problem RecordSource RegionBatch
         RegionFilter RegionMeta RegionRecord ShardEntry ShardManifest ShardReader ShardSummary ShardWriter StagedStore
-        StoreComparison StoreManifest StoreWriter TopKDistribution compare content_digest feature_space_of merge_digests
-        open_store plan_ranks publish_shard publish_store read_butd_tsv record_digest verify_store write_store
+        StoreComparison StoreManifest StoreWriter TopKDistribution compare content_digest draw_regions
+        feature_space_of merge_digests open_store plan_ranks publish_shard publish_store read_butd_tsv record_digest
+        region_labels verify_store write_store
     """,
     "roibeam.extraction": """
         CONFIGS CONVENTIONS Conventions Detector DetectorConfig ExtractOptions Failure HeadOutputs ImageRef MODES
@@ -34,9 +35,9 @@ NAMES = {
         EndToEndChoices EndToEndModel GroundingHead GroundingHeadConfig ImageBertConfig ImageBertForPreTraining
         ImagePairHead ImagePairHeadConfig InterBertConfig InterBertForPreTraining LabelHead LabelHeadConfig RegionHead
         RegionHeadConfig TaskModel VLBatch VLBertConfig VLBertForPreTraining VLOutput ViLbertConfig
-        ViLbertForPreTraining VisualBertConfig VisualBertForPreTraining answer_bce imagebert_base imagebert_small
-        interbert_config interbert_small vilbert_config vilbert_small visualbert_config visualbert_small vlbert_base
-        vlbert_config vlbert_small vlbert_task_config
+        ViLbertForPreTraining VisualBertConfig VisualBertForPreTraining answer_bce computing_padding imagebert_base
+        imagebert_small interbert_config interbert_small vilbert_config vilbert_small visualbert_config
+        visualbert_small vlbert_base vlbert_config vlbert_small vlbert_task_config
     """,
     "roibeam.pipelines": """
         AttentionRequest EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest LoadedTaskModel OwnTask
