@@ -191,7 +191,7 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         splits=tuple(PARTS),
         is_told=lambda group: "answers" in group.facts,
         right_words=_people,
-        directly=AskedDirectly(lambda texts: question_row(*texts, options), words),
+        directly=AskedDirectly(lambda texts: question_row(texts[0], options), words),
     )
 
 

@@ -80,7 +80,7 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
         splits=_SPLITS,
         is_told=lambda group: bool(group.facts["answers"]),
         right_words=lambda group: ", ".join(f"{each} ({n})" for each, n in Counter(group.facts["answers"]).items()),
-        directly=AskedDirectly(lambda texts: question_row(*texts, options), words),
+        directly=AskedDirectly(lambda texts: question_row(texts[0], options), words),
         reported_by="labels",
     )
 
