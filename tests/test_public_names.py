@@ -17,13 +17,14 @@ NAMES = {
     "roibeam": """
         BatchStream FeatureStore ImageRef RegionBatchSampler RegionDataset RegionIterable RegionProcessor RegionRecord
         StoreWriter VLBatch VLOutput __version__ build_detector extract extract_regions extraction features load_joint
-        load_model model open_store pipelines verify_store write_store
+        load_model load_task_model model open_store pipelines verify_store write_store
     """,
     "roibeam.features": """
         BatchBuffers BatchStream ButdTsv DeadLetter FeatureStore Fingerprint Problem RecordSource RegionBatch
         RegionFilter RegionMeta RegionRecord ShardEntry ShardManifest ShardReader ShardSummary ShardWriter StagedStore
-        StoreComparison StoreManifest StoreWriter TopKDistribution compare content_digest feature_space_of merge_digests
-        open_store plan_ranks publish_shard publish_store read_butd_tsv record_digest verify_store write_store
+        StoreComparison StoreManifest StoreWriter TopKDistribution compare content_digest draw_regions
+        feature_space_of merge_digests open_store plan_ranks publish_shard publish_store read_butd_tsv record_digest
+        region_labels verify_store write_store
     """,
     "roibeam.extraction": """
         CONFIGS CONVENTIONS Conventions Detector DetectorConfig ExtractOptions Failure HeadOutputs ImageRef MODES
@@ -35,18 +36,19 @@ NAMES = {
         ImageBertForPreTraining ImagePairHead ImagePairHeadConfig InterBertConfig InterBertForPreTraining
         InterBertForTasks LabelHead LabelHeadConfig RegionHead RegionHeadConfig SingleStreamConfig
         SingleStreamForPreTraining SingleStreamForTasks TaskModel TextTaskModel VLBatch VLBertConfig
-        VLBertForPreTraining VLBertForReferring VLBertForVcr VLBertForVqa VLOutput ViLbertConfig
-        ViLbertForMultiTask ViLbertForPreTraining ViLbertForTasks VisualBertConfig VisualBertForGrounding
-        VisualBertForLabels VisualBertForPreTraining answer_bce imagebert_base imagebert_small interbert_config
-        interbert_small load_task_head vilbert_config vilbert_small visualbert_config visualbert_small
-        vlbert_base vlbert_config vlbert_small vlbert_task_config
+        VLBertForPreTraining VLBertForReferring VLBertForVcr VLBertForVqa VLOutput ViLbertConfig ViLbertForMultiTask
+        ViLbertForPreTraining ViLbertForTasks VisualBertConfig VisualBertForGrounding VisualBertForLabels
+        VisualBertForPreTraining answer_bce computing_padding imagebert_base imagebert_small interbert_config
+        interbert_small load_task_head vilbert_config vilbert_small visualbert_config visualbert_small vlbert_base
+        vlbert_config vlbert_small vlbert_task_config
     """,
     "roibeam.pipelines": """
-        AttentionRequest EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest OwnTask PredictRequest
-        PretrainRequest ProbeRequest RequestedData RequestedDetector RequestedEncoder RequestedImages RequestedModel
-        RequestedRecords RequestedStage RequestedTraining RunOptions TableRow analyse_attention evaluate export_store
-        import_features label_task load_joint load_model load_official_joint photo_inputs read_bert
-        run_extract run_finetuning run_prediction run_pretraining run_stages save_joint save_official_joint
+        AttentionRequest EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest LoadedTaskModel OwnTask
+        PredictRequest PretrainRequest ProbeRequest RequestedData RequestedDetector RequestedEncoder RequestedImages
+        RequestedModel RequestedRecords RequestedStage RequestedTraining RunOptions TableRow TaskAnswer
+        analyse_attention evaluate export_store import_features label_task load_joint load_model load_official_joint
+        load_task_model photo_inputs read_bert run_extract run_finetuning run_prediction run_pretraining run_stages
+        save_joint save_official_joint
         start_from_bert write_probe write_world
     """,
 }

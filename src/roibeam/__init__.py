@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from roibeam.model.inputs import VLBatch as VLBatch
     from roibeam.model.inputs import VLOutput as VLOutput
     from roibeam.pipelines.extract.photos_to_store import extract as extract
+    from roibeam.pipelines.finetuning.frame.task_model import load_task_model as load_task_model
     from roibeam.pipelines.model_files.joint_checkpoint import load_joint as load_joint
     from roibeam.pipelines.model_files.model_checkpoint import load_model as load_model
     from roibeam.version import __version__ as __version__
@@ -61,6 +62,7 @@ _FILES = {
     "VLBatch": "roibeam.model.inputs",
     "VLOutput": "roibeam.model.inputs",
     "extract": "roibeam.pipelines.extract.photos_to_store",
+    "load_task_model": "roibeam.pipelines.finetuning.frame.task_model",
     "load_model": "roibeam.pipelines.model_files.model_checkpoint",
     "load_joint": "roibeam.pipelines.model_files.joint_checkpoint",
 }

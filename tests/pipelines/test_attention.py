@@ -28,7 +28,14 @@ from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTra
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
-from roibeam.pipelines.analysis.attention.head_figures import ABOVE, BELOW, UNDECIDED, head_figures, relations_of
+from roibeam.pipelines.analysis.attention.head_figures import (
+    ABOVE,
+    BELOW,
+    TOO_FEW,
+    UNDECIDED,
+    head_figures,
+    relations_of,
+)
 from roibeam.pipelines.analysis.attention.looks import Looks, head_looks
 from roibeam.pipelines.analysis.attention.questions import ENTITY, LeftOut, Questioner, parses_by_caption
 from roibeam.pipelines.analysis.attention.reading import Asked, read_asked
@@ -187,8 +194,8 @@ class Planted(VisualBertForPreTraining):
 
     right: dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]]
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        output = super().encode(batch, with_attention=with_attention)
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
+        output = super().encode(batch, with_attention=with_attention, with_states=with_states)
         if with_attention:
             assert output.attention is not None and batch.sample_ids is not None
             joint, first = output.attention.joint[2], output.attention.joint_regions
@@ -295,8 +302,16 @@ def test_verdicts_need_images_enough_and_the_best_of_many_by_chance_is_none() ->
     assert (found.layer, found.head, found.verdict) == (11, 4, ABOVE)
     assert found.difference.low > 0 and found.best_by_layer[10] == found.best.value
     assert head_figures(made_looks(by_chance & False, strongest), ENTITY, seed=0).verdict == BELOW
-    few = head_figures(made_looks(good[:12], strongest[:12]), ENTITY, seed=0)
-    assert few.verdict == UNDECIDED
+
+
+def test_a_few_images_have_no_verdict() -> None:
+    """However sure their interval looks: a head that is right on all of six has one without any width."""
+    for count, verdict in ((6, TOO_FEW), (29, TOO_FEW), (30, ABOVE)):
+        found = head_figures(made_looks(np.ones((count, 1, 1), bool), np.zeros(count)), ENTITY, seed=0)
+        assert (found.questions, found.difference.low, found.verdict) == (count, 1.0, verdict)
+    looks = made_looks(np.ones((60, 1, 1), bool), np.zeros(60))
+    crowded = dataclasses.replace(looks, image=np.arange(60) % 6)
+    assert head_figures(crowded, ENTITY, seed=0).verdict == TOO_FEW
 
 
 def test_the_best_head_is_an_active_one_where_there_is_any() -> None:

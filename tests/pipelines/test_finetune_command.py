@@ -4,7 +4,9 @@ runs that go on, and what is refused."""
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +20,11 @@ from toy_questions import write_questions
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame import predict_run
+from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.frame.group_task import predicted
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest
+from roibeam.pipelines.finetuning.frame.task_model import load_task_model
+from roibeam.pipelines.finetuning.rows import LABEL
 
 Roibeam = Callable[..., Any]
 WEIGHTS = Path(__file__).parents[2] / "bench" / "evidence" / "weights" / "perfect" / "vilbert"
@@ -87,6 +93,54 @@ def test_a_table_of_ones_own_is_learned_predicted_and_scored(
     assert figure["name"] == "accuracy" and figure["value"] == lines[-1]["accuracy"] == 1.0
     assert balanced["name"] == "balanced accuracy" and balanced["value"] == 1.0
     assert all(each["name"].startswith("label ") and each["value"] == 1.0 for each in of_labels) and len(of_labels) > 1
+
+
+def test_a_question_in_python_has_the_numbers_of_predict(
+    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    """Scores are those of the batches of `roibeam predict`; none of the task's files is needed."""
+    rows = [json.loads(line) for line in (table / "val.jsonl").open()]
+    out = tmp_path / "said.jsonl"
+    request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=out, device="cpu")
+    predict_run.run_prediction(request)
+    trained = predict_run.TrainedTask.read(*request.checkpoints(), table)
+    model = load_task_model(finetuned)
+    assert (model.labels, model.task, model.system) == (("b", "r"), "labels", "visualbert")
+    with FeatureStore(store[0]) as opened:
+        assert model.check_store(opened) == []
+        records = [opened[row["image"]] for row in rows]
+        said = model.answer([row["text"] for row in rows], records)
+        (alone,) = load_task_model(model.source.parent).answer([rows[1]["text"]], [[records[1]]])
+        groups = trained.task.read("val").groups
+        batches = GroupBatches(
+            trained.system, trained.network.encoder_config, model.tokenizer, trained.layout, trained.asked, opened,
+            loss=None, task=trained.task,
+        )  # fmt: skip
+        wanted = list(predicted(trained.network.module, batches, groups, LABEL, 64))
+    assert [each.label for each in said] == [json.loads(line)["label"] for line in out.open()]
+    assert [[each.scores[label] for label in model.labels] for each in said] == [
+        each.scores.tolist() for each in wanted
+    ]
+    assert all(next(iter(each.scores)) == each.label for each in said)
+    assert alone.label == said[1].label and alone.scores == pytest.approx(said[1].scores, abs=1e-5)
+
+
+def test_a_question_that_does_not_fit_is_told(finetuned: Path, pretrained: Path, store: tuple[Path, Path]) -> None:
+    model = load_task_model(finetuned)
+    with FeatureStore(store[0]) as opened:
+        record = opened[next(iter(opened.ids()))]
+    narrow = dataclasses.replace(record, features=record.features[:, :4])
+    for texts, regions, words in (
+        (["a red thing"], [], "1 text and regions of 0; each question has its own"),
+        (["a red thing"], [[record, record]], "question 0: 2 images; labels has 1 image"),
+        ([("a", "b")], [record], "question 0: 2 texts; labels has 1 text"),
+        ("a red thing", [record], "texts is a list, got one alone"),
+        (["a red thing"], [narrow], "features have width 4"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            model.answer(texts, regions)
+    with pytest.raises(ValueError, match="is no run of roibeam finetune"):
+        load_task_model(pretrained)
 
 
 def test_a_run_keeps_all_that_predicting_needs(finetuned: Path, pretrained: Path) -> None:

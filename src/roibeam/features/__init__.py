@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from roibeam.features.record.digest import content_digest as content_digest
     from roibeam.features.record.digest import merge_digests as merge_digests
     from roibeam.features.record.digest import record_digest as record_digest
+    from roibeam.features.record.drawing.region_drawing import draw_regions as draw_regions
+    from roibeam.features.record.drawing.region_labels import region_labels as region_labels
     from roibeam.features.record.fingerprint import Fingerprint as Fingerprint
     from roibeam.features.record.fingerprint import feature_space_of as feature_space_of
     from roibeam.features.record.region_record import RegionRecord as RegionRecord
@@ -65,6 +67,8 @@ _FILES = {
     "content_digest": "roibeam.features.record.digest",
     "merge_digests": "roibeam.features.record.digest",
     "record_digest": "roibeam.features.record.digest",
+    "draw_regions": "roibeam.features.record.drawing.region_drawing",
+    "region_labels": "roibeam.features.record.drawing.region_labels",
     "Fingerprint": "roibeam.features.record.fingerprint",
     "feature_space_of": "roibeam.features.record.fingerprint",
     "RegionRecord": "roibeam.features.record.region_record",

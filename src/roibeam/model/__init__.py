@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from roibeam.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from roibeam.model.common.packing import computing_padding as computing_padding
     from roibeam.model.end_to_end import EndToEndModel as EndToEndModel
     from roibeam.model.end_to_end import ImageBatch as ImageBatch
     from roibeam.model.end_to_end_choices import EndToEndChoices as EndToEndChoices
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 _FILES = {
     "ImageBatch": "roibeam.model.end_to_end",
+    "computing_padding": "roibeam.model.common.packing",
     "EndToEndChoices": "roibeam.model.end_to_end_choices",
     "EndToEndModel": "roibeam.model.end_to_end",
     "ImageBertConfig": "roibeam.model.imagebert.model",

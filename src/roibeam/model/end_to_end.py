@@ -146,10 +146,13 @@ class EndToEndModel(nn.Module):
         """Of the model's layers; whether the encoder computes its blocks again it is told when it is made."""
         cast(PreTrainedModel, self.model).activation_checkpointing_enable()
 
-    def encode(self, batch: VLBatch, images: ImageBatch, *, with_attention: bool = False) -> VLOutput:
+    def encode(
+        self, batch: VLBatch, images: ImageBatch, *, with_attention: bool = False, with_states: bool = False
+    ) -> VLOutput:
         """As `PreTrainingModel.encode`, of a model with pre-training heads."""
         model = cast(PreTrainingModel, self.model)
-        return model.encode(self.with_features(batch, images), with_attention=with_attention)
+        shown = self.with_features(batch, images)
+        return model.encode(shown, with_attention=with_attention, with_states=with_states)
 
     def with_features(self, batch: VLBatch, images: ImageBatch) -> VLBatch:
         """`batch` with the encoder's features in place of what it has: what any model or task head can be called with.

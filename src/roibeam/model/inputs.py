@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roibeam.model.layer_states import LayerStates
 from roibeam.name_list import check_lists
 from roibeam.short_repr import short_repr
 
@@ -543,6 +544,7 @@ class VLOutput:
         pooled: (B, P), one vector for the pair, where the model has a pooler.
         pooled_text, pooled_image: (B, P), one vector for each side, where the model pools each stream by itself.
         attention: the attention weights, when they were asked for.
+        layer_states: the states of every layer, when they were asked for.
     """
 
     text_states: Tensor
@@ -553,6 +555,7 @@ class VLOutput:
     pooled_text: Tensor | None = None
     pooled_image: Tensor | None = None
     attention: AttentionMaps | None = None
+    layer_states: LayerStates | None = None
 
     __repr__ = short_repr
 

@@ -44,8 +44,9 @@ class PreTrainingModel(Protocol):
     @property
     def config(self) -> BertSizes: ...
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """Last states; labels and targets in the batch are not read. With the attention weights when asked for."""
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
+        """Last states; labels and targets in the batch are not read. With the attention weights, and the
+        states of every layer, when asked for."""
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`.

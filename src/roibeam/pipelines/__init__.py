@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from roibeam.pipelines.finetuning.frame.finetune_run import run_finetuning as run_finetuning
     from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest as PredictRequest
     from roibeam.pipelines.finetuning.frame.predict_run import run_prediction as run_prediction
+    from roibeam.pipelines.finetuning.frame.task_model import LoadedTaskModel as LoadedTaskModel
+    from roibeam.pipelines.finetuning.frame.task_model import TaskAnswer as TaskAnswer
+    from roibeam.pipelines.finetuning.frame.task_model import load_task_model as load_task_model
     from roibeam.pipelines.finetuning.own_task_file import OwnTask as OwnTask
     from roibeam.pipelines.finetuning.tasks.labels import label_task as label_task
     from roibeam.pipelines.inputs.batches.image_batch import photo_inputs as photo_inputs
@@ -70,6 +73,9 @@ _FILES = {
     "run_finetuning": "roibeam.pipelines.finetuning.frame.finetune_run",
     "PredictRequest": "roibeam.pipelines.finetuning.frame.predict_request",
     "run_prediction": "roibeam.pipelines.finetuning.frame.predict_run",
+    "LoadedTaskModel": "roibeam.pipelines.finetuning.frame.task_model",
+    "TaskAnswer": "roibeam.pipelines.finetuning.frame.task_model",
+    "load_task_model": "roibeam.pipelines.finetuning.frame.task_model",
     "OwnTask": "roibeam.pipelines.finetuning.own_task_file",
     "label_task": "roibeam.pipelines.finetuning.tasks.labels",
     "load_official_joint": "roibeam.pipelines.model_files.joint_checkpoint",

@@ -267,24 +267,46 @@ class TransformerEncoder(nn.Module):
         mask_BS: Tensor,
         maps: list[Tensor] | None = None,
         read_B: Tensor | None = None,
+        passed: list[Tensor] | None = None,
     ) -> Tensor:
-        """(B, S, H) for padded states, 0 at padding; packed on the way. `read_B` as in `packed`."""
+        """(B, S, H) for padded states, 0 at padding; packed on the way.
+
+        Args:
+            read_B: as in `packed`.
+            passed: as in `packed`, but (B, S, H), 0 at padding.
+        """
         packing = Packing(mask_BS)
-        return packing.pad(self.packed(packing.pack(states_BSH), packing, maps, read_B))
+        states_PH = packing.pack(states_BSH)
+        if passed is None:
+            return packing.pad(self.packed(states_PH, packing, maps, read_B))
+        packed: list[Tensor] = []
+        self.packed(states_PH, packing, maps, read_B, packed)
+        passed += map(packing.pad, packed)
+        return passed[-1]
 
     def packed(
-        self, states_PH: Tensor, packing: Packing, maps: list[Tensor] | None = None, read_B: Tensor | None = None
+        self,
+        states_PH: Tensor,
+        packing: Packing,
+        maps: list[Tensor] | None = None,
+        read_B: Tensor | None = None,
+        passed: list[Tensor] | None = None,
     ) -> Tensor:
         """(P, H).
 
         Args:
             maps: takes the attention weights (B, N, S, S) of each layer.
             read_B: long, the one position (of S) of each row whose last state is read: a sixth of a layer's work is
-                left of the last one. The others get 0. With `maps` all are computed.
+                left of the last one. The others get 0. With `maps` or `passed` all are computed.
+            passed: takes the states (P, H) that go in, then those of each layer.
         """
-        if read_B is None or maps is not None or not len(self.layers):
+        if read_B is None or maps is not None or passed is not None or not len(self.layers):
+            if passed is not None:
+                passed.append(states_PH)
             for layer in self.layers:
                 states_PH = layer(states_PH, packing, maps)
+                if passed is not None:
+                    passed.append(states_PH)
             return states_PH
         for layer in list(self.layers)[:-1]:
             states_PH = layer(states_PH, packing)

@@ -33,6 +33,7 @@ from roibeam.model.inputs import (
     check_text_length,
     check_word_ids,
 )
+from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, only_matched
 
 
@@ -162,16 +163,18 @@ class ImageBertModel(ImageBertPreTrainedModel):
         self.pooler = Pooler(config.hidden_size)
         self.post_init()
 
-    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """
         Args:
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, regions, whole image, last [SEP].
+            with_states: fills `VLOutput.layer_states`.
         Raises:
             ValueError: for a text too long or without [CLS], or a batch without the global features this model reads.
         """
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
         states, mask = self.embeddings(batch)
-        states = self.encoder(states, mask, None if maps is None else maps.joint, batch.read_pieces)
+        passed: list[Tensor] | None = [] if with_states else None
+        states = self.encoder(states, mask, None if maps is None else maps.joint, batch.read_pieces, passed)
         length, end = batch.text_ids.shape[1], batch.text_ids.shape[1] + batch.region_mask.shape[1]
         return VLOutput(
             text_states=states[:, :length],
@@ -179,6 +182,7 @@ class ImageBertModel(ImageBertPreTrainedModel):
             whole_image_state=states[:, end] if self.config.global_feature_size else None,
             pooled=self.pooler(states[:, 0]),
             attention=maps,
+            layer_states=None if passed is None else LayerStates.of_joint(passed, slice(length), slice(length, end)),
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
@@ -222,9 +226,9 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
         return self.score(batch, self.encode(batch))
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """As `ImageBertModel.forward`."""
-        return self.imagebert(batch, with_attention=with_attention)
+        return self.imagebert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """As `ImageBertModel.encode_text`."""

@@ -13,6 +13,8 @@ H hidden width, P pooled width.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +35,7 @@ from roibeam.model.inputs import (
     check_word_ids,
 )
 from roibeam.model.interbert.config import InterBertConfig
+from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import PreTrainingLogits, PreTrainingTerms, count_labels, count_true, log_odds
 
 PADDING_PIECE = 0
@@ -155,6 +158,29 @@ class StatePairPooler(nn.Module):
         return torch.relu(self.dense(text_state))
 
 
+class PassedStates(NamedTuple):
+    """What went into the first layer of each stack, then what each layer made of it (B, S, H); None if not kept."""
+
+    joint: list[Tensor] | None
+    image: list[Tensor] | None
+    text: list[Tensor] | None
+
+    def layers(self, text: slice, regions: slice) -> LayerStates | None:
+        """
+        Args:
+            text: where it stands in the joint sequence.
+            regions: where they stand there and among the image's elements.
+        """
+        if self.joint is None or self.image is None or self.text is None:
+            return None
+        made = LayerStates.of_joint(self.joint, text, regions, "joint")
+        for number, states in enumerate(self.image[1:]):
+            made.add_regions(f"image {number}", states[:, regions])
+        for number, states in enumerate(self.text[1:]):
+            made.add_text(f"text {number}", states)
+        return made
+
+
 class InterBertPreTrainedModel(VLPreTrainedModel):
     """Initialisation and file handling shared by the bare model and the models with heads."""
 
@@ -191,11 +217,12 @@ class InterBertModel(InterBertPreTrainedModel):
         )
         self.post_init()
 
-    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """
         Args:
             with_attention: fills `joint` (IMG, regions, [SEP], text), `text` and `image` of `VLOutput.attention`, at
                 the cost of their memory.
+            with_states: fills `VLOutput.layer_states`.
         Raises:
             ValueError: for a text too long or without [CLS], or more regions than the model has positions for.
         """
@@ -203,21 +230,23 @@ class InterBertModel(InterBertPreTrainedModel):
         image, image_mask = map(batch.images_to_rows, self.region_embeddings(batch))
         maps = AttentionMaps(joint_text=image_mask.shape[1], joint_regions=1) if with_attention else None
         states = torch.cat([image, self.text_embeddings(batch)], dim=1)  # section 2.2: all-attention (equations 1-4)
-        states = self.joint(
-            states, torch.cat([image_mask, batch.text_mask], dim=1), None if maps is None else maps.joint
-        )
+        passed = PassedStates([], [], []) if with_states else PassedStates(None, None, None)
+        mask = torch.cat([image_mask, batch.text_mask], dim=1)
+        states = self.joint(states, mask, None if maps is None else maps.joint, passed=passed.joint)
         image, text = states.split([image_mask.shape[1], batch.text_mask.shape[1]], dim=1)
-        image = self.image(image, image_mask, None if maps is None else maps.image)
-        text = self.text(text, batch.text_mask, None if maps is None else maps.text)
+        image = self.image(image, image_mask, None if maps is None else maps.image, passed=passed.image)
+        text = self.text(text, batch.text_mask, None if maps is None else maps.text, passed=passed.text)
+        regions = slice(1, 1 + batch.region_mask.shape[1])
         pooled_text, pooled_image, pair = self.pooler(text[:, 0], image[:, 0])
         return VLOutput(
             text_states=text,
-            region_states=image[:, 1 : 1 + batch.region_mask.shape[1]],
+            region_states=image[:, regions],
             whole_image_state=image[:, 0],
             pooled=pair,
             pooled_text=pooled_text,
             pooled_image=pooled_image,
             attention=maps,
+            layer_states=passed.layers(slice(image_mask.shape[1], None), regions),
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
@@ -264,9 +293,9 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         """As `score`."""
         return self.score(batch, self.encode(batch))
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """As `InterBertModel.forward`."""
-        return self.interbert(batch, with_attention=with_attention)
+        return self.interbert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """As `InterBertModel.encode_text`."""

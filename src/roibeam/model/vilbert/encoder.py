@@ -13,6 +13,7 @@ from roibeam.model.common.bert import bert_layer
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.transformer import BERT_NORM_EPS, Attention, CheckpointedLayer, FeedForward, TransformerLayer
 from roibeam.model.inputs import AttentionMaps
+from roibeam.model.layer_states import EMBEDDINGS
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.gated import TextGatedLayer
 
@@ -64,6 +65,17 @@ class Stream:
         mask = self.packing.mask
         total = self.packing.pad(self.states).masked_fill(~mask[..., None], 0.0).sum(dim=1)
         return total / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class PassedStreams(NamedTuple):
+    """Each stream as it went into its first layer, then after each layer that changed it, with that layer's name."""
+
+    text: list[tuple[str, Stream]]
+    image: list[tuple[str, Stream]]
+
+    def add(self, kind: str, layer: str, stream: Stream) -> None:
+        """Of the stream "text" or "image"."""
+        (self.text if kind == "text" else self.image).append((layer, stream))
 
 
 class CoAttentionLayer(CheckpointedLayer):
@@ -150,20 +162,29 @@ class TwoStreamEncoder(nn.Module):
         first = next((place for place, step in enumerate(plan) if step.kind in meeting), len(plan))
         self.apart, self.together = plan[:first], plan[first:]
 
-    def read(self, kind: str, stream: Stream, maps: list[Tensor] | None) -> Stream:
+    def read(self, kind: str, stream: Stream, maps: list[Tensor] | None, passed: PassedStreams | None = None) -> Stream:
         """The layers of one stream, "text" or "image", that come before the streams first meet."""
         layers = self.text_layers if kind == "text" else self.image_layers
+        if passed is not None:
+            passed.add(kind, EMBEDDINGS, stream)
         for step in self.apart:
             if step.kind == kind:
                 with self._gradients(step):
                     states = layers[step.layer](stream.states, stream.packing, maps)
                 stream = replace(stream, states=states)
+                if passed is not None:
+                    passed.add(kind, f"{kind} {step.layer}", stream)
         return stream
 
-    def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
+    def forward(
+        self, text: Stream, image: Stream, maps: AttentionMaps | None, passed: PassedStreams | None = None
+    ) -> tuple[Stream, Stream]:
         """All other layers."""
         for step in self.together:
             text, image = self._after(step, text, image, maps)
+            for kind, stream in (("text", text), ("image", image)):
+                if passed is not None and step.kind in (kind, "co"):
+                    passed.add(kind, f"{step.kind} {step.layer}", stream)
         return text, image
 
     def first_states(self, text: Stream, image: Stream) -> tuple[Tensor, Tensor]:

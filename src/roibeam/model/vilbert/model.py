@@ -41,6 +41,7 @@ from roibeam.model.inputs import (
     check_text_length,
     check_word_ids,
 )
+from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import (
     PreTrainingLogits,
     PreTrainingTerms,
@@ -51,7 +52,7 @@ from roibeam.model.pretraining import (
     only_matched,
 )
 from roibeam.model.vilbert.config import ViLbertConfig
-from roibeam.model.vilbert.encoder import Stream, TwoStreamEncoder
+from roibeam.model.vilbert.encoder import PassedStreams, Stream, TwoStreamEncoder
 
 MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
 
@@ -178,29 +179,36 @@ class ViLbertModel(ViLbertPreTrainedModel):
         for part in below:
             part.requires_grad_(False)
 
-    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """
         Args:
             with_attention: fills `VLOutput.attention`, at the cost of its memory.
+            with_states: fills `VLOutput.layer_states`.
         Raises:
             ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
         """
         maps = AttentionMaps() if with_attention else None
-        batch = batch.without_sharing() if with_attention else batch  # each row has maps of its own
-        text, image = self.read_text(batch, maps), self.read_images(batch, maps)
+        passed = PassedStreams([], []) if with_states else None
+        # Each row has maps and states of its own.
+        batch = batch.without_sharing() if with_attention or with_states else batch
+        text, image = self.read_text(batch, maps, passed), self.read_images(batch, maps, passed)
         if batch.row_texts is not None:
             text = text.take(batch.row_texts)
         if batch.row_images is not None:
             image = image.take(batch.row_images)
-        return self.fuse(text, image, maps)
+        return self.fuse(text, image, maps, passed)
 
-    def read_text(self, batch: VLBatch, maps: AttentionMaps | None = None) -> Stream:
+    def read_text(
+        self, batch: VLBatch, maps: AttentionMaps | None = None, passed: PassedStreams | None = None
+    ) -> Stream:
         """The captions of `batch` up to the first co-attention; its images are not read."""
-        return self.encoder.read("text", self.text_embeddings(batch), None if maps is None else maps.text)
+        return self.encoder.read("text", self.text_embeddings(batch), None if maps is None else maps.text, passed)
 
-    def read_images(self, batch: VLBatch, maps: AttentionMaps | None = None) -> Stream:
+    def read_images(
+        self, batch: VLBatch, maps: AttentionMaps | None = None, passed: PassedStreams | None = None
+    ) -> Stream:
         """The images of `batch` up to the first co-attention; its captions are not read."""
-        return self.encoder.read("image", self.region_embeddings(batch), None if maps is None else maps.image)
+        return self.encoder.read("image", self.region_embeddings(batch), None if maps is None else maps.image, passed)
 
     def fuse_all_pairs(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
         """Every caption with every image: of C captions and I images, row c * I + i is caption c with image i.
@@ -213,7 +221,13 @@ class ViLbertModel(ViLbertPreTrainedModel):
         of_image = torch.arange(images, device=device).repeat(captions)
         return self.fuse(text.take(of_text), image.take(of_image), maps)
 
-    def fuse(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
+    def fuse(
+        self,
+        text: Stream,
+        image: Stream,
+        maps: AttentionMaps | None = None,
+        passed: PassedStreams | None = None,
+    ) -> VLOutput:
         """Both streams from the first co-attention on. One caption goes with all images, one image with all captions.
 
         Raises:
@@ -224,12 +238,10 @@ class ViLbertModel(ViLbertPreTrainedModel):
             raise ValueError(f"ViLBERT: {captions} captions and {images} images do not pair; one of them may be 1")
         text = text.rows(images) if captions == 1 else text
         image = image.rows(captions) if images == 1 else image
-        text, image = self.encoder(text, image, maps)
+        text, image = self.encoder(text, image, maps, passed)
         words, elements = text.packing.pad(text.states), image.packing.pad(image.states)
         pooled_text, pooled_image, pair = self.pooler(words[:, 0], elements[:, 0])
-        task = None
-        if self.config.num_task_tokens:
-            words, task = torch.cat([words[:, :1], words[:, 2:]], dim=1), words[:, 1]
+        words, task = self._without_task(words)
         return VLOutput(
             text_states=words,
             region_states=elements[:, 1:],
@@ -239,7 +251,22 @@ class ViLbertModel(ViLbertPreTrainedModel):
             pooled_text=pooled_text,
             pooled_image=pooled_image,
             attention=maps,
+            layer_states=None if passed is None else self._layer_states(passed),
         )
+
+    def _without_task(self, words: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(B, T, H) of the batch's pieces, and (B, H) of the task token, where the model has one."""
+        if not self.config.num_task_tokens:
+            return words, None
+        return torch.cat([words[:, :1], words[:, 2:]], dim=1), words[:, 1]
+
+    def _layer_states(self, passed: PassedStreams) -> LayerStates:
+        made = LayerStates()
+        for layer, text in passed.text:
+            made.add_text(layer, self._without_task(text.packing.pad(text.states))[0])
+        for layer, image in passed.image:
+            made.add_regions(layer, image.packing.pad(image.states)[:, 1:])
+        return made
 
     def fuse_firsts(self, text: Stream, image: Stream) -> VLOutput:
         """What `fuse` gives of the first elements, [CLS] and IMG, and of what is pooled from them: for scores of pairs.
@@ -271,9 +298,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         maps = AttentionMaps() if with_attention else None
         text = self.text_embeddings(batch.with_texts_of_rows())
         text = self.encoder.text_alone(text, None if maps is None else maps.text)
-        words, task = text.packing.pad(text.states), None
-        if self.config.num_task_tokens:
-            words, task = torch.cat([words[:, :1], words[:, 2:]], dim=1), words[:, 1]
+        words, task = self._without_task(text.packing.pad(text.states))
         pooled = self.pooler.pool_text(words[:, 0])
         return VLOutput(
             text_states=words, region_states=words[:, :0], task_state=task, pooled=pooled, pooled_text=pooled,
@@ -305,9 +330,9 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         """As `score`."""
         return self.score(batch, self.encode(batch), generator)
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """As `ViLbertModel.forward`."""
-        return self.vilbert(batch, with_attention=with_attention)
+        return self.vilbert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """As `ViLbertModel.encode_text`."""

@@ -32,6 +32,7 @@ from roibeam.model.inputs import (
     check_text_length,
     check_word_ids,
 )
+from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
 from roibeam.model.vilbert.single_stream_fields import REGION_SEGMENT, SingleStreamFields
 
@@ -118,23 +119,29 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
         return self.score(batch, self.encode(batch))
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """
         Args:
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, IMG, regions.
+            with_states: fills `VLOutput.layer_states`.
         Raises:
             ValueError: for a text too long or without [CLS].
         """
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1] + 1) if with_attention else None
         states, mask = self.embeddings(batch)
-        states = self.encoder(states, mask, None if maps is None else maps.joint, batch.read_pieces)
-        text, whole, regions = states.split([batch.text_ids.shape[1], 1, batch.region_mask.shape[1]], dim=1)
+        passed: list[Tensor] | None = [] if with_states else None
+        states = self.encoder(states, mask, None if maps is None else maps.joint, batch.read_pieces, passed)
+        length = batch.text_ids.shape[1]
+        text, whole, regions = states.split([length, 1, batch.region_mask.shape[1]], dim=1)
         return VLOutput(
             text_states=text,
             region_states=regions,
             whole_image_state=whole[:, 0],
             pooled=self.pooler(states[:, 0]),
             attention=maps,
+            layer_states=None
+            if passed is None
+            else LayerStates.of_joint(passed, slice(length), slice(length + 1, None)),
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:

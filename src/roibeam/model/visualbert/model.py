@@ -12,6 +12,7 @@ Shapes: B rows, T text pieces, R regions, A aligned pieces, D feature width, H h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -34,6 +35,7 @@ from roibeam.model.inputs import (
     check_text_length,
     check_word_ids,
 )
+from roibeam.model.layer_states import EMBEDDINGS, LayerStates, layer_names
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.visualbert.fields import VisualBertFields
 from roibeam.model.visualbert.presets import visualbert_fields
@@ -172,11 +174,12 @@ class VisualBertModel(VisualBertPreTrainedModel):
         self.embeddings.region_positions.weight.copy_(self.embeddings.positions.weight)
         self.embeddings.region_segments.weight.copy_(self.embeddings.segments.weight)
 
-    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """
         Args:
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, regions. Without early fusion the
                 encoder's maps are in `text`, and `joint` holds the last layer's.
+            with_states: fills `VLOutput.layer_states`. Without early fusion regions have two: embeddings, last layer.
         Raises:
             ValueError: for a text too long or without [CLS].
         """
@@ -185,19 +188,36 @@ class VisualBertModel(VisualBertPreTrainedModel):
         packing = Packing(torch.cat([batch.text_mask, batch.rows_region_mask], dim=1))
         states = self.embeddings(batch, packing)
         joint_maps = None if maps is None else maps.joint
+        passed: list[Tensor] | None = [] if with_states else None
         if self.late_layer is None:
-            states = self.encoder.packed(states, packing, joint_maps, batch.read_pieces)
+            states = self.encoder.packed(states, packing, joint_maps, batch.read_pieces, passed)
         else:
             text, regions = packing.pad(states).split([length, batch.region_mask.shape[1]], dim=1)
-            text = self.encoder(text, batch.text_mask, None if maps is None else maps.text)
+            text = self.encoder(text, batch.text_mask, None if maps is None else maps.text, passed=passed)
             states = self.late_layer(packing.pack(torch.cat([text, regions], dim=1)), packing, joint_maps)
         states = packing.pad(states)
+        layers = None
+        if passed is not None and self.late_layer is None:
+            layers = LayerStates.of_joint(map(packing.pad, passed), slice(length), slice(length, None))
+        elif passed is not None:
+            layers = _late_states(passed, regions, states)
         return VLOutput(
             text_states=states[:, :length],
             region_states=states[:, length:],
             pooled=self.pooler(states[:, 0]),
             attention=maps,
+            layer_states=layers,
         )
+
+
+def _late_states(passed_BTH: Sequence[Tensor], regions_BRH: Tensor, last_BSH: Tensor) -> LayerStates:
+    """Of a model whose regions join the text in its last layer."""
+    made, length = LayerStates(), passed_BTH[0].shape[1]
+    made.add_regions(EMBEDDINGS, regions_BRH)
+    for name, states in zip(layer_names("layer"), [*passed_BTH, last_BSH[:, :length]], strict=False):
+        made.add_text(name, states)
+    made.add_regions(made.text_layers[-1], last_BSH[:, length:])
+    return made
 
 
 class VisualBertForPreTraining(VisualBertPreTrainedModel):
@@ -215,9 +235,9 @@ class VisualBertForPreTraining(VisualBertPreTrainedModel):
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
         return self.score(batch, self.encode(batch))
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """As `VisualBertModel.forward`."""
-        return self.visualbert(batch, with_attention=with_attention)
+        return self.visualbert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image: BERT. The paper does not feed one alone.

@@ -34,6 +34,7 @@ from roibeam.model.inputs import (
     check_region_width,
     check_text_alone,
 )
+from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import (
@@ -98,10 +99,11 @@ class VLBertModel(VLBertPreTrainedModel):
         self.pooler = Pooler(hidden) if config.with_pooler else None
         self.post_init()
 
-    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """
         Args:
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, whole image, regions, [END].
+            with_states: fills `VLOutput.layer_states`.
         Raises:
             ValueError: when regions are masked in their pixels and the batch has no feature of the whole image; when
                 text is grounded and the batch has no `aligned_words`, or regions have a token for each class and it
@@ -113,9 +115,12 @@ class VLBertModel(VLBertPreTrainedModel):
                 "VLBertModel: masked_appearance 'pixels' needs VLBatch.whole_image_features, the region encoder's "
                 "feature of the box [0, 0, width - 1, height - 1]"
             )
-        return self.encode(batch, image_elements(batch, self.config.whole_image_epsilon), with_attention=with_attention)
+        elements = image_elements(batch, self.config.whole_image_epsilon)
+        return self.encode(batch, elements, with_attention=with_attention, with_states=with_states)
 
-    def encode(self, batch: VLBatch, elements: ImageElements, *, with_attention: bool = False) -> VLOutput:
+    def encode(
+        self, batch: VLBatch, elements: ImageElements, *, with_attention: bool = False, with_states: bool = False
+    ) -> VLOutput:
         """As `forward`, with image elements that the caller made: `batch` gives only text and image size."""
         batch = batch.with_texts_of_rows()
         embedded = (*self.embed_elements(elements, batch.image_hw, batch.region_classes), elements.mask)
@@ -137,7 +142,9 @@ class VLBertModel(VLBertPreTrainedModel):
         length = batch.text_ids.shape[1]
         attention = AttentionMaps(joint_regions=length + first_region) if with_attention else None
         mask = torch.cat([batch.text_mask, mask, mask.new_ones(batch.batch_size, 1)], dim=1)
-        states = self.encoder(states, mask, None if attention is None else attention.joint, batch.read_pieces)
+        passed: list[Tensor] | None = [] if with_states else None
+        maps = None if attention is None else attention.joint
+        states = self.encoder(states, mask, maps, batch.read_pieces, passed)
         text, image = states[:, :length], states[:, length:-1]
         return VLOutput(
             text_states=text,
@@ -145,6 +152,9 @@ class VLBertModel(VLBertPreTrainedModel):
             whole_image_state=image[:, 0] if first_region else None,
             pooled=None if self.pooler is None else self.pooler(states[:, 0]),
             attention=attention,
+            layer_states=None
+            if passed is None
+            else LayerStates.of_joint(passed, slice(length), slice(length + first_region, -1)),
         )
 
     def _element_images(self, batch: VLBatch, first_region: int) -> Tensor | None:
@@ -249,9 +259,9 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
         return self.score(batch, self.encode(batch))
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """As `VLBertModel.forward`."""
-        return self.vlbert(batch, with_attention=with_attention)
+        return self.vlbert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image, not even the whole one: its pieces and [END] carry the feature of text alone, as

@@ -86,9 +86,9 @@ class VLBertTaskModel(VLBertPreTrainedModel):
         super().__init__(config)
         self.vlbert = VLBertModel(config)
 
-    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """As `VLBertModel.forward`."""
-        return self.vlbert(batch, with_attention=with_attention)
+        return self.vlbert(batch, with_attention=with_attention, with_states=with_states)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, PieceCoder, TaskGroup
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, PieceCoder, TaskGroup, TaskRow
 
 NUMBER_LOSS = "number"  # of a LABEL task without labels: its one score is the number that is asked for
 
@@ -95,6 +95,20 @@ class BoxClasses(NamedTuple):
     of: Callable[[TaskGroup], np.ndarray]
 
 
+class AskedDirectly(NamedTuple):
+    """How a task of one label is asked about texts and images at hand, without its files.
+
+    Attributes:
+        row: the texts of one row -> the row, which shows every image of its group.
+        said: what a model says to each row -> the label of each, as the result file has it.
+        num_texts: of a row.
+    """
+
+    row: Callable[[Sequence[str]], TaskRow]
+    said: Callable[[Sequence[Prediction]], Sequence[str]]
+    num_texts: int = 1
+
+
 SPLITS = "splits"
 DrawGroup = Callable[[TaskGroup, np.random.Generator], TaskGroup]
 
@@ -155,6 +169,7 @@ class DownstreamTask:
             epoch, by a generator; of the validation split, where the folder is None, once for all. None shows groups as
             they are.
         drawn: what `drawn_from` gave for the training split; the run sets it.
+        directly: how it is asked without its files; None for a task that needs them.
         reported_by: rule of `HeldOut` that reads its validation and test files; "" for that of the task's name;
             `SPLITS` for its splits as the task reads them itself.
     """
@@ -199,6 +214,7 @@ class DownstreamTask:
     told_classes: BoxClasses | None = None
     drawn_from: Callable[[Sequence[TaskGroup], Any, Path | None], DrawGroup] | None = None
     drawn: DrawGroup | None = None
+    directly: AskedDirectly | None = None
     reported_by: str = ""
 
     def __post_init__(self) -> None:

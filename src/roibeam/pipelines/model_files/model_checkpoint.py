@@ -154,7 +154,9 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
             f"features fit (docs/train.md)"
         )
     if settings.get("model_type") == TASK_MODEL:
-        raise ValueError(f"{folder}: a model that was fine-tuned for a task; roibeam predict asks it")
+        raise ValueError(
+            f"{folder}: a model that was fine-tuned for a task; roibeam predict asks it, load_task_model reads it"
+        )
     if not is_ours(settings):
         weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)
         if weights is None:

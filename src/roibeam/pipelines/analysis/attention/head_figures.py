@@ -21,6 +21,9 @@ MOST_RELATIONS = 10  # the paper's table has the ten commonest
 PAPER_NAMES = {"compound": "nn", "nummod": "num", "acl": "partmod", "relcl": "rcmod"}
 ABOVE_FOR_ANY_WORD = "above the baseline, whatever the word"
 ABOVE, BELOW, UNDECIDED = "above the baseline", "below the baseline", "not told from the baseline"
+TOO_FEW = "too few to tell"
+# Intervals are over images. Of fewer they are too narrow: of six that agree there is none at all.
+LEAST_IMAGES = 30
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class HeadFigures:
         difference: `crossed` less the baseline, images drawn in pairs.
         word_difference: `crossed` less what the same heads reach with one look for all words of a caption: a head that
             only likes some regions has none.
-        verdict: what the intervals of both say.
+        verdict: what the intervals of both say; `TOO_FEW` below `LEAST_IMAGES`.
     """
 
     name: str
@@ -196,7 +199,7 @@ def head_figures(looks: Looks, population: str, *, seed: int) -> HeadFigures:
         crossed=float(chosen_hit.mean()),
         difference=difference,
         word_difference=word_difference,
-        verdict=_verdict(difference, word_difference),
+        verdict=_verdict(len(np.unique(image)), difference, word_difference),
     )
 
 
@@ -212,7 +215,9 @@ def _recalls(looks: Looks, asked: np.ndarray, layer: int, head: int) -> dict[str
     return found
 
 
-def _verdict(difference: Interval, word_difference: Interval) -> str:
+def _verdict(images: int, difference: Interval, word_difference: Interval) -> str:
+    if images < LEAST_IMAGES:
+        return TOO_FEW
     if difference.low > 0:
         return ABOVE if word_difference.low > 0 else ABOVE_FOR_ANY_WORD
     return BELOW if difference.high < 0 else UNDECIDED

@@ -37,7 +37,7 @@ class PhotoModel:
     def config(self) -> Any:
         return self._model.config
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """As `PreTrainingModel.encode`; features are made of the photo, with the batch's masked regions hidden."""
         made = photo_inputs(
             [self._photo],
@@ -48,7 +48,8 @@ class PhotoModel:
         )
         regions: dict[str, Any] = dict(made.regions)
         whole = replace(batch, **regions).to(self.device)
-        return self._joint.encode(whole, made.images.to(self.device), with_attention=with_attention)
+        images = made.images.to(self.device)
+        return self._joint.encode(whole, images, with_attention=with_attention, with_states=with_states)
 
     def word_logits(self, states: Tensor) -> Tensor:
         return self._model.word_logits(states)

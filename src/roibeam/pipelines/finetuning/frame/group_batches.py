@@ -6,7 +6,7 @@ An image is read, and stands in a batch, once for a group.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,7 +65,8 @@ class GroupBatches:
     Args:
         config: of the pre-trained model, whatever head it has.
         asked: what is asked of a row.
-        store: that every image of every group is in, under the group's own name for it; None for texts alone.
+        store: that every image of every group is in, under the group's own name for it, or its records by that name;
+            None for texts alone.
         task: that says which regions are shown, how texts are cut and what is learned beside; None leaves all of that
             to the options.
         blind: shows nothing of the images: no regions, and of regions that are to be chosen among only their boxes.
@@ -80,7 +81,7 @@ class GroupBatches:
         tokenizer: CaptionTokenizer,
         options: LayoutOptions,
         asked: AskedForm,
-        store: FeatureStore | StorePair | None,
+        store: FeatureStore | StorePair | Mapping[str, RegionRecord] | None,
         *,
         loss: TaskLoss | None,
         blind: bool = False,

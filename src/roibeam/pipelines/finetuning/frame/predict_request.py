@@ -72,10 +72,15 @@ class PredictRequest:
         Raises:
             ValueError: when a run is none of fine-tuning, or has no checkpoint yet.
         """
-        return [_checkpoint(run) for run in (self.run, self.second) if run is not None]
+        return [task_checkpoint(run) for run in (self.run, self.second) if run is not None]
 
 
-def _checkpoint(run: Path) -> FoundModel:
+def task_checkpoint(run: Path) -> FoundModel:
+    """The model of a fine-tuning run, or in one of its checkpoints.
+
+    Raises:
+        ValueError: when the run is none of fine-tuning, or has no checkpoint yet.
+    """
     found = model_folder(best_of_seeds(run))[0]
     config = found.parent / "config.json"
     task = read_json_object(config).get("task") if config.is_file() else None

@@ -38,10 +38,10 @@ from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
 from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted
-from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups, StoreImages, check_ids
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict, reads_photos
 from roibeam.pipelines.finetuning.frame.seeds import seeds_of
+from roibeam.pipelines.finetuning.frame.shown.joined_groups import JoinedGroups, StoreImages, check_ids
 from roibeam.pipelines.finetuning.frame.shown.store_pair import (
     StorePair,
     check_annotated,

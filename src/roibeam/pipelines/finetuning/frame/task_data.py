@@ -13,7 +13,7 @@ from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.frame.joined_groups import (
+from roibeam.pipelines.finetuning.frame.shown.joined_groups import (
     JoinedGroups,
     StoreImages,
     check_ids,

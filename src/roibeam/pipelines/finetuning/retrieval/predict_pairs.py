@@ -20,10 +20,10 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.cards.card_facts import card_facts, model_facts
 from roibeam.pipelines.finetuning.cards.prediction_card import card_lines, write_card
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.joined_groups import StoreImages, check_ids
 from roibeam.pipelines.finetuning.frame.predict_request import STORE_MISSING, PredictRequest, check_predict
 from roibeam.pipelines.finetuning.frame.predict_run import PredictResult, TrainedTask
 from roibeam.pipelines.finetuning.frame.seeds import seeds_of
+from roibeam.pipelines.finetuning.frame.shown.joined_groups import StoreImages, check_ids
 from roibeam.pipelines.finetuning.results.retrieval_results import (
     FoldPairs,
     folds_of,

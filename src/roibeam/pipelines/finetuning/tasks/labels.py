@@ -19,7 +19,7 @@ from roibeam.pipelines.finetuning.results.label_results import read_label_result
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import BOTH_RULES, OpenTask, ScoredTask, find_file, opened_rows
-from roibeam.pipelines.finetuning.task import DownstreamTask, NamedTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, NamedTask, Prediction, TaskSplit
 from roibeam.pipelines.sources.datasets.own_table import TableRow, read_table, table_of
 
 _SPLITS = ("train", "val", "test")
@@ -185,7 +185,13 @@ def _labels_task(
         splits=splits,
         is_told=lambda group: group.facts["label"] is not None,
         right_words=lambda group: str(group.facts["label"]),
+        directly=AskedDirectly(lambda texts: text_row(*texts), words),
     )
+
+
+def text_row(text: str) -> TaskRow:
+    """A text beside its image."""
+    return TaskRow((TaskText((text,)),))
 
 
 def _labels(path: Path, rows: Rows, min_occurrence: int) -> tuple[str, ...]:
@@ -211,8 +217,7 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
         is_unknown = row.label is not None and target is None
         unknown += is_unknown
         if not (is_trained and is_unknown):
-            text = TaskRow((TaskText((row.text,)),))
-            groups.append(TaskGroup(row.id, (row.image,), (text,), target, facts={"label": row.label}))
+            groups.append(TaskGroup(row.id, (row.image,), (text_row(row.text),), target, facts={"label": row.label}))
     has = "has" if unknown == 1 else "have"
     words = "of a label that is too rare: left out" if is_trained else f"{has} a label that nothing is trained on"
     notes = [f"{split}: {counted(unknown, 'row')} {words}"] * bool(unknown)

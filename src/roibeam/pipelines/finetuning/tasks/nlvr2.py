@@ -20,7 +20,7 @@ from roibeam.pipelines.finetuning.results.nlvr2_results import JudgedLine, write
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import find_file
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Prediction, TaskSplit
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 
@@ -87,7 +87,18 @@ def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None
         num_images=2,
         splits=SPLITS,
         regions=regions,
+        directly=AskedDirectly(lambda texts: statement_row(*texts), said_labels),
     )
+
+
+def statement_row(sentence: str) -> TaskRow:
+    """A statement about both images."""
+    return TaskRow((TaskText((sentence,)),), images=(0, 1))
+
+
+def said_labels(said: Sequence[SaidOfLabels]) -> list[str]:
+    """One of `LABELS` for each statement; the first of them where both score alike."""
+    return [LABELS[int(each.scores.argmax())] for each in said]
 
 
 def read_nlvr2_groups(folder: Path, split: str, options: Nlvr2Options) -> list[TaskGroup]:
@@ -106,7 +117,7 @@ def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
         TaskGroup(
             id=each.identifier,
             images=tuple(name.removesuffix(".png") if bare else name for name in each.images),
-            rows=(TaskRow((TaskText((each.sentence,)),), images=(0, 1)),),
+            rows=(statement_row(each.sentence),),
             target=None if each.is_true is None else int(each.is_true),
         )
         for each in read_nlvr2(path)

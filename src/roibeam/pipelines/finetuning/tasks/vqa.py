@@ -20,7 +20,7 @@ from roibeam.pipelines.finetuning.metrics.vqa import AnsweredQuestion, HumanAnsw
 from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import VQA_YEARS, find_file
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     AS_WRITTEN,
     COUNT,
@@ -191,6 +191,7 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         splits=tuple(PARTS),
         is_told=lambda group: "answers" in group.facts,
         right_words=_people,
+        directly=AskedDirectly(lambda texts: question_row(texts[0], options), words),
     )
 
 
@@ -215,12 +216,17 @@ def vqa_groups(files: VqaFiles, labels: Sequence[str], options: VqaOptions) -> l
             TaskGroup(
                 id=str(asked.question_id),
                 images=(asked.image,),
-                rows=(TaskRow((TaskText((worded(asked.question, options.question),)),)),),
+                rows=(question_row(asked.question, options),),
                 target=target,
                 facts={} if known is None else _facts(known),
             )
         )
     return groups
+
+
+def question_row(question: str, options: VqaOptions) -> TaskRow:
+    """A question as a model reads it."""
+    return TaskRow((TaskText((worded(question, options.question),)),))
 
 
 def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions) -> TaskGroup:

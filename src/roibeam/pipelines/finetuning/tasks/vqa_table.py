@@ -17,10 +17,10 @@ from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vqa import few_measures
 from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels, few_target
-from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import has_own_tables
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
-from roibeam.pipelines.finetuning.tasks.vqa import MAJORITY, VqaOptions, open_vqa, write_answers
+from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.tasks.vqa import MAJORITY, VqaOptions, open_vqa, question_row, write_answers
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     NORMALISED,
     check_same_labels,
@@ -29,7 +29,7 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     places_of,
     said_labels,
 )
-from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import mirrored, mirrored_rows, worded
+from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import mirrored, mirrored_rows
 from roibeam.pipelines.sources.datasets.own_table import AnswerRow, read_answer_table, table_of
 
 _SPLITS = ("train", "val", "test")
@@ -80,6 +80,7 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
         splits=_SPLITS,
         is_told=lambda group: bool(group.facts["answers"]),
         right_words=lambda group: ", ".join(f"{each} ({n})" for each, n in Counter(group.facts["answers"]).items()),
+        directly=AskedDirectly(lambda texts: question_row(texts[0], options), words),
         reported_by="labels",
     )
 
@@ -131,7 +132,7 @@ def _read(path: Path, split: str, labels: Sequence[str], options: VqaOptions) ->
         TaskGroup(
             id=row.id,
             images=(row.image,),
-            rows=(TaskRow((TaskText((worded(row.text, options.question),)),)),),
+            rows=(question_row(row.text, options),),
             target=_target(row.answers, labels, options) if row.answers else None,
             facts={"answers": row.answers},
         )

@@ -39,12 +39,15 @@ class ChosenRegions:
 class RegionChoice:
     """
     Args:
-        store: of all images; None for texts alone.
+        store: of all images, or their records by their names; None for texts alone.
         task: that may choose; None leaves all to the options.
     """
 
     def __init__(
-        self, store: FeatureStore | BoxRecords | StorePair | None, task: DownstreamTask | None, options: LayoutOptions
+        self,
+        store: FeatureStore | BoxRecords | StorePair | Mapping[str, RegionRecord] | None,
+        task: DownstreamTask | None,
+        options: LayoutOptions,
     ) -> None:
         self._store, self._task, self._options = store, task, options
 
@@ -84,7 +87,7 @@ class RegionChoice:
         """
         if self._store is None:
             return
-        assert not isinstance(self._store, BoxRecords)
+        assert not isinstance(self._store, BoxRecords | Mapping), "tasks that give boxes are asked of stores alone"
         light = boxes_alone(self._store)
         choice = RegionChoice(light, self._task, self._options)
         seen = set[tuple[str, int]]()

@@ -15,7 +15,14 @@ from roibeam.pipelines.finetuning.metrics.glue import check_extra
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.results.glue_results import measures_of, prediction_text, write_glue_results
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.task import NUMBER_LOSS, DownstreamTask, NamedTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import (
+    NUMBER_LOSS,
+    AskedDirectly,
+    DownstreamTask,
+    NamedTask,
+    Prediction,
+    TaskSplit,
+)
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.glue import (
     GLUE_TASKS,
@@ -62,8 +69,8 @@ def _opened(name: str, task: GlueTask, folder: Path, options: GlueOptions) -> Do
         return measures_of(task, _values(task, said), [group.facts["label"] for group in groups])
 
     def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[tuple[str, str]]:
-        for group, value in zip(groups, _values(task, said), strict=True):
-            yield group.id, prediction_text(task, value)
+        for group, word in zip(groups, _words(task, said), strict=True):
+            yield group.id, word
 
     def write(path: Path, entries: Sequence[Any]) -> None:
         write_glue_results(path, [(index, prediction) for index, prediction in entries])
@@ -82,7 +89,17 @@ def _opened(name: str, task: GlueTask, folder: Path, options: GlueOptions) -> Do
         num_images=0,
         splits=tuple(task.rows),
         right_words=lambda group: str(group.facts["label"]),
+        directly=AskedDirectly(text_row, lambda said: _words(task, said), len(task.texts)),
     )
+
+
+def text_row(texts: Sequence[str]) -> TaskRow:
+    """One or two texts without an image."""
+    return TaskRow(tuple(TaskText((text,)) for text in texts), images=())
+
+
+def _words(task: GlueTask, said: Sequence[Prediction]) -> list[str]:
+    return [prediction_text(task, value) for value in _values(task, said)]
 
 
 def _values(task: GlueTask, said: Sequence[Prediction]) -> list[float]:
@@ -100,8 +117,7 @@ def _reader(task: GlueTask, folder: Path) -> Callable[[str], TaskSplit]:
             target: Any = None
             if row.label is not None:
                 target = places[row.label] if places else float(row.label)
-            texts = TaskRow(tuple(TaskText((text,)) for text in row.texts), images=())
-            groups.append(TaskGroup(row.id, (), (texts,), target, facts={"label": row.label}))
+            groups.append(TaskGroup(row.id, (), (text_row(row.texts),), target, facts={"label": row.label}))
         if not groups:
             raise ValueError(f"{str(files[0])!r}: no row in it")
         return TaskSplit(groups, files, tuple(counts.notes(split)))

@@ -1,0 +1,69 @@
+"""States of every layer of a model, for looking at what its layers hold: probing, similarity, pictures.
+
+Shapes: B rows, T text pieces, R regions, H text width, I region width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from torch import Tensor
+
+from roibeam.short_repr import short_repr
+
+EMBEDDINGS = "embeddings"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LayerStates:
+    """States after the embeddings and after each layer, as layers run; the last ones are those of the `VLOutput`.
+
+    Padding has what the last states have there: 0, unless it was computed. A model with two streams changes text and
+    regions in different layers, so the two lists may differ in length.
+
+    Attributes:
+        text: (B, T, H) each.
+        regions: (B, R, I) each, the batch's regions alone.
+        text_layers, region_layers: what each of them comes from: "embeddings", then "layer 0", "layer 1", ...; with two
+            streams "joint 0", "text 0", "image 0" or "co 0", counted as in the model's picture.
+    """
+
+    text: list[Tensor] = field(default_factory=list)
+    regions: list[Tensor] = field(default_factory=list)
+    text_layers: list[str] = field(default_factory=list)
+    region_layers: list[str] = field(default_factory=list)
+
+    __repr__ = short_repr
+
+    def add_text(self, layer: str, states_BTH: Tensor) -> None:
+        """What one layer made of the text."""
+        self.text_layers.append(layer)
+        self.text.append(states_BTH)
+
+    def add_regions(self, layer: str, states_BRI: Tensor) -> None:
+        """What one layer made of the regions."""
+        self.region_layers.append(layer)
+        self.regions.append(states_BRI)
+
+    @classmethod
+    def of_joint(cls, passed_BSH: Iterable[Tensor], text: slice, regions: slice, kind: str = "layer") -> LayerStates:
+        """Of one sequence that holds both: states of the embeddings, then of each layer.
+
+        Args:
+            text, regions: where in S they stand.
+            kind: what the layers are called.
+        """
+        made = cls()
+        for name, states in zip(layer_names(kind), passed_BSH, strict=False):
+            made.add_text(name, states[:, text])
+            made.add_regions(name, states[:, regions])
+        return made
+
+
+def layer_names(kind: str) -> Iterator[str]:
+    """The embeddings' name, then that of each layer of a kind, without end."""
+    yield EMBEDDINGS
+    for number in count():
+        yield f"{kind} {number}"
