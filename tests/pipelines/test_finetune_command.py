@@ -231,6 +231,29 @@ def test_seeds_give_mean_spread_and_best(
     assert card["leaks"]["trained_on"] == card["leaks"]["images"] == 4 and card["leaks"]["start_is_known"]
 
 
+def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
+    roibeam: Roibeam, finetuned: Path, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    """It was the last one, whatever `best_by` said. What the evaluations found is changed, so that 27 is best of 30."""
+    run = tmp_path / "run"
+    shutil.copytree(finetuned, run)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "train": {**config["train"], "best_by": "accuracy"}}))
+    found = {27: 0.875, 30: 0.25}
+    lines = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+    lines = [{**line, "accuracy": found.get(line["step"], 0.0)} for line in lines]
+    (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = ("--steps", 30, "--learning-rate", 0.003, "--set", "train.best_by=accuracy")
+    again = roibeam(*words_of(run, pretrained, store[0], table, *asked))
+    assert "of the validation split, the best checkpoint, step 27:" in again.out, again.err
+    assert "  accuracy                     87.50 %   the last 100.00 %\n" in again.out
+    said_by = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--json")
+    told, newest = json.loads(said_by.out.splitlines()[-1]), run / "checkpoints" / "step-00000030"
+    assert told["notes"][0] == f"{run}: asks step 27, the best by accuracy; {newest} is the newest"
+    assert told["checkpoint"] == str(run / "checkpoints" / "step-00000027" / "model")
+    assert json.loads((tmp_path / "a.card.json").read_text())["model"]["step"] == 27
+
+
 # VQA's official files, over a drawn world with a perfect store
 
 

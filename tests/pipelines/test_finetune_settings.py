@@ -33,6 +33,8 @@ def test_seeds_are_runs_of_their_own() -> None:
     summary = seed_summary([(Path("a"), {"x": 0.5, "y": None}), (Path("b"), {"x": 0.7, "y": 1.0})], "x")
     assert summary["best"] == "b" and summary["measures"].keys() == {"x"}
     assert summary["measures"]["x"]["sd"] == pytest.approx(0.02**0.5)
+    chosen = seed_summary([(Path("a"), {"x": 0.5}), (Path("b"), {"x": 0.7})], "x", [4, 8])
+    assert chosen["steps"] == [4, 8] and "steps" not in summary
 
 
 def write_vqa(folder: Path, answers: list[str]) -> Path:

@@ -129,7 +129,8 @@ def finetune_command(
     for result in results:
         _tell(result, as_json=as_json)
     if seeds > 1:
-        summary = seed_summary([(each.run_dir, each.evaluation) for each in results], results[0].main)
+        steps = [each.evaluated_step for each in results] if any(each.is_of_best for each in results) else None
+        summary = seed_summary([(each.run_dir, each.evaluation) for each in results], results[0].main, steps)
         path = write_seeds(out, summary)
         _tell_seeds(path, summary, as_json=as_json)
 
@@ -141,11 +142,17 @@ def _tell(result: FinetuneResult, *, as_json: bool) -> None:
     out = result.run_dir
     typer.echo(result.training.done())
     if result.evaluation:
-        typer.echo(f"asked about {result.asked:,} of the validation split:")
+        best = f", the best checkpoint, step {result.evaluated_step:,}" if result.is_of_best else ""
+        typer.echo(f"asked about {result.asked:,} of the validation split{best}:")
         for name, value in result.evaluation.items():
-            typer.echo(f"  {name:<28} {'nothing to ask' if value is None else f'{100 * value:.2f} %'}")
+            last = f"   the last {_percent(result.last_evaluation[name])}" if result.is_of_best else ""
+            typer.echo(f"  {name:<28} {_percent(value)}{last}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join([*run_folder_lines(out, result.training), "  tokenizer/"]))
+
+
+def _percent(value: float | None) -> str:
+    return "nothing to ask" if value is None else f"{100 * value:.2f} %"
 
 
 def _tell_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> None:

@@ -73,7 +73,10 @@ class FinetuneResult:
     Attributes:
         run_dir: the run folder.
         training: where the loop ended.
-        evaluation: the task's measures on the validation split at the end, 0..1; empty where nothing was judged.
+        evaluation: the task's measures on the validation split, 0..1, at the end, or of the best checkpoint by
+            `train.best_by`; empty where nothing was judged.
+        evaluated_step: that they are of.
+        last_evaluation: those at the end.
         main: name of the main one; "" for none.
         asked: groups that were asked about.
         notes: what was left out, and what of the validation images the start was trained on.
@@ -82,9 +85,16 @@ class FinetuneResult:
     run_dir: Path
     training: TrainResult
     evaluation: Mapping[str, float | None]
+    evaluated_step: int
+    last_evaluation: Mapping[str, float | None]
     main: str
     asked: int
     notes: tuple[str, ...]
+
+    @property
+    def is_of_best(self) -> bool:
+        """Whether `evaluation` is of a checkpoint that `train.best_by` chose."""
+        return self.training.best is not None
 
     def to_json(self) -> dict[str, Any]:
         """For machines."""
@@ -94,6 +104,8 @@ class FinetuneResult:
             "step": self.training.step,
             "seconds": round(self.training.seconds, 1),
             "evaluation": dict(self.evaluation),
+            "evaluated_step": self.evaluated_step,
+            "last_evaluation": dict(self.last_evaluation),
             "main": self.main,
             "evaluated_on": self.asked,
             "last": self.training.last,
@@ -234,8 +246,17 @@ def _trained(
     if evaluation is None:
         with waiting("evaluating"):
             evaluation = trained.evaluate()
-    judged = len(data.asked[: sections["data"].validation_groups or None])
-    return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
+    best = {"step": result.step, **evaluation} if result.best_evaluation is None else result.best_evaluation
+    return FinetuneResult(
+        run_dir=request.out,
+        training=result,
+        evaluation={name: best.get(name) for name in evaluation},
+        evaluated_step=best["step"],
+        last_evaluation=evaluation,
+        main=next(iter(evaluation), ""),
+        asked=len(data.asked[: sections["data"].validation_groups or None]),
+        notes=tuple(notes),
+    )
 
 
 def _with_draws(
