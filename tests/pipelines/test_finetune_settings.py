@@ -15,7 +15,7 @@ from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
 from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
-from roibeam.pipelines.finetuning.task import Prediction
+from roibeam.pipelines.finetuning.task import Prediction, check_best_by
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 from roibeam.pipelines.sources.datasets.own_table import read_table
 
@@ -95,6 +95,22 @@ def test_unknown_is_never_an_answer(tmp_path: Path) -> None:
         {"question_id": 1, "answer": "cat"},
     ]
     assert task.judge(groups, said)["overall"].values == [1.0, 0.0]
+    assert task.kept is not None and task.kept.judge(groups, list(task.kept.of(iter(said)))) == task.judge(groups, said)
+
+
+def test_a_measure_that_a_task_has_not_is_told_with_those_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is asked; also a measure that the last group alone has."""
+    groups = open_vqa(write_vqa(tmp_path, ["cat", "rare"]), VqaOptions(), ("rare", "cat")).read("val").groups
+    task = open_vqa(tmp_path, VqaOptions(), ("rare", "cat"))
+    groups[-1].facts["answer_type"] = "yes/no"
+    monkeypatch.setattr("roibeam.pipelines.finetuning.task._FEW_GROUPS", 1)
+    for name in ("", "overall", "answer_type_other", "answer_type_yes/no"):
+        check_best_by(task, groups, name)
+    names = "overall, answer_type_other, answer_type_yes/no"
+    with pytest.raises(ValueError, match=f"train.best_by 'accuracy': evaluations of vqa have {names}; name one"):
+        check_best_by(task, groups, "accuracy")
 
 
 def test_tables_of_three_kinds_are_read_alike(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.head_options import WORDS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.task import DownstreamTask
+from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
@@ -185,6 +185,8 @@ def _trained(
     tokenizer, unknown = _tokenizer(request, resume, start, data)
     task, data = _with_draws(task, data, store, request.out)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
+    judged = data.asked[: sections["data"].validation_groups or None]
+    check_best_by(task, judged, config.best_by)
     asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
     loss = loss_named(task.form, task.loss, task.region_targets)
     torch.manual_seed(config.seed)
@@ -246,7 +248,7 @@ def _trained(
     if evaluation is None:
         with waiting("evaluating"):
             evaluation = trained.evaluate()
-    best = {"step": result.step, **evaluation} if result.best_evaluation is None else result.best_evaluation
+    best: Mapping[str, Any] = result.best_evaluation or {"step": result.step, **evaluation}
     return FinetuneResult(
         run_dir=request.out,
         training=result,
@@ -254,7 +256,7 @@ def _trained(
         evaluated_step=best["step"],
         last_evaluation=evaluation,
         main=next(iter(evaluation), ""),
-        asked=len(data.asked[: sections["data"].validation_groups or None]),
+        asked=len(judged),
         notes=tuple(notes),
     )
 
