@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for
 from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
@@ -96,6 +96,20 @@ def test_unknown_is_never_an_answer(tmp_path: Path) -> None:
     ]
     assert task.judge(groups, said)["overall"].values == [1.0, 0.0]
     assert task.kept is not None and task.kept.judge(groups, list(task.kept.of(iter(said)))) == task.judge(groups, said)
+
+
+def test_epochs_are_steps_once_the_groups_are_counted() -> None:
+    """Until then nothing that counts steps is refused; afterwards it is."""
+    asked = request(epochs=3, warmup_steps=2000, batch_size=8)
+    assert sections_of(asked, VqaOptions, None)["train"].warmup_steps == 2000
+    assert steps_for(None, asked, 101, 8) == 38 and steps_for(None, request(epochs=0.01), 8, 8) == 1
+    with pytest.raises(ValueError, match="warmup_steps 2000 is more than all 38 steps"):
+        sections_of(asked, VqaOptions, None, steps=38)
+    for given in ({"steps": 4}, {"settings": ["train.steps=4"]}):
+        with pytest.raises(ValueError, match=r"--epochs 3 and --(set train.steps=4|steps 4) are two values"):
+            sections_of(request(epochs=3, **given), VqaOptions, None)
+    with pytest.raises(ValueError, match="--epochs must be above 0, got -1"):
+        sections_of(request(epochs=-1), VqaOptions, None)
 
 
 def test_a_measure_that_a_task_has_not_is_told_with_those_that_it_has(

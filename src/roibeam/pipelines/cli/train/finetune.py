@@ -50,6 +50,7 @@ def finetune_command(
     drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
     numbers_of: Annotated[str | None, NUMBERS_OF] = None,
     steps: Annotated[int | None, option("steps", default="1,000")] = None,
+    epochs: Annotated[float | None, option("epochs", default="--steps, or those of the recipe")] = None,
     batch_size: Annotated[int | None, option("batch-size", "Here: questions or statements.", default="32")] = None,
     learning_rate: Annotated[
         float | None, option("learning-rate", "Not scaled by batch or processes.", default="0.00005")
@@ -107,8 +108,8 @@ def finetune_command(
     request = FinetuneRequest(
         out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,
         system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,
-        batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, threads=threads,
-        seed=seed, seeds=seeds,
+        epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
+        threads=threads, seed=seed, seeds=seeds,
         settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
         held_out=HeldOutWords(held_out or (), drop_held_out, numbers_of), command=typed_again(sys.argv),
         end_to_end=end_to_end,

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from roibeam.features.counted import counted
 from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.store import FeatureStore
@@ -59,7 +60,7 @@ from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_n
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import digest_of_classes
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.run_in_work import TrainResult
@@ -147,7 +148,12 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
-        steps = steps_for(recipe, request, _groups_of_steps(task, data.train.groups))
+        groups = _groups_of_steps(task, data.train.groups)
+        step_groups = sections["data"].batch_size * sections["train"].accumulation * num_processes()
+        steps = steps_for(recipe, request, groups, step_groups)
+        if request.epochs is not None and steps is not None:
+            words = f"{request.epochs:g} epochs of {counted(groups, 'group')} are {counted(steps, 'step')}"
+            logger.info("%s", f"{words} of {step_groups:,}")
         sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.photo_whole_image)
         return _trained(request, resume, sections, start, task, shown, data, notes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,7 @@ from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfi
 
 MODEL_WHOLE_IMAGE = "model"
 BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
+_NOT_COUNTED = 10**9  # steps of epochs whose groups are not counted yet: settings that count steps fit in
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,12 @@ def sections_of(
 
     Args:
         options: dataclass of the task's settings.
-        steps: of a recipe that counts in epochs, once the groups are counted.
+        steps: of a recipe or a request that counts in epochs, once the groups are counted.
         whole_image: see `TaskSystem`, where the system is known.
     Raises:
         ValueError: for a setting that is none.
     """
+    _check_epochs(request)
     batch_size = request.batch_size or (recipe.at_once(num_processes()) if recipe else BATCH_SIZE)
     sections: dict[str, Any] = {
         "data": FinetuneData(batch_size=batch_size),
@@ -119,12 +122,27 @@ def _by_step_rule(
     return apply_overrides({**sections, task: options}, settings)
 
 
-def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int) -> int | None:
-    """Of a recipe on so many groups; None where the request, or no recipe, says them.
+def _check_epochs(request: FinetuneRequest) -> None:
+    """Raises ValueError for epochs that are none, or beside a number of steps."""
+    if request.epochs is None:
+        return
+    named = [setting for setting in request.settings if setting.partition("=")[0].strip() == "train.steps"]
+    if request.steps is not None or named:
+        steps = f"--set {named[0]}" if request.steps is None else f"--steps {request.steps}"
+        raise ValueError(f"--epochs {request.epochs:g} and {steps} are two values for one thing; give one of them")
+    if not 0 < request.epochs < math.inf:
+        raise ValueError(f"--epochs must be above 0, got {request.epochs:g}")
+
+
+def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int, step_groups: int = 0) -> int | None:
+    """Of a request in epochs, or of a recipe, on so many groups; None where the request, or no recipe, says them.
 
     Args:
         num_groups: where several problems make one update together, those of one of them.
+        step_groups: of a step, by the settings; a recipe's own epochs go by its batch.
     """
+    if request.epochs is not None:
+        return max(1, round(request.epochs * num_groups / step_groups))
     if recipe is None or request.steps is not None:
         return None
     return max(1, round(recipe.epochs * num_groups / recipe.batch_size))
@@ -133,7 +151,7 @@ def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: i
 def _train_config(
     request: FinetuneRequest, recipe: TaskRecipe | None, sections: Mapping[str, Any], steps: int | None
 ) -> TrainConfig:
-    given = request.steps or steps or STEPS
+    given = request.steps or steps or (STEPS if request.epochs is None else _NOT_COUNTED)
     pause = max(1, min(1000, given // 10))
     fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
     fields |= {"warmup_steps": round(WARMUP * given), "checkpoint_every": pause, "evaluate_every": pause}
