@@ -218,6 +218,7 @@ def test_seeds_give_mean_spread_and_best(
     done = roibeam(*words_of(out, pretrained, store[0], table, "--epochs", 0.1, "--seeds", 2))
     assert done.code == 0, done.err
     assert " groups are 1 step of 4\n" in done.err and "0.1 epochs of " in done.err
+    assert "2 evaluations of 4 groups: before the first step, every 1 step, at the end\n" in done.err
     summary = json.loads((out / "seeds.json").read_text())
     values = summary["measures"]["accuracy"]["values"]
     assert summary["runs"] == ["seed-0", "seed-1"] and len(values) == 2

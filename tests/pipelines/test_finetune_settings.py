@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ from pyarrow import parquet
 
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for
+from roibeam.pipelines.finetuning.frame.finetune_settings import (
+    evaluated_as_begun,
+    evaluation_pause,
+    evaluation_words,
+    sections_of,
+    steps_for,
+)
 from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
@@ -110,6 +117,33 @@ def test_epochs_are_steps_once_the_groups_are_counted() -> None:
             sections_of(request(epochs=3, **given), VqaOptions, None)
     with pytest.raises(ValueError, match="--epochs must be above 0, got -1"):
         sections_of(request(epochs=-1), VqaOptions, None)
+
+
+def test_evaluations_cost_a_tenth_of_the_training_or_little() -> None:
+    """Ten points, or fewer where a split is large; a recipe and a setting win. What they cost is told."""
+    pauses = {(1000, 32, 2_000): 100, (50_000, 32, 214_354): 50_000, (50_000, 32, 20_000): 6_250, (5, 4, 10): 1}
+    assert {asked: evaluation_pause(*asked) for asked in pauses} == pauses
+    asked = request(steps=50_000, settings=["train.checkpoint_every=7"])
+    assert sections_of(asked, VqaOptions, None, evaluate_every=6_250)["train"].evaluate_every == 6_250
+    named = request(steps=50_000, settings=["train.evaluate_every=1000"])
+    config = sections_of(named, VqaOptions, None, evaluate_every=6_250)["train"]
+    assert config.evaluate_every == config.checkpoint_every == 1000
+    assert evaluation_words(config, 32, 2_000, 214_354) == (
+        "51 evaluations of 2,000 of 214,354 groups: before the first step, every 1,000 steps, at the end"
+    )
+    told = evaluation_words(config, 32, 214_354, 214_354)
+    assert told.startswith("51 evaluations of 214,354 groups: ") and "; 683% of the groups trained on: --set" in told
+
+
+def test_a_run_of_before_is_evaluated_as_it_began(tmp_path: Path) -> None:
+    """Its evaluations would come at other steps behind the place where it goes on."""
+    config = sections_of(request(steps=50_000), VqaOptions, None, evaluate_every=5_000)["train"]
+    assert evaluated_as_begun(config, tmp_path, ()) == config
+    begun = {"train": {"steps": 50_000, "evaluate_every": 1_000}, "task": {}, "recorded": {}}
+    (tmp_path / "config.json").write_text(json.dumps(begun))
+    assert evaluated_as_begun(config, tmp_path, ()) == replace(config, evaluate_every=1_000)
+    assert evaluated_as_begun(config, tmp_path, ["train.evaluate_every=5000"]) == config
+    assert evaluated_as_begun(replace(config, steps=60_000), tmp_path, ()).evaluate_every == 5_000
 
 
 def test_a_measure_that_a_task_has_not_is_told_with_those_that_it_has(

@@ -30,6 +30,9 @@ from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, 
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
     FinetuneData,
+    evaluated_as_begun,
+    evaluation_pause,
+    evaluation_words,
     sections_of,
     steps_for,
     without_evaluations,
@@ -61,9 +64,11 @@ from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_token
 from roibeam.pipelines.model_files.trained_with import digest_of_classes
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.run_in_work import TrainResult
+from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
 
@@ -149,12 +154,20 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         for note in notes:
             logger.warning("%s", note)
         groups = _groups_of_steps(task, data.train.groups)
-        step_groups = sections["data"].batch_size * sections["train"].accumulation * num_processes()
+        step_groups = _step_groups(sections)
         steps = steps_for(recipe, request, groups, step_groups)
         if request.epochs is not None and steps is not None:
             words = f"{request.epochs:g} epochs of {counted(groups, 'group')} are {counted(steps, 'step')}"
             logger.info("%s", f"{words} of {step_groups:,}")
-        sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.photo_whole_image)
+        judged = min(len(data.asked), sections["data"].validation_groups or len(data.asked))
+        sections = sections_of(
+            request,
+            named.options,
+            recipe,
+            steps=steps,
+            evaluate_every=evaluation_pause(steps or sections["train"].steps, step_groups, judged),
+            whole_image=start.system.photo_whole_image,
+        )
         return _trained(request, resume, sections, start, task, shown, data, notes)
 
 
@@ -190,9 +203,7 @@ def _trained(
 ) -> FinetuneResult:
     tokenizer, unknown = _tokenizer(request, resume, start, data)
     task, data = _with_draws(task, data, store, request.out)
-    config = sections["train"] if data.asked else without_evaluations(sections["train"])
-    judged = data.asked[: sections["data"].validation_groups or None]
-    check_best_by(task, judged, config.best_by)
+    config, judged = _judged(request, sections, task, data)
     asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
     loss = loss_named(task.form, task.loss, task.region_targets)
     torch.manual_seed(config.seed)
@@ -254,17 +265,48 @@ def _trained(
     if evaluation is None:
         with waiting("evaluating"):
             evaluation = trained.evaluate()
-    best: Mapping[str, Any] = result.best_evaluation or {"step": result.step, **evaluation}
+    return _result(request.out, result, evaluation, len(judged), notes)
+
+
+def _result(
+    run_dir: Path,
+    training: TrainResult,
+    last: Mapping[str, float | None],
+    asked: int,
+    notes: Sequence[str],
+) -> FinetuneResult:
+    """What is told of a run: the best checkpoint's evaluation by `train.best_by`, else that at the end."""
+    best: Mapping[str, Any] = training.best_evaluation or {"step": training.step, **last}
     return FinetuneResult(
-        run_dir=request.out,
-        training=result,
-        evaluation={name: best.get(name) for name in evaluation},
+        run_dir=run_dir,
+        training=training,
+        evaluation={name: best.get(name) for name in last},
         evaluated_step=best["step"],
-        last_evaluation=evaluation,
-        main=next(iter(evaluation), ""),
-        asked=len(judged),
+        last_evaluation=last,
+        main=next(iter(last), ""),
+        asked=asked,
         notes=tuple(notes),
     )
+
+
+def _judged(
+    request: FinetuneRequest, sections: Mapping[str, Any], task: DownstreamTask, data: TaskData
+) -> tuple[TrainConfig, Sequence[TaskGroup]]:
+    """How the run is trained, and the groups that its evaluations ask about; what these will cost is told."""
+    judged = data.asked[: sections["data"].validation_groups or None]
+    if not judged:
+        return without_evaluations(sections["train"]), judged
+    config = evaluated_as_begun(sections["train"], request.out, request.settings)
+    check_best_by(task, judged, config.best_by)
+    if config.evaluate_every and latest_checkpoint(request.out) is None:
+        words = evaluation_words(config, _step_groups(sections), len(judged), len(data.asked))
+        logger.info("%s", words)
+    return config, judged
+
+
+def _step_groups(sections: Mapping[str, Any]) -> int:
+    """Groups that a step trains on, of each of several problems that make one update together."""
+    return int(sections["data"].batch_size * sections["train"].accumulation * num_processes())
 
 
 def _with_draws(
