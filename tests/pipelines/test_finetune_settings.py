@@ -144,6 +144,9 @@ def test_a_run_of_before_is_evaluated_as_it_began(tmp_path: Path) -> None:
     assert evaluated_as_begun(config, tmp_path, ()) == replace(config, evaluate_every=1_000)
     assert evaluated_as_begun(config, tmp_path, ["train.evaluate_every=5000"]) == config
     assert evaluated_as_begun(replace(config, steps=60_000), tmp_path, ()).evaluate_every == 5_000
+    patient = replace(config, best_by="overall", patience=4)  # as its recipe has it now
+    assert evaluated_as_begun(patient, tmp_path, ()) == replace(config, evaluate_every=1_000)
+    assert evaluated_as_begun(patient, tmp_path, ["train.patience=4"]).patience == 4
 
 
 def test_a_measure_that_a_task_has_not_is_told_with_those_that_it_has(

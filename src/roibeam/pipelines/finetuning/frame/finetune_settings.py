@@ -188,8 +188,8 @@ def evaluation_words(config: TrainConfig, step_groups: int, asked: int, of: int)
 
 
 def evaluated_as_begun(config: TrainConfig, run: Path, settings: Sequence[str]) -> TrainConfig:
-    """The settings with which a run of as many steps goes on being evaluated, where the defaults, or its recipe, were
-    others when it began and no setting says otherwise.
+    """The settings with which a run goes on being evaluated, where the defaults, or its recipe, were others when it
+    began and no setting says otherwise: of as many steps at the same ones, and without patience where it had none.
 
     Args:
         run: its folder, perhaps a new one.
@@ -198,6 +198,8 @@ def evaluated_as_begun(config: TrainConfig, run: Path, settings: Sequence[str]) 
         return config
     saved = saved_config(run)["train"]
     named = {setting.partition("=")[0].strip() for setting in settings}
+    if not saved.get("best_by") and config.schedule != "plateau" and not named & {"train.best_by", "train.patience"}:
+        config = replace(config, best_by="", best_is=BY_NAME, patience=0)
     if saved.get("steps") != config.steps or not saved.get("evaluate_every") or "train.evaluate_every" in named:
         return config
     return replace(config, evaluate_every=saved["evaluate_every"])
@@ -222,6 +224,9 @@ def _train_config(
         fields["accumulation"] = recipe.accumulation(sections["data"].batch_size, num_processes())
         lags = fields.get("starts_at_zero", False)
         problems = recipe.problems_apart(rule, sections[task_name(request.task)])
+        if recipe.patience:
+            fields |= {"evaluate_every": max(1, round(given / recipe.epochs))}
+            fields |= {"best_by": recipe.judged_by, "patience": recipe.patience}
         fields |= schedule_fields(rule, recipe.schedule, steps=given, lags=lags, problems=problems)
     named = {"learning_rate": request.learning_rate, "warmup_steps": request.warmup_steps}
     fields |= {name: value for name, value in named.items() if value is not None}
