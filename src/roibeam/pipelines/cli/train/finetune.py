@@ -130,8 +130,8 @@ def finetune_command(
     for result in results:
         _tell(result, as_json=as_json)
     if seeds > 1:
-        steps = [each.evaluated_step for each in results] if any(each.is_of_best for each in results) else None
-        summary = seed_summary([(each.run_dir, each.evaluation) for each in results], results[0].main, steps)
+        chosen = [each.evaluated_step for each in results] if any(each.is_of_best for each in results) else None
+        summary = seed_summary([(each.run_dir, each.evaluation) for each in results], results[0].main, chosen)
         path = write_seeds(out, summary)
         _tell_seeds(path, summary, as_json=as_json)
 
