@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from small_pretraining import in_floats_of
+from small_pretraining import in_floats_of, settings
 from task_groups import ASKED, LOSS, batches, groups, small_network
 
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
@@ -16,9 +17,11 @@ from roibeam.pipelines.finetuning.frame.group_task import GroupTask
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup
+from roibeam.pipelines.finetuning.task import DownstreamTask, Judge, Prediction, TaskSplit
 from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.processes.accelerator import make_accelerator
+from roibeam.pipelines.training.processes.shared_out import shared_out
 from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -26,6 +29,14 @@ from roibeam.pipelines.training.train_config import TrainConfig
 def judge_by_first_choice(said_of: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
     best = [float(each.scores.argmax()) for each in predictions]
     return {"first choice": Measure("first choice", best, [group.images[0] for group in said_of])}
+
+
+def judge_each_by_itself(said_of: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
+    """To the last bit: a measure for each group, of all of its scores."""
+    return {
+        group.id: Measure(group.id, [float(each.scores @ range(1, len(each.scores) + 1))], [group.images[0]])
+        for group, each in zip(said_of, predictions, strict=True)
+    }
 
 
 class SmallGroupTask(GroupTask):
@@ -42,13 +53,13 @@ class SmallGroupTask(GroupTask):
 
 def make_task(
     system: str, kind: str, *, batch_size: int, double: bool = False, dropout: float = 0.0, head: str = "ours",
-    workers: int = 0, mirrored: Callable[[TaskGroup], TaskGroup] | None = None,
+    workers: int = 0, mirrored: Callable[[TaskGroup], TaskGroup] | None = None, judge: Judge = judge_by_first_choice,
 ) -> SmallGroupTask:  # fmt: skip
     network = small_network(system, kind, double=double, dropout=dropout, head=head)
     form = ASKED[kind].form
     task = DownstreamTask(
         name="small", form=form, loss=LOSS[kind], read=lambda split: TaskSplit(groups(kind)), train="train",
-        validation=None, judge=judge_by_first_choice, answers=lambda groups, said: iter(()),
+        validation=None, judge=judge, answers=lambda groups, said: iter(()),
         write=lambda path, entries: None, labels=tuple("abc"), mirrored=mirrored, mirrors=True,
     )  # fmt: skip
     made = batches(network, system, kind)
@@ -83,3 +94,28 @@ class SmallFinetuning:
         return train(
             task, self.config, self.folder, description=description, resume="auto", stop_at_step=self.stop_at_step
         )
+
+
+@dataclass(frozen=True)
+class SmallEvaluation:
+    """An evaluation of a new model, told by each process in a file of its own; and an error in one of them, by all."""
+
+    folder: Path
+
+    def __call__(self) -> None:
+        rank = make_accelerator(settings(steps=4)).process_index
+        torch.manual_seed(0)
+        task = make_task("vlbert", CHOICE, batch_size=3, judge=judge_each_by_itself)
+        broken = ""
+        try:
+            shared_out(range(5), 2, _broken_at_two)
+        except ValueError as error:
+            broken = str(error)
+        told = {"values": task.evaluate(), "order": shared_out(range(5), 2, list), "broken": broken}
+        (self.folder / f"told-{rank}.json").write_text(json.dumps(told))
+
+
+def _broken_at_two(items: Sequence[int]) -> list[int]:
+    if 2 in items:
+        raise ValueError("item 2 is broken")
+    return list(items)

@@ -269,8 +269,10 @@ def test_seeds_give_mean_spread_and_best(
     roibeam: Roibeam, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "runs"
-    done = roibeam(*words_of(out, pretrained, store[0], table, "--steps", 1, "--seeds", 2))
+    done = roibeam(*words_of(out, pretrained, store[0], table, "--epochs", 0.1, "--seeds", 2))
     assert done.code == 0, done.err
+    assert " groups are 1 step of 4\n" in done.err and "0.1 epochs of " in done.err
+    assert "2 evaluations of 4 groups: before the first step, every 1 step, at the end\n" in done.err
     summary = json.loads((out / "seeds.json").read_text())
     values = summary["measures"]["accuracy"]["values"]
     assert summary["runs"] == ["seed-0", "seed-1"] and len(values) == 2
@@ -283,6 +285,29 @@ def test_seeds_give_mean_spread_and_best(
     assert card["model"]["seeds"].items() >= {"count": 2, "is_best": True, "mean": mean}.items()
     # The pictures of the small world are those of the pre-training too.
     assert card["leaks"]["trained_on"] == card["leaks"]["images"] == 4 and card["leaks"]["start_is_known"]
+
+
+def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
+    roibeam: Roibeam, finetuned: Path, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    """It was the last one, whatever `best_by` said. What the evaluations found is changed, so that 27 is best of 30."""
+    run = tmp_path / "run"
+    shutil.copytree(finetuned, run)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "train": {**config["train"], "best_by": "accuracy"}}))
+    found = {27: 0.875, 30: 0.25}
+    lines = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+    lines = [{**line, "accuracy": found.get(line["step"], 0.0)} for line in lines]
+    (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = ("--steps", 30, "--learning-rate", 0.003, "--set", "train.best_by=accuracy")
+    again = roibeam(*words_of(run, pretrained, store[0], table, *asked))
+    assert "of the validation split, the best checkpoint, step 27:" in again.out, again.err
+    assert "  accuracy                     87.50 %   the last 100.00 %\n" in again.out
+    said_by = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--json")
+    told, newest = json.loads(said_by.out.splitlines()[-1]), run / "checkpoints" / "step-00000030"
+    assert told["notes"][0] == f"{run}: asks step 27, the best by accuracy; {newest} is the newest"
+    assert told["checkpoint"] == str(run / "checkpoints" / "step-00000027" / "model")
+    assert json.loads((tmp_path / "a.card.json").read_text())["model"]["step"] == 27
 
 
 # VQA's official files, over a drawn world with a perfect store

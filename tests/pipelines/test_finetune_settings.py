@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,16 @@ from pyarrow import parquet
 
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.frame.finetune_settings import (
+    evaluated_as_begun,
+    evaluation_pause,
+    evaluation_words,
+    sections_of,
+    steps_for,
+)
 from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
-from roibeam.pipelines.finetuning.task import Prediction
+from roibeam.pipelines.finetuning.task import Prediction, check_best_by
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 from roibeam.pipelines.sources.datasets.own_table import read_table
 
@@ -33,6 +40,8 @@ def test_seeds_are_runs_of_their_own() -> None:
     summary = seed_summary([(Path("a"), {"x": 0.5, "y": None}), (Path("b"), {"x": 0.7, "y": 1.0})], "x")
     assert summary["best"] == "b" and summary["measures"].keys() == {"x"}
     assert summary["measures"]["x"]["sd"] == pytest.approx(0.02**0.5)
+    chosen = seed_summary([(Path("a"), {"x": 0.5}), (Path("b"), {"x": 0.7})], "x", [4, 8])
+    assert chosen["steps"] == [4, 8] and "steps" not in summary
 
 
 def write_vqa(folder: Path, answers: list[str]) -> Path:
@@ -93,6 +102,66 @@ def test_unknown_is_never_an_answer(tmp_path: Path) -> None:
         {"question_id": 1, "answer": "cat"},
     ]
     assert task.judge(groups, said)["overall"].values == [1.0, 0.0]
+    assert task.kept is not None and task.kept.judge(groups, list(task.kept.of(iter(said)))) == task.judge(groups, said)
+
+
+def test_epochs_are_steps_once_the_groups_are_counted() -> None:
+    """Until then nothing that counts steps is refused; afterwards it is."""
+    asked = request(epochs=3, warmup_steps=2000, batch_size=8)
+    assert sections_of(asked, VqaOptions, None)["train"].warmup_steps == 2000
+    assert steps_for(None, asked, 101, 8) == 38 and steps_for(None, request(epochs=0.01), 8, 8) == 1
+    with pytest.raises(ValueError, match="warmup_steps 2000 is more than all 38 steps"):
+        sections_of(asked, VqaOptions, None, steps=38)
+    for given in ({"steps": 4}, {"settings": ["train.steps=4"]}):
+        with pytest.raises(ValueError, match=r"--epochs 3 and --(set train.steps=4|steps 4) are two values"):
+            sections_of(request(epochs=3, **given), VqaOptions, None)
+    with pytest.raises(ValueError, match="--epochs must be above 0, got -1"):
+        sections_of(request(epochs=-1), VqaOptions, None)
+
+
+def test_evaluations_cost_a_tenth_of_the_training_or_little() -> None:
+    """Ten points, or fewer where a split is large; a recipe and a setting win. What they cost is told."""
+    pauses = {(1000, 32, 2_000): 100, (50_000, 32, 214_354): 50_000, (50_000, 32, 20_000): 6_250, (5, 4, 10): 1}
+    assert {asked: evaluation_pause(*asked) for asked in pauses} == pauses
+    asked = request(steps=50_000, settings=["train.checkpoint_every=7"])
+    assert sections_of(asked, VqaOptions, None, evaluate_every=6_250)["train"].evaluate_every == 6_250
+    named = request(steps=50_000, settings=["train.evaluate_every=1000"])
+    config = sections_of(named, VqaOptions, None, evaluate_every=6_250)["train"]
+    assert config.evaluate_every == config.checkpoint_every == 1000
+    assert evaluation_words(config, 32, 2_000, 214_354) == (
+        "51 evaluations of 2,000 of 214,354 groups: before the first step, every 1,000 steps, at the end"
+    )
+    told = evaluation_words(config, 32, 214_354, 214_354)
+    assert told.startswith("51 evaluations of 214,354 groups: ") and "; 683% of the groups trained on: --set" in told
+
+
+def test_a_run_of_before_is_evaluated_as_it_began(tmp_path: Path) -> None:
+    """Its evaluations would come at other steps behind the place where it goes on."""
+    config = sections_of(request(steps=50_000), VqaOptions, None, evaluate_every=5_000)["train"]
+    assert evaluated_as_begun(config, tmp_path, ()) == config
+    begun = {"train": {"steps": 50_000, "evaluate_every": 1_000}, "task": {}, "recorded": {}}
+    (tmp_path / "config.json").write_text(json.dumps(begun))
+    assert evaluated_as_begun(config, tmp_path, ()) == replace(config, evaluate_every=1_000)
+    assert evaluated_as_begun(config, tmp_path, ["train.evaluate_every=5000"]) == config
+    assert evaluated_as_begun(replace(config, steps=60_000), tmp_path, ()).evaluate_every == 5_000
+    patient = replace(config, best_by="overall", patience=4)  # as its recipe has it now
+    assert evaluated_as_begun(patient, tmp_path, ()) == replace(config, evaluate_every=1_000)
+    assert evaluated_as_begun(patient, tmp_path, ["train.patience=4"]).patience == 4
+
+
+def test_a_measure_that_a_task_has_not_is_told_with_those_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is asked; also a measure that the last group alone has."""
+    groups = open_vqa(write_vqa(tmp_path, ["cat", "rare"]), VqaOptions(), ("rare", "cat")).read("val").groups
+    task = open_vqa(tmp_path, VqaOptions(), ("rare", "cat"))
+    groups[-1].facts["answer_type"] = "yes/no"
+    monkeypatch.setattr("roibeam.pipelines.finetuning.task._FEW_GROUPS", 1)
+    for name in ("", "overall", "answer_type_other", "answer_type_yes/no"):
+        check_best_by(task, groups, name)
+    names = "overall, answer_type_other, answer_type_yes/no"
+    with pytest.raises(ValueError, match=f"train.best_by 'accuracy': evaluations of vqa have {names}; name one"):
+        check_best_by(task, groups, "accuracy")
 
 
 def test_tables_of_three_kinds_are_read_alike(tmp_path: Path) -> None:

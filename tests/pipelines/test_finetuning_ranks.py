@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from rank_deviations import InTurn, Log, largest_difference, log_in
 from ranks import run_ranks, said
-from small_finetuning import SmallFinetuning
+from small_finetuning import SmallEvaluation, SmallFinetuning
 from small_pretraining import settings
 from toy_training import assert_equal_checkpoints, log_of
 from training_fail_points import BACKWARD, LOG_LINE, REMOVE, TENSORS, Killed
@@ -57,6 +58,18 @@ def test_four_and_two_processes_train_as_one(kind: str, tmp_path: Path) -> None:
     if kind == "float32":
         cases = list(zip(SYSTEMS, itertools.cycle(FORMS)))
     assert_trained_alike(cases, (1, 2, 4), kind, tmp_path)
+
+
+def test_two_processes_share_an_evaluation_and_say_what_one_says(tmp_path: Path) -> None:
+    """To the bit, in the same batches; each process asked about the whole split. An error in one is told by both."""
+    told = {}
+    for ranks in (1, 2):
+        folder = tmp_path / str(ranks)
+        assert run_ranks(SmallEvaluation(folder), ranks, folder) == [0] * ranks, said(folder)[-3000:]
+        told[ranks] = [json.loads(path.read_text()) for path in sorted(folder.glob("told-*.json"))]
+    (alone,) = told[1]
+    assert told[2] == [alone, alone] and len(set(alone["values"].values())) == len(alone["values"]) == 4
+    assert alone["order"] == [0, 1, 2, 3, 4] and alone["broken"] == "item 2 is broken"
 
 
 KILLED = settings(steps=6, accumulation=2, checkpoint_every=2, keep=1, evaluate_every=3)

@@ -22,7 +22,7 @@ from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.task import Prediction
+from roibeam.pipelines.finetuning.task import Prediction, check_best_by
 from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions, open_entities
 
 MEN = "[/EN#1/people a man] and [/EN#2/people a man] near [/EN#9/other it] , [/EN#0/notvisual he] ."
@@ -167,6 +167,7 @@ def test_scores_that_are_no_numbers_are_counted_in_one_line(tmp_path: Path) -> N
     said = Prediction(np.array([[0.1, np.nan], [0.2, 0.3]], np.float32), np.zeros((2, 4), np.float32))
     with pytest.raises(ValueError, match=r"7#0: the model's scores are no numbers \(NaN\) for 1 of its 2 phrases"):
         task.judge([group], [said])
+    check_best_by(task, [group], "merged_R@1")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from roibeam.pipelines.finetuning.results.referring_results import (
 )
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import check_data_set
+from roibeam.pipelines.finetuning.task import check_best_by
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import ANNOTATED, DETECTED, WHOLE
 from roibeam.pipelines.finetuning.tasks.referring import (
     ReferringFiles,
@@ -249,6 +250,7 @@ def test_what_is_measured_in_the_input_is_said_to_the_frame(folder: Path) -> Non
     for where, said in (("photo", False), ("input", True)):
         task = open_referring("refcoco+")(folder, ReferringOptions(overlap_in=where), None)
         assert task.measured_in_input == said
+    check_best_by(task, task.read("val").groups, "upper_bound")
 
 
 def test_regions_of_a_store_are_left_to_the_layout_but_for_a_limit(files: ReferringFiles) -> None:

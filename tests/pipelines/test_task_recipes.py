@@ -77,6 +77,18 @@ def test_rates_fall_where_the_releases_let_them() -> None:
     assert config.learning_rate == pytest.approx(4.48e-3)
 
 
+def test_runs_end_where_visualbert_s_release_does() -> None:
+    """uclanlp/visualbert models/train.py: four epochs behind the best one, by what its evaluations measure."""
+    judged = {}
+    for name in ("nlvr2", "vcr-answer", "vcr-rationale", "flickr30k-entities", "vqa"):
+        recipe = TASK_RECIPES[f"visualbert-{name}"]
+        config = sections_of(request(recipe.task), TASKS[recipe.task].options, recipe, steps=1200)["train"]
+        judged[name] = config.best_by
+        if name != "vqa":  # whose validation split is trained on
+            assert (config.patience, config.evaluate_every) == (4, round(1200 / recipe.epochs))
+    assert list(judged.values()) == ["accuracy", "Q->A", "QA->R", "R@1", ""]
+
+
 def test_a_model_of_both_problems_is_that_of_each() -> None:
     found = 0
     for name, answer in TASK_RECIPES.items():

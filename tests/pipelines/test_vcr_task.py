@@ -15,7 +15,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.pipelines.finetuning.results.vcr_results import read_vcr_results, write_vcr_results
 from roibeam.pipelines.finetuning.rows import PieceCoder, TaskGroup, TaskText
-from roibeam.pipelines.finetuning.task import Prediction
+from roibeam.pipelines.finetuning.task import Prediction, check_best_by
 from roibeam.pipelines.finetuning.tasks.vcr import (
     VcrOptions,
     group_lengths,
@@ -329,6 +329,7 @@ def test_the_task_of_the_frame(problem: str, rows: int, name: str, tmp_path: Pat
     assert len(group.rows) == rows
     measures = task.judge([group], [Prediction(scores)])
     assert measures[name].percent == 100.0
+    check_best_by(task, [group], name)
     assert task.judged is not None
     judged = task.judged(group)  # while a run trains: the right answer's rationales alone
     kept = slice(0, 4) if problem == "answer" else slice(4, 8)

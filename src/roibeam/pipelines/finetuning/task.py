@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,16 @@ import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PartPieces, PieceCoder, TaskGroup, TaskRow
+from roibeam.pipelines.finetuning.rows import (
+    CHOICE,
+    LABEL,
+    PHRASE,
+    REGION,
+    PartPieces,
+    PieceCoder,
+    TaskGroup,
+    TaskRow,
+)
 
 NUMBER_LOSS = "number"  # of a LABEL task without labels: its one score is the number that is asked for
 
@@ -27,6 +36,27 @@ class Prediction(NamedTuple):
 
     scores: np.ndarray
     boxes: np.ndarray | None = None
+
+
+Judge = Callable[[Sequence[TaskGroup], Sequence[Prediction]], Mapping[str, Measure]]
+
+
+class Kept(NamedTuple):
+    """What evaluations keep of each prediction, of a task whose scores are many: with VQA's 3,129 labels those of the
+    validation split would take gigabytes.
+
+    Attributes:
+        of: predictions, none of which it holds on to -> what of each is judged; it can be pickled.
+        judge: groups and what was kept of each -> what `DownstreamTask.judge` says of the whole predictions.
+    """
+
+    of: Callable[[Iterable[Prediction]], Iterable[Any]]
+    judge: Callable[[Sequence[TaskGroup], Sequence[Any]], Mapping[str, Measure]]
+
+
+# Of a group that is not open.
+NOTHING_SAID = Prediction(np.zeros(0, np.float32), np.zeros((0, 4), np.float32))
+_FEW_GROUPS = 200
 
 
 @dataclass(frozen=True)
@@ -124,6 +154,7 @@ class DownstreamTask:
         read: the groups of a split.
         train, validation: splits that a run trains on, and is judged on; None for none.
         judge: groups and what was said to them -> measures by name, the first of them the main one.
+        kept: what the evaluations of a run keep in place of predictions; None for these.
         answers: groups and what was said to them -> entries of the result file, one for each group.
         write: entries -> the result file.
         labels: what the numbers of a LABEL task mean; kept with the model.
@@ -180,7 +211,7 @@ class DownstreamTask:
     read: Callable[[str], TaskSplit]
     train: str
     validation: str | None
-    judge: Callable[[Sequence[TaskGroup], Sequence[Prediction]], Mapping[str, Measure]]
+    judge: Judge
     answers: Callable[[Sequence[TaskGroup], Sequence[Prediction]], Iterator[Any]]
     write: Callable[[Path, Sequence[Any]], None]
     labels: tuple[str, ...] = ()
@@ -216,6 +247,7 @@ class DownstreamTask:
     drawn: DrawGroup | None = None
     directly: AskedDirectly | None = None
     reported_by: str = ""
+    kept: Kept | None = None
 
     def __post_init__(self) -> None:
         if self.form == LABEL and self.loss != NUMBER_LOSS and len(self.labels) < 2:
@@ -238,6 +270,38 @@ class DownstreamTask:
         asked = split or next((name for name in ("val", "dev", "dev_matched") if name in self.splits), "val")
         self.check_split(asked)
         return asked
+
+
+def logged_name(measure: str) -> str:
+    """As evaluation.jsonl and `train.best_by` have it."""
+    return measure.replace(" ", "_")
+
+
+def check_best_by(task: DownstreamTask, groups: Sequence[TaskGroup], best_by: str) -> None:
+    """Raises ValueError, with the names, for one that no measure of these groups has; "" asks for none.
+
+    The names may follow from the groups, such as types of answers. So they are judged, as if nothing was said to them.
+    """
+    if not best_by:
+        return
+    names: list[str] = []
+    for asked in (groups[:_FEW_GROUPS], groups):  # most names are those of the first groups already
+        names = [logged_name(name) for name in task.judge(asked, [_unsaid(task, group) for group in asked])]
+        if best_by in names:
+            return
+    raise ValueError(f"train.best_by {best_by!r}: evaluations of {task.name} have {', '.join(names)}; name one of them")
+
+
+def _unsaid(task: DownstreamTask, group: TaskGroup) -> Prediction:
+    """A prediction whose scores are all 0, of one region where some are asked about."""
+    boxes: np.ndarray = np.zeros((1, 4), np.float32)
+    if not group.is_open:
+        return NOTHING_SAID
+    if task.form == REGION:
+        return Prediction(boxes[:, 0], boxes)
+    if task.form == PHRASE:
+        return Prediction(np.zeros((len(group.rows[0].phrases), 1), np.float32), boxes)
+    return Prediction(np.zeros(len(group.rows) if task.form == CHOICE else len(task.labels) or 1, np.float32))
 
 
 class NamedTask(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_STEPS = "--steps; steps = epochs x captions / global batch"
+_STEPS = "--epochs of finetune, else --steps: epochs x captions / global batch"
 _KEEPS_BEST = "train.best_by, whose best checkpoint stays"
 _LOG = "nothing to set: log.jsonl has every step"
 TRAIN_NAMES: Mapping[str, str] = MappingProxyType(

@@ -45,6 +45,7 @@ class TrainResult:
     new_steps: how many of the steps this call took.
     ended_early: by `TrainConfig.patience`, so that the run is finished although steps are left.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
+    best_evaluation: that of this checkpoint, as evaluation.jsonl has it; both are the main process's alone.
     evaluation: after the last step; None where this call made none there.
     device: of the main process, as torch names it.
     """
@@ -56,6 +57,7 @@ class TrainResult:
     new_steps: int
     ended_early: bool = False
     best: Path | None = None
+    best_evaluation: Mapping[str, Any] | None = None
     evaluation: Mapping[str, float | None] | None = None
     device: str = "cpu"
 
@@ -175,6 +177,7 @@ class RunInWork:
             new_steps,
             self.ended_early,
             None if best is None else checkpoint_folder(self._run_dir, best["step"]),
+            best,
             self._evaluated.get(position.step),
             str(self._accelerator.device),
         )

@@ -230,6 +230,7 @@ _MODELS = {
 }  # fmt: skip
 _TRAINING = {
     "steps": _count("Number of optimizer steps.", TRAINING),
+    "epochs": _number("Passes over the training data, in place of --steps.", "N", TRAINING),
     "batch-size": _count("How many samples each process computes at once.", TRAINING),
     "learning-rate": _number("Highest learning rate.", "RATE", TRAINING),
     "warmup-steps": _count("Steps until the learning rate is at its highest.", TRAINING, least=0),

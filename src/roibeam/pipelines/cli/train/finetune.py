@@ -50,6 +50,7 @@ def finetune_command(
     drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
     numbers_of: Annotated[str | None, NUMBERS_OF] = None,
     steps: Annotated[int | None, option("steps", default="1,000")] = None,
+    epochs: Annotated[float | None, option("epochs", default="--steps, or those of the recipe")] = None,
     batch_size: Annotated[int | None, option("batch-size", "Here: questions or statements.", default="32")] = None,
     learning_rate: Annotated[
         float | None, option("learning-rate", "Not scaled by batch or processes.", default="0.00005")
@@ -107,8 +108,8 @@ def finetune_command(
     request = FinetuneRequest(
         out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,
         system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,
-        batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, threads=threads,
-        seed=seed, seeds=seeds,
+        epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
+        threads=threads, seed=seed, seeds=seeds,
         settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
         held_out=HeldOutWords(held_out or (), drop_held_out, numbers_of), command=typed_again(sys.argv),
         end_to_end=end_to_end,
@@ -129,7 +130,8 @@ def finetune_command(
     for result in results:
         _tell(result, as_json=as_json)
     if seeds > 1:
-        summary = seed_summary([(each.run_dir, each.evaluation) for each in results], results[0].main)
+        chosen = [each.evaluated_step for each in results] if any(each.is_of_best for each in results) else None
+        summary = seed_summary([(each.run_dir, each.evaluation) for each in results], results[0].main, chosen)
         path = write_seeds(out, summary)
         _tell_seeds(path, summary, as_json=as_json)
 
@@ -141,11 +143,17 @@ def _tell(result: FinetuneResult, *, as_json: bool) -> None:
     out = result.run_dir
     typer.echo(result.training.done())
     if result.evaluation:
-        typer.echo(f"asked about {result.asked:,} of the validation split:")
+        best = f", the best checkpoint, step {result.evaluated_step:,}" if result.is_of_best else ""
+        typer.echo(f"asked about {result.asked:,} of the validation split{best}:")
         for name, value in result.evaluation.items():
-            typer.echo(f"  {name:<28} {'nothing to ask' if value is None else f'{100 * value:.2f} %'}")
+            last = f"   the last {_percent(result.last_evaluation[name])}" if result.is_of_best else ""
+            typer.echo(f"  {name:<28} {_percent(value)}{last}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join([*run_folder_lines(out, result.training), "  tokenizer/"]))
+
+
+def _percent(value: float | None) -> str:
+    return "nothing to ask" if value is None else f"{100 * value:.2f} %"
 
 
 def _tell_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> None:

@@ -19,7 +19,11 @@ from roibeam.pipelines.foundation.console.progress import waiting
 def predict_command(
     run: Annotated[
         Path,
-        argument("RUN", "Run folder of `roibeam finetune`; of several seeds the best is asked.", callback=named_step),
+        argument(
+            "RUN",
+            "Run folder of `roibeam finetune`; the best seed is asked, and the best step by train.best_by.",
+            callback=named_step,
+        ),
     ],
     data: Annotated[Path, option("data", "Or tables of your own.")],
     out: Annotated[Path, option("out", "A file, in the task's format.")],

@@ -31,6 +31,7 @@ class FinetuneRequest:
         min_match: least share of the images of a split that the store must have, 0..1.
         steps, batch_size, learning_rate, warmup_steps: None for those of the recipe, else 1000, 32 groups for each
             micro-batch and process, 0.00005 and a tenth of the steps.
+        epochs: passes over the training groups, in place of steps; None for those.
         device, threads, seed, settings, resume: as of `RequestedTraining`.
         held_out: images that must not be trained on, beside those of the task's own files.
         command: as it was typed, for the cards of predictions.
@@ -51,6 +52,7 @@ class FinetuneRequest:
     tokenizer: str | None = None
     min_match: float = 1.0
     steps: int | None = None
+    epochs: float | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
     warmup_steps: int | None = None

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from roibeam.features.counted import counted
 from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.store import FeatureStore
@@ -29,6 +30,9 @@ from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, 
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
     FinetuneData,
+    evaluated_as_begun,
+    evaluation_pause,
+    evaluation_words,
     sections_of,
     steps_for,
     without_evaluations,
@@ -50,7 +54,7 @@ from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.head_options import WORDS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.task import DownstreamTask
+from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
@@ -58,10 +62,12 @@ from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_n
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space, digest_of_classes
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.run_in_work import TrainResult
+from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +78,10 @@ class FinetuneResult:
     Attributes:
         run_dir: the run folder.
         training: where the loop ended.
-        evaluation: the task's measures on the validation split at the end, 0..1; empty where nothing was judged.
+        evaluation: the task's measures on the validation split, 0..1, at the end, or of the best checkpoint by
+            `train.best_by`; empty where nothing was judged.
+        evaluated_step: that they are of.
+        last_evaluation: those at the end.
         main: name of the main one; "" for none.
         asked: groups that were asked about.
         notes: what was left out, and what of the validation images the start was trained on.
@@ -81,9 +90,16 @@ class FinetuneResult:
     run_dir: Path
     training: TrainResult
     evaluation: Mapping[str, float | None]
+    evaluated_step: int
+    last_evaluation: Mapping[str, float | None]
     main: str
     asked: int
     notes: tuple[str, ...]
+
+    @property
+    def is_of_best(self) -> bool:
+        """Whether `evaluation` is of a checkpoint that `train.best_by` chose."""
+        return self.training.best is not None
 
     def to_json(self) -> dict[str, Any]:
         """For machines."""
@@ -93,6 +109,8 @@ class FinetuneResult:
             "step": self.training.step,
             "seconds": round(self.training.seconds, 1),
             "evaluation": dict(self.evaluation),
+            "evaluated_step": self.evaluated_step,
+            "last_evaluation": dict(self.last_evaluation),
             "main": self.main,
             "evaluated_on": self.asked,
             "last": self.training.last,
@@ -134,8 +152,21 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
-        steps = steps_for(recipe, request, _groups_of_steps(task, data.train.groups))
-        sections = sections_of(request, named.options, recipe, steps=steps, whole_image=start.system.photo_whole_image)
+        groups = _groups_of_steps(task, data.train.groups)
+        step_groups = _step_groups(sections)
+        steps = steps_for(recipe, request, groups, step_groups)
+        if request.epochs is not None and steps is not None:
+            words = f"{request.epochs:g} epochs of {counted(groups, 'group')} are {counted(steps, 'step')}"
+            logger.info("%s", f"{words} of {step_groups:,}")
+        judged = min(len(data.asked), sections["data"].validation_groups or len(data.asked))
+        sections = sections_of(
+            request,
+            named.options,
+            recipe,
+            steps=steps,
+            evaluate_every=evaluation_pause(steps or sections["train"].steps, step_groups, judged),
+            whole_image=start.system.photo_whole_image,
+        )
         return _trained(request, resume, sections, start, task, shown, data, notes)
 
 
@@ -171,7 +202,7 @@ def _trained(
 ) -> FinetuneResult:
     tokenizer, unknown = _tokenizer(request, resume, start, data)
     task, data = _with_draws(task, data, store, request.out)
-    config = sections["train"] if data.asked else without_evaluations(sections["train"])
+    config, judged = _judged(request, sections, task, data)
     asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
     loss = loss_named(task.form, task.loss, task.region_targets)
     torch.manual_seed(config.seed)
@@ -233,8 +264,48 @@ def _trained(
     if evaluation is None:
         with waiting("evaluating"):
             evaluation = trained.evaluate()
-    judged = len(data.asked[: sections["data"].validation_groups or None])
-    return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
+    return _result(request.out, result, evaluation, len(judged), notes)
+
+
+def _result(
+    run_dir: Path,
+    training: TrainResult,
+    last: Mapping[str, float | None],
+    asked: int,
+    notes: Sequence[str],
+) -> FinetuneResult:
+    """What is told of a run: the best checkpoint's evaluation by `train.best_by`, else that at the end."""
+    best: Mapping[str, Any] = training.best_evaluation or {"step": training.step, **last}
+    return FinetuneResult(
+        run_dir=run_dir,
+        training=training,
+        evaluation={name: best.get(name) for name in last},
+        evaluated_step=best["step"],
+        last_evaluation=last,
+        main=next(iter(last), ""),
+        asked=asked,
+        notes=tuple(notes),
+    )
+
+
+def _judged(
+    request: FinetuneRequest, sections: Mapping[str, Any], task: DownstreamTask, data: TaskData
+) -> tuple[TrainConfig, Sequence[TaskGroup]]:
+    """How the run is trained, and the groups that its evaluations ask about; what these will cost is told."""
+    judged = data.asked[: sections["data"].validation_groups or None]
+    if not judged:
+        return without_evaluations(sections["train"]), judged
+    config = evaluated_as_begun(sections["train"], request.out, request.settings)
+    check_best_by(task, judged, config.best_by)
+    if config.evaluate_every and latest_checkpoint(request.out) is None:
+        words = evaluation_words(config, _step_groups(sections), len(judged), len(data.asked))
+        logger.info("%s", words)
+    return config, judged
+
+
+def _step_groups(sections: Mapping[str, Any]) -> int:
+    """Groups that a step trains on, of each of several problems that make one update together."""
+    return int(sections["data"].batch_size * sections["train"].accumulation * num_processes())
 
 
 def _with_draws(

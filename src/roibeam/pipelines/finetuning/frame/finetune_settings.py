@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from roibeam.features.counted import counted
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder, encoder_sections
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.own_task_file import task_name
@@ -15,11 +18,16 @@ from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.foundation.overrides import apply_overrides, refuse_two_values
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.training.processes.launched import num_processes
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, saved_config
 from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
 from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfig, with_settings
 
 MODEL_WHOLE_IMAGE = "model"
 BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
+# Evaluations where nobody sets `train.evaluate_every`: at so many points, which all together ask at most a share of as
+# many groups as are trained on; or so many, which cost a short run little.
+POINTS, SHARE_ASKED, ASKED_ANYHOW = 10, 0.1, 20_000
+_NOT_COUNTED = 10**9  # steps of epochs whose groups are not counted yet: settings that count steps fit in
 
 
 @dataclass(frozen=True)
@@ -67,17 +75,20 @@ def sections_of(
     recipe: TaskRecipe | None,
     *,
     steps: int | None = None,
+    evaluate_every: int | None = None,
     whole_image: str = MODEL_WHOLE_IMAGE,
 ) -> dict[str, Any]:
     """The sections of settings with all that the request changes; that of the task is called by its name.
 
     Args:
         options: dataclass of the task's settings.
-        steps: of a recipe that counts in epochs, once the groups are counted.
+        steps: of a recipe or a request that counts in epochs, once the groups are counted.
+        evaluate_every: what `evaluation_pause` says, then; a recipe or a setting may say otherwise.
         whole_image: see `TaskSystem`, where the system is known.
     Raises:
         ValueError: for a setting that is none.
     """
+    _check_epochs(request)
     batch_size = request.batch_size or (recipe.at_once(num_processes()) if recipe else BATCH_SIZE)
     sections: dict[str, Any] = {
         "data": FinetuneData(batch_size=batch_size),
@@ -98,7 +109,7 @@ def sections_of(
     train = [each for each in request.settings if each.startswith("train.")]
     others = [each for each in request.settings if each not in train]
     changed = _by_step_rule(sections, others, recipe, task_name(request.task))
-    config = _train_config(request, recipe, changed, steps)
+    config = _train_config(request, recipe, changed, steps, evaluate_every)
     sections = {**changed, "train": with_settings(config, train)}
     if request.end_to_end:
         sections["encoder"].check_rates(sections["train"].parameter_groups)
@@ -119,24 +130,93 @@ def _by_step_rule(
     return apply_overrides({**sections, task: options}, settings)
 
 
-def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int) -> int | None:
-    """Of a recipe on so many groups; None where the request, or no recipe, says them.
+def _check_epochs(request: FinetuneRequest) -> None:
+    """Raises ValueError for epochs that are none, or beside a number of steps."""
+    if request.epochs is None:
+        return
+    named = [setting for setting in request.settings if setting.partition("=")[0].strip() == "train.steps"]
+    if request.steps is not None or named:
+        steps = f"--set {named[0]}" if request.steps is None else f"--steps {request.steps}"
+        raise ValueError(f"--epochs {request.epochs:g} and {steps} are two values for one thing; give one of them")
+    if not 0 < request.epochs < math.inf:
+        raise ValueError(f"--epochs must be above 0, got {request.epochs:g}")
+
+
+def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int, step_groups: int = 0) -> int | None:
+    """Of a request in epochs, or of a recipe, on so many groups; None where the request, or no recipe, says them.
 
     Args:
         num_groups: where several problems make one update together, those of one of them.
+        step_groups: of a step, by the settings; a recipe's own epochs go by its batch.
     """
+    if request.epochs is not None:
+        return max(1, round(request.epochs * num_groups / step_groups))
     if recipe is None or request.steps is not None:
         return None
     return max(1, round(recipe.epochs * num_groups / recipe.batch_size))
 
 
+def evaluation_pause(steps: int, step_groups: int, asked: int) -> int:
+    """Steps between two evaluations where nobody says it.
+
+    Args:
+        steps: of the run; step_groups: that each trains on.
+        asked: groups that an evaluation asks about.
+    """
+    most = max(SHARE_ASKED * steps * step_groups, ASKED_ANYHOW)
+    points = min(POINTS, max(1, int(most / max(asked, 1))))
+    return max(1, steps // points)
+
+
+def evaluation_words(config: TrainConfig, step_groups: int, asked: int, of: int) -> str:
+    """What the evaluations of a run will ask, and how to ask less where that is much.
+
+    Args:
+        step_groups: that each step trains on.
+        asked, of: groups that an evaluation asks about, of the whole split.
+    """
+    every, pause = config.evaluate_every, counted(config.evaluate_every, "step")
+    count = 1 + -(-config.steps // every)
+    share = f"{asked:,}" if asked == of else f"{asked:,} of {of:,}"
+    words = f"{count:,} evaluations of {share} groups: before the first step, every {pause}, at the end"
+    if count * asked <= max(SHARE_ASKED * config.steps * step_groups, ASKED_ANYHOW):
+        return words
+    return (
+        f"{words}; {count * asked / (config.steps * step_groups):.0%} of the groups trained on: "
+        f"--set data.validation_groups=N asks about fewer, --set train.evaluate_every=N less often"
+    )
+
+
+def evaluated_as_begun(config: TrainConfig, run: Path, settings: Sequence[str]) -> TrainConfig:
+    """The settings with which a run goes on being evaluated, where the defaults, or its recipe, were others when it
+    began and no setting says otherwise: of as many steps at the same ones, and without patience where it had none.
+
+    Args:
+        run: its folder, perhaps a new one.
+    """
+    if not config.evaluate_every or not (run / CONFIG_NAME).is_file():
+        return config
+    saved = saved_config(run)["train"]
+    named = {setting.partition("=")[0].strip() for setting in settings}
+    if not saved.get("best_by") and config.schedule != "plateau" and not named & {"train.best_by", "train.patience"}:
+        config = replace(config, best_by="", best_is=BY_NAME, patience=0)
+    if saved.get("steps") != config.steps or not saved.get("evaluate_every") or "train.evaluate_every" in named:
+        return config
+    return replace(config, evaluate_every=saved["evaluate_every"])
+
+
 def _train_config(
-    request: FinetuneRequest, recipe: TaskRecipe | None, sections: Mapping[str, Any], steps: int | None
+    request: FinetuneRequest,
+    recipe: TaskRecipe | None,
+    sections: Mapping[str, Any],
+    steps: int | None,
+    evaluate_every: int | None,
 ) -> TrainConfig:
-    given = request.steps or steps or STEPS
+    given = request.steps or steps or (STEPS if request.epochs is None else _NOT_COUNTED)
     pause = max(1, min(1000, given // 10))
     fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
-    fields |= {"warmup_steps": round(WARMUP * given), "checkpoint_every": pause, "evaluate_every": pause}
+    fields |= {"warmup_steps": round(WARMUP * given), "checkpoint_every": pause}
+    fields["evaluate_every"] = evaluate_every or pause
     if recipe is not None:
         rule = recipe.step_rule(sections["steps"].rule)
         accidents = recipe.accidents if rule.as_released else {}
@@ -144,6 +224,9 @@ def _train_config(
         fields["accumulation"] = recipe.accumulation(sections["data"].batch_size, num_processes())
         lags = fields.get("starts_at_zero", False)
         problems = recipe.problems_apart(rule, sections[task_name(request.task)])
+        if recipe.patience:
+            fields |= {"evaluate_every": max(1, round(given / recipe.epochs))}
+            fields |= {"best_by": recipe.judged_by, "patience": recipe.patience}
         fields |= schedule_fields(rule, recipe.schedule, steps=given, lags=lags, problems=problems)
     named = {"learning_rate": request.learning_rate, "warmup_steps": request.warmup_steps}
     fields |= {name: value for name, value in named.items() if value is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,15 +20,17 @@ from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores, scored_boxes
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
+from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION, TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.task import DownstreamTask, DrawGroup, Prediction
+from roibeam.pipelines.finetuning.task import NOTHING_SAID, DownstreamTask, DrawGroup, Prediction, logged_name
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.training.alternating_task import AlternatingTask
 from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_slower_part
+from roibeam.pipelines.training.processes.shared_out import shared_out
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
 
@@ -37,7 +39,6 @@ _MIRRORED = 4  # the same of what is mirrored
 _HIDDEN = 5  # and of what is hidden
 _DRAWN = 6  # and of what a task draws for a group
 _LOSS = "task"
-_NOTHING: np.ndarray = np.zeros((0, 4), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,12 +164,18 @@ class GroupTask:
         return self._config
 
     def evaluate(self) -> dict[str, float | None]:
-        """The task's own measures on the validation groups, 0..1, without dropout."""
+        """The task's own measures on the validation groups, 0..1, without dropout. All processes ask together."""
         if not self._validation:
             return {}
-        predictions = list(predicted(self._model, self._batches, self._validation, self._asked.form, self.batch_size))
-        measures = self._task.judge(self._validation, predictions)
-        return {name.replace(" ", "_"): _known(measure.mean) for name, measure in measures.items()}
+        kept = self._task.kept
+
+        def asked(groups: Sequence[TaskGroup]) -> Iterable[Any]:
+            said = predicted(self._model, self._batches, groups, self._asked.form, self.batch_size)
+            return said if kept is None else kept.of(said)
+
+        judge: Callable[..., Mapping[str, Measure]] = self._task.judge if kept is None else kept.judge
+        measures = judge(self._validation, shared_out(self._validation, self.batch_size, asked))
+        return {logged_name(name): _known(measure.mean) for name, measure in measures.items()}
 
     def _real(self, batch: TaskBatch) -> Tensor:
         asked = self._asked
@@ -270,7 +277,7 @@ def predicted(
             chosen = groups[start : start + batch_size]
             said = _said(model, batches, [group for group in chosen if group.is_open], form, device)
             for group in chosen:
-                yield next(said) if group.is_open else Prediction(_NOTHING[:, 0], _NOTHING)
+                yield next(said) if group.is_open else NOTHING_SAID
     model.train(was_training)
 
 

@@ -18,6 +18,7 @@ from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.foundation.pages.page_file import check_page_file
 from roibeam.pipelines.model_files.model_folder import CONFIG, FoundModel, model_folder
 from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.training.run_folder.best import asked_checkpoint
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 FINETUNING = "finetuning"  # kind of a run, in its configuration
@@ -67,12 +68,20 @@ class PredictRequest:
     command: str = ""
 
     def checkpoints(self) -> list[FoundModel]:
-        """The model of each run, in the folder of its checkpoint.
+        """The model of each run, in the folder of its checkpoint: the best by `train.best_by`, else the newest.
 
         Raises:
             ValueError: when a run is none of fine-tuning, or has no checkpoint yet.
         """
-        return [task_checkpoint(run) for run in (self.run, self.second) if run is not None]
+        return [task_checkpoint(run) for run in self._runs()]
+
+    def checkpoint_notes(self) -> list[str]:
+        """Of each run that was judged by `train.best_by`, which checkpoint is asked."""
+        told = [asked_checkpoint(best_of_seeds(run))[1] for run in self._runs()]
+        return [line for line in told if line]
+
+    def _runs(self) -> list[Path]:
+        return [run for run in (self.run, self.second) if run is not None]
 
 
 def task_checkpoint(run: Path) -> FoundModel:
@@ -81,7 +90,7 @@ def task_checkpoint(run: Path) -> FoundModel:
     Raises:
         ValueError: when the run is none of fine-tuning, or has no checkpoint yet.
     """
-    found = model_folder(best_of_seeds(run))[0]
+    found = model_folder(asked_checkpoint(best_of_seeds(run))[0])[0]
     config = found.parent / "config.json"
     task = read_json_object(config).get("task") if config.is_file() else None
     if not isinstance(task, dict) or task.get("kind") != FINETUNING:

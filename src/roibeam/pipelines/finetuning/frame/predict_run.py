@@ -163,7 +163,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     trained = [TrainedTask.read(found, request.data, request.task) for found in request.checkpoints()]
-    task = trained[0].task
+    task, chosen = trained[0].task, request.checkpoint_notes()
     _check_told([each.task.tells for each in trained])
     request = replace(request, split=task.asked_split(request.split))
     device = choose_device(request.device)
@@ -181,7 +181,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
         groups=len({name for each in asked for name in each.ids}),
         made=sum(each.made for each in asked),
         checkpoint=trained[0].found.source,
-        notes=tuple(dict.fromkeys(note for each in asked for note in each.notes)),
+        notes=tuple(dict.fromkeys([*chosen, *(note for each in asked for note in each.notes)])),
         page=request.page,
     )
 

@@ -23,11 +23,14 @@ def seed_requests(request: FinetuneRequest) -> list[FinetuneRequest]:
     return [replace(request, out=request.out / f"seed-{number}", seed=number, seeds=1) for number in numbers]
 
 
-def seed_summary(results: Sequence[tuple[Path, Mapping[str, float | None]]], main: str) -> dict[str, Any]:
+def seed_summary(
+    results: Sequence[tuple[Path, Mapping[str, float | None]]], main: str, steps: Sequence[int] | None = None
+) -> dict[str, Any]:
     """
     Args:
         results: folder of each run and its measures.
         main: measure by which the best is chosen.
+        steps: of each run, the checkpoint that `train.best_by` chose and the measures are of; None for the last ones.
     Returns:
         for each measure that all have: mean, median, sd (of a sample, None for one run), values; and the best run's
         folder.
@@ -41,7 +44,8 @@ def seed_summary(results: Sequence[tuple[Path, Mapping[str, float | None]]], mai
             mean, median = statistics.fmean(known), statistics.median(known)
             measures[name] = {"mean": mean, "median": median, "sd": sd, "values": known}
     best = max(results, key=lambda each: each[1].get(main) or 0.0)[0]
-    return {"main": main, "best": best.name, "runs": [run.name for run, _ in results], "measures": measures}
+    found = {"main": main, "best": best.name, "runs": [run.name for run, _ in results], "measures": measures}
+    return found if steps is None else {**found, "steps": list(steps)}
 
 
 def write_seeds(out: Path, summary: Mapping[str, Any]) -> Path:

@@ -52,7 +52,9 @@ class TaskRecipe:
         photos: of such a run, fields of `TaskPhotos`.
         photo_options: of such a run, fields of `options` that runs on stored features have no place for.
         edges: of its photos, short and long edge, pixels; () for those of the encoder.
-        judged_by: measure of the evaluations that the run is judged by, for the rule "release-plateau".
+        judged_by: measure of the evaluations that the run is judged by, for the rule "release-plateau", and `patience`.
+        patience: epochs in a row without a better one, after which the run ends, and the best one counts; 0 trains all
+            of them, and the last one counts.
         in_turn_with: the recipe of the other task that the same model learned in turn with this one; "" for none.
         figures: what was printed for it.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
@@ -84,6 +86,7 @@ class TaskRecipe:
     photo_options: Mapping[str, Any] = field(default_factory=dict)
     edges: tuple[int, ...] = ()
     judged_by: str = ""
+    patience: int = 0
     in_turn_with: str = ""
     figures: tuple[Figure, ...] = ()
     left_open: tuple[str, ...] = ()

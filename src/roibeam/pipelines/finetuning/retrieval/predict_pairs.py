@@ -71,7 +71,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     device = choose_device(request.device)
     logger.info("%s", device.words)
     with FeatureStore(store_path) as store:
-        notes = list(check_feature_space(trained.found, store))
+        notes = [*request.checkpoint_notes(), *check_feature_space(trained.found, store)]
         captions, images, more, seen = _joined(request, trained, store)
         notes += more
         folds = folds_of([group.id for group in captions], [_called(group) for group in images], request.folds)

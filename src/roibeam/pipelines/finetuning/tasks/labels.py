@@ -19,7 +19,7 @@ from roibeam.pipelines.finetuning.results.label_results import read_label_result
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import BOTH_RULES, OpenTask, ScoredTask, find_file, opened_rows
-from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, NamedTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Kept, NamedTask, Prediction, TaskSplit
 from roibeam.pipelines.sources.datasets.own_table import TableRow, read_table, table_of
 
 _SPLITS = ("train", "val", "test")
@@ -157,11 +157,11 @@ def _labels_task(
     chosen = tuple(labels) if labels is not None else _labels(file_of(train), rows, min_occurrence)
     places = {label: place for place, label in enumerate(chosen)}
 
-    def words(predictions: Sequence[Prediction]) -> list[str]:
+    def words(predictions: Iterable[Prediction]) -> list[str]:
         return [chosen[int(prediction.scores.argmax())] for prediction in predictions]
 
-    def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
-        right = [float(word == group.facts["label"]) for group, word in zip(groups, words(predictions), strict=True)]
+    def judge(groups: Sequence[TaskGroup], said: Sequence[str]) -> Mapping[str, Measure]:
+        right = [float(word == group.facts["label"]) for group, word in zip(groups, said, strict=True)]
         return {"accuracy": Measure("accuracy", right, [group.images[0] for group in groups])}
 
     def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[Said]:
@@ -178,7 +178,8 @@ def _labels_task(
         read=lambda split: _read(file_of(split), rows, places, split, is_trained=split == train),
         train=train,
         validation=validation,
-        judge=judge,
+        judge=lambda groups, predictions: judge(groups, words(predictions)),
+        kept=Kept(words, judge),
         answers=answers,
         write=write_entries,
         labels=chosen,

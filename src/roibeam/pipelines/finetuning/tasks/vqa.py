@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from roibeam.pipelines.finetuning.metrics.vqa import AnsweredQuestion, HumanAnsw
 from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import VQA_YEARS, find_file
-from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Kept, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     AS_WRITTEN,
     COUNT,
@@ -157,16 +157,16 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
     if labels is not None and options.answers not in MAJORITIES and Path(options.answers).expanduser().is_file():
         check_same_labels(labels, _labels(folder, options), f"vqa.answers {options.answers!r}")
 
-    def words(predictions: Sequence[Prediction]) -> list[str]:
-        scores = [prediction.scores for prediction in predictions]
+    def words(predictions: Iterable[Prediction]) -> list[str]:
+        scores = (prediction.scores for prediction in predictions)
         return said_labels(scores, chosen, says_unknown=options.says_unknown)
 
-    def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
+    def judge(groups: Sequence[TaskGroup], said: Sequence[str]) -> Mapping[str, Measure]:
         measures = vqa_measures(
             AnsweredQuestion(
                 word, group.facts["answers"], group.facts["question_type"], group.facts["answer_type"], group.images[0]
             )
-            for group, word in zip(groups, words(predictions), strict=True)
+            for group, word in zip(groups, said, strict=True)
         )
         # Of 65 types of questions the score tells; a run's log is read step by step.
         return {name: measure for name, measure in measures.items() if not name.startswith("question type ")}
@@ -182,7 +182,8 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         read=lambda split: _read(folder, split, chosen, options),
         train=options.train if options.visual_genome == NONE else f"{options.train}{_WITH_GENOME}",
         validation=judged_split(options.train),
-        judge=judge,
+        judge=lambda groups, predictions: judge(groups, words(predictions)),
+        kept=Kept(words, judge),
         answers=answers,
         write=write_answers,
         labels=chosen,

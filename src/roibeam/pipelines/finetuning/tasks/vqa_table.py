@@ -7,7 +7,7 @@ than three each is left out in turn, as VQA does; of fewer an answer is as right
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from roibeam.pipelines.finetuning.metrics.vqa import few_measures
 from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels, few_target
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import has_own_tables
-from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Kept, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.vqa import MAJORITY, VqaOptions, open_vqa, question_row, write_answers
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     NORMALISED,
@@ -53,12 +53,12 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
     if labels is not None and options.answers != MAJORITY and Path(options.answers).expanduser().is_file():
         check_same_labels(labels, _labels(folder, options), f"vqa.answers {options.answers!r}")
 
-    def words(predictions: Sequence[Prediction]) -> list[str]:
-        return said_labels([each.scores for each in predictions], chosen, says_unknown=options.says_unknown)
+    def words(predictions: Iterable[Prediction]) -> list[str]:
+        return said_labels((each.scores for each in predictions), chosen, says_unknown=options.says_unknown)
 
-    def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
+    def judge(groups: Sequence[TaskGroup], said: Sequence[str]) -> Mapping[str, Measure]:
         told = [(group.facts["answers"], group.images[0]) for group in groups]
-        return few_measures((word, *each) for word, each in zip(words(predictions), told, strict=True))
+        return few_measures((word, *each) for word, each in zip(said, told, strict=True))
 
     def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
         for group, word in zip(groups, words(predictions), strict=True):
@@ -71,7 +71,8 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
         read=lambda split: _read(table_of(folder, split), split, chosen, options),
         train="train",
         validation="val",
-        judge=judge,
+        judge=lambda groups, predictions: judge(groups, words(predictions)),
+        kept=Kept(words, judge),
         answers=answers,
         write=write_answers,
         labels=chosen,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, checkpoint_folder
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, checkpoint_folder, latest_checkpoint
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, read_lines
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -62,16 +62,35 @@ def best_checkpoint(run_dir: Path) -> Path:
         ValueError: for a run that tells none apart.
     """
     run_dir = furthest_stage(run_dir)
-    path = run_dir / "config.json"
-    train = json.loads(path.read_text("utf-8"))["train"] if path.is_file() else {}
-    settings = {name: train[name] for name in ("best_by", "best_is") if name in train}
-    config = TrainConfig(steps=1, evaluate_every=1, **settings)
+    config = _judged_by(run_dir)
     found = best_evaluation(run_dir, read_lines(run_dir / EVALUATION_NAME), config)
     if found is None:
         names = ", ".join(sorted(each.name for each in (run_dir / CHECKPOINTS).glob("step-*"))) or "none"
         why = f"has no evaluation by {config.best_by}" if config.best_by else "was trained without train.best_by"
         raise ValueError(f"{run_dir / CHECKPOINTS / BEST}: the run {why}; name one of its checkpoints: {names}")
     return checkpoint_folder(run_dir, found["step"])
+
+
+def asked_checkpoint(run_dir: Path) -> tuple[Path, str]:
+    """The best checkpoint of a run that was judged by `train.best_by`, and a line that says so; of any other run, and
+    of what is none, the folder itself and "".
+    """
+    newest = latest_checkpoint(run_dir)
+    config = _judged_by(run_dir)
+    found = best_evaluation(run_dir, read_lines(run_dir / EVALUATION_NAME), config)
+    if newest is None or found is None:
+        return run_dir, ""
+    best = checkpoint_folder(run_dir, found["step"])
+    line = f"{run_dir}: asks step {found['step']:,}, the best by {config.best_by}"
+    return best, line if best == newest else f"{line}; {newest} is the newest"
+
+
+def _judged_by(run_dir: Path) -> TrainConfig:
+    """What a run's configuration says of `best_by`, all else being anything."""
+    path = run_dir / "config.json"
+    train = read_json_object(path).get("train", {}) if path.is_file() else {}
+    settings = {name: train[name] for name in ("best_by", "best_is") if name in train}
+    return TrainConfig(steps=1, evaluate_every=1, **settings)
 
 
 def named_checkpoint(name: str) -> str:

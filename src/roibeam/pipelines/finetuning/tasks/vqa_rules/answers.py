@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -98,11 +98,11 @@ def places_of(labels: Sequence[str]) -> dict[str, int]:
     return places
 
 
-def said_labels(scores: Sequence[np.ndarray], labels: Sequence[str], *, says_unknown: bool) -> list[str]:
+def said_labels(scores: Iterable[np.ndarray], labels: Sequence[str], *, says_unknown: bool) -> list[str]:
     """The label of the highest score of each row, the first of equal ones.
 
     Args:
-        scores: rows of (labels,).
+        scores: rows of (labels,), none of which is held on to.
         says_unknown: whether `UNKNOWN` may be said, which is never right.
     """
     allowed = np.array([number for number, label in enumerate(labels) if says_unknown or label != UNKNOWN])
