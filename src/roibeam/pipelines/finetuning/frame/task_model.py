@@ -146,8 +146,8 @@ def load_task_model(folder: str | Path, *, task: str | None = None) -> LoadedTas
     """A fine-tuned model of a task of one label: vqa, labels, nlvr2, GLUE, or one's own of `label_task`.
 
     Args:
-        folder: a run of `roibeam finetune` (the checkpoint that `predict` asks; of several seeds that of the best), or one of its
-            checkpoints.
+        folder: a run of `roibeam finetune` (the checkpoint that `predict` asks; of several seeds that of the best), or
+            one of its checkpoints.
         task: file of a task of one's own, which is run; None for a task that roibeam has.
     Raises:
         ValueError: for a folder that is none, a damaged one, a model that was trained from photos, and for a task that
