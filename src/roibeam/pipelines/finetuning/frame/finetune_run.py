@@ -43,8 +43,8 @@ from roibeam.pipelines.finetuning.frame.shown.store_pair import (
     check_annotated,
     opened_store,
 )
+from roibeam.pipelines.finetuning.frame.start.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.frame.task_data import TaskData, guarded_data, joined_data
-from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.own_task_file import digest_of_task, is_own, task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
@@ -191,6 +191,7 @@ def _trained(
             beside=task.beside,
             num_told_classes=0 if task.told_classes is None else task.told_classes.num_classes,
         )
+        notes = [*notes, *_head_notes(network, start, asked, task.labels, is_drawn=sections["head"].start != WORDS)]
         if sections["head"].start == WORDS:
             start_from_words(network, task.labels, tokenizer)
     batches = GroupBatches(
@@ -236,6 +237,17 @@ def _trained(
             evaluation = trained.evaluate()
     judged = len(data.asked[: sections["data"].validation_groups or None])
     return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
+
+
+def _head_notes(
+    network: TaskNetwork, start: TaskStart, asked: AskedForm, labels: Sequence[str], *, is_drawn: bool
+) -> list[str]:
+    """Of a start that was fine-tuned before, which gives the network what goes on of it: whether its head does."""
+    if start.first is None:
+        return []
+    told = start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=is_drawn)
+    logger.info("%s", told)
+    return [told]
 
 
 def _with_draws(

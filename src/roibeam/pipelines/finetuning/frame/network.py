@@ -72,7 +72,8 @@ def started_network(
         model = changed_model(model, changes, source=source)
     if asked.num_images > 1 and system.pair_start is not None:
         fields, state = system.pair_start(model)
-        model = changed_model(model, fields, source=source, state=state)
+        if any(getattr(model.config, name) != value for name, value in fields.items()):
+            model = changed_model(model, fields, source=source, state=state)
     if num_told_classes:
         if system.told_classes is None:
             raise ValueError(f"told_classes: {system.name} has no place for classes of regions; leave it at false")
