@@ -174,7 +174,7 @@ def _trained(
     task, data = _with_draws(task, data, store, request.out)
     config = sections["train"] if data.asked else without_evaluations(sections["train"])
     asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
-    loss = loss_named(task.form, task.loss, task.region_targets)
+    loss = loss_named(task.form, task.loss, task.region_targets, task.label_weights)
     torch.manual_seed(config.seed)
     with waiting("building the model"):
         first = store.store if isinstance(store, StorePair) else store
