@@ -64,8 +64,8 @@ def finetune_command(
         list[str] | None,
         option(
             "set",
-            "Sections: train, data, layout, head, steps, one with the name of the task; end to end also detector, "
-            "encoder, photos, end_to_end. docs/finetuning.md tells more.",
+            "Sections: train, data, model, layout, head, steps, one with the name of the task; end to end also "
+            "detector, encoder, photos, end_to_end. docs/finetuning.md tells more.",
             group=TRAINING,
         ),
     ] = None,

@@ -36,7 +36,13 @@ from roibeam.pipelines.finetuning.frame.finetune_settings import (
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import GroupTask, PhotoTask, TurnsTask, drawn_once
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, loss_named
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network, with_encoder
+from roibeam.pipelines.finetuning.frame.network import (
+    TaskNetwork,
+    set_dropout,
+    start_from_words,
+    started_network,
+    with_encoder,
+)
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.frame.shown.store_pair import (
     StorePair,
@@ -191,9 +197,7 @@ def _trained(
             beside=task.beside,
             num_told_classes=0 if task.told_classes is None else task.told_classes.num_classes,
         )
-        notes = [*notes, *_head_notes(network, start, asked, task.labels, is_drawn=sections["head"].start != WORDS)]
-        if sections["head"].start == WORDS:
-            start_from_words(network, task.labels, tokenizer)
+        notes = [*notes, *_begun(network, sections, start, asked, task.labels, tokenizer)]
     batches = GroupBatches(
         start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
         task=task,
@@ -239,15 +243,25 @@ def _trained(
     return FinetuneResult(request.out, result, evaluation, next(iter(evaluation), ""), judged, tuple(notes))
 
 
-def _head_notes(
-    network: TaskNetwork, start: TaskStart, asked: AskedForm, labels: Sequence[str], *, is_drawn: bool
+def _begun(
+    network: TaskNetwork,
+    sections: Mapping[str, Any],
+    start: TaskStart,
+    asked: AskedForm,
+    labels: Sequence[str],
+    tokenizer: CaptionTokenizer,
 ) -> list[str]:
-    """Of a start that was fine-tuned before, which gives the network what goes on of it: whether its head does."""
-    if start.first is None:
-        return []
-    told = start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=is_drawn)
-    logger.info("%s", told)
-    return [told]
+    """Gives the network its dropout, and its head what this begins with; a note of a start that was fine-tuned."""
+    dropout, notes = sections["model"].dropout, list[str]()
+    if dropout is not None:
+        set_dropout(network, dropout)
+    from_words = sections["head"].start == WORDS
+    if start.first is not None:
+        notes = [start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=not from_words)]
+        logger.info("%s", notes[0])
+    if from_words:
+        start_from_words(network, labels, tokenizer)
+    return notes
 
 
 def _with_draws(
@@ -364,6 +378,7 @@ def _described(
         "labels": digest_of_labels(task.labels),
         "system": start.system.name,
         "head": asdict(sections["head"]),
+        **sections["model"].described(),
         "layout": asdict(sections["layout"]),
         "data": kept,
         "groups": _digest_of_groups(data.train.groups),
