@@ -139,6 +139,8 @@ def test_an_option_and_a_setting_do_not_say_two_things(given: dict[str, Any], se
     ("name", "words"),
     [
         ("gradient_accumulation_steps", "here it is train.accumulation"),
+        ("freeze", "here it is train.frozen"),
+        ("dropout", "here it is model.dropout of finetune, model.hidden_dropout"),
         ("log_every", "here it is nothing to set: log.jsonl has every step"),
         ("total_gradient_accumulation_steps", "did you mean accumulation or steps?"),
     ],

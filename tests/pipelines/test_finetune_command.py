@@ -25,6 +25,7 @@ from roibeam.pipelines.finetuning.frame.group_task import predicted
 from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest
 from roibeam.pipelines.finetuning.frame.task_model import load_task_model
 from roibeam.pipelines.finetuning.rows import LABEL
+from roibeam.pipelines.training.run_folder.trained_images import trained_among
 
 Roibeam = Callable[..., Any]
 WEIGHTS = Path(__file__).parents[2] / "bench" / "evidence" / "weights" / "perfect" / "vilbert"
@@ -152,6 +153,32 @@ def test_a_run_keeps_all_that_predicting_needs(finetuned: Path, pretrained: Path
     assert (finetuned / "tokenizer" / "tokenizer.json").read_text() == (
         pretrained / "tokenizer" / "tokenizer.json"
     ).read_text()
+
+
+def test_a_fine_tuned_model_learns_more(
+    roibeam: Roibeam, finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    """On the same labels it begins where it was; on others with a new head. Both lists of images are known, and the
+    command again goes on."""
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in table.iterdir():
+        (other / path.name).write_text(path.read_text().replace('"b"', '"c"').replace(",b", ",c"))
+    (other / "train.csv").write_text("\n".join((other / "train.csv").read_text().splitlines()[:4]) + "\n")
+    more = ("--steps", 1, "--set", "data.shared_images=true")
+    done = roibeam(*words_of(tmp_path / "same", finetuned, store[0], table, *more))
+    assert done.code == 0 and "the model learned labels before: its head goes on too" in done.err, done.err
+    first = json.loads((tmp_path / "same" / "evaluation.jsonl").read_text().splitlines()[0])
+    assert (first["step"], first["accuracy"]) == (0, 1.0)
+    given = words_of(tmp_path / "new", finetuned, store[0], other, *more)
+    done = roibeam(*given)
+    assert done.code == 0 and "the head is a new one (this task has other labels)" in done.err, done.err
+    images = [row["image"] for row in csv.DictReader((table / "train.csv").open())]
+    assert trained_among(tmp_path / "new", images) == images
+    done = roibeam(*given)
+    assert done.code == 0 and "nothing to do" in done.out, done.err
+    done = roibeam("convert", finetuned, tmp_path / "model", "--to", "roibeam")
+    assert done.code == 0 and "the head of the task that it was fine-tuned for is left out" in done.out, done.err
 
 
 def test_labels_that_were_changed_are_refused(

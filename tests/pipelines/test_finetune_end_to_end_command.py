@@ -143,6 +143,18 @@ def test_an_encoder_beside_a_model_of_stored_features(
     assert "belongs to another configuration" in refused and "photos" in refused
 
 
+def test_what_was_fine_tuned_from_photos_learns_more(
+    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path
+) -> None:
+    """Model, head and region encoder: before its first step the next run measures what the first one ended with."""
+    done = roibeam(*words(tmp_path / "run", runs / "tuned", made, "--end-to-end", "--steps", 1))
+    assert done.code == 0, done.err
+    assert "the model learned labels before: its head goes on too" in done.err
+    first = json.loads((tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()[0])
+    assert first["step"] == 0
+    assert {name: first[name] for name in last_evaluation(runs / "tuned")} == last_evaluation(runs / "tuned")
+
+
 @pytest.mark.parametrize(
     ("start", "more", "says"),
     [
@@ -155,7 +167,7 @@ def test_an_encoder_beside_a_model_of_stored_features(
         ("stored", (*TINY_ENCODER, "--photos", "gone"), "no such file or folder: --photos 'gone'"),
         ("pixels", (), "was trained end to end: its encoder goes on with it, --end-to-end"),
         ("pixels", ("--end-to-end", "--detector", "toy"), "brings its region encoder; leave it out"),
-        ("tuned", ("--end-to-end",), "a model that was fine-tuned for a task"),
+        ("tuned", (), "was trained end to end: its encoder goes on with it, --end-to-end"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told_in_one_line(

@@ -15,7 +15,7 @@ from task_groups import ASKED, WHOLE, batches, groups, small_network
 
 from roibeam.model.task_losses import answer_bce
 from roibeam.model.vlbert.tasks import VLBertForReferring
-from roibeam.pipelines.finetuning.frame.network import read_network
+from roibeam.pipelines.finetuning.frame.network import read_network, set_dropout
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
@@ -213,3 +213,24 @@ def test_what_is_trained_is_what_the_task_reads(system: str, form: str, head: st
     assert len(trained) > 20
     given = {id(each) for group in task.parameter_groups() for each in group["params"]}
     assert given == {id(parameters[name]) for name in trained}
+
+
+@pytest.mark.parametrize(
+    ("system", "head"),
+    [
+        ("vlbert", "release"),
+        ("vilbert", "release"),
+        ("visualbert", "release"),
+        ("imagebert", "ours"),
+        ("interbert", "ours"),
+    ],
+)
+def test_dropout_is_that_of_the_settings_everywhere(system: str, head: str) -> None:
+    """At 0 a model in training says the same twice, and what it says in evaluation; else it does not."""
+    network = small_network(system, LABEL, head=head, dropout=0.3)
+    inputs = batches(network, system, LABEL).batch(groups(LABEL)).inputs
+    settled = network.module(inputs)
+    network.module.train()
+    assert not torch.equal(network.module(inputs), network.module(inputs))
+    set_dropout(network, 0.0)
+    torch.testing.assert_close(network.module(inputs), settled)

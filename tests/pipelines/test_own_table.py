@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.metrics.own_labels import own_label_measures
+from roibeam.pipelines.finetuning.rows import LABEL
+from roibeam.pipelines.finetuning.task import Prediction
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
 from roibeam.pipelines.sources.datasets.own_table import read_table
 
@@ -56,6 +61,31 @@ def test_a_table_that_cannot_be_judged_is_refused(tmp_path: Path, val: str, word
     task = open_labels(written(tmp_path, train=TRAIN, val=val), LabelsOptions(), None)
     with pytest.raises(ValueError, match=words):
         task.read("val")
+
+
+def test_a_run_is_judged_by_both_accuracies(tmp_path: Path) -> None:
+    """`train.best_by=balanced_accuracy` goes by the second."""
+    task = open_labels(
+        written(tmp_path, train=TRAIN, val=HEADER + "d,w,red\ne,v,red\nf,v,blue\n"), LabelsOptions(), None
+    )
+    said = [Prediction(np.array([0.0, 1.0], np.float32))] * 3  # always red
+    measures = task.judge(task.read("val").groups, said)
+    assert {name: each.mean for name, each in measures.items()} == {"accuracy": 2 / 3, "balanced accuracy": 0.5}
+
+
+def test_balanced_weights_make_labels_count_alike(tmp_path: Path) -> None:
+    """Two rows of red and one of blue: 3/4 and 3/2, whose mean over rows is 1."""
+    folder = written(tmp_path, train=TRAIN)
+    task = open_labels(folder, LabelsOptions(weights="balanced"), None)
+    assert task.labels == ("blue", "red") and task.label_weights == (1.5, 0.75)
+    assert open_labels(folder, LabelsOptions(), None).label_weights == ()
+    scores, targets = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 1])
+    term = loss_named(LABEL, task.loss, label_weights=task.label_weights).term(scores, targets, scores > -9)
+    each = torch.nn.functional.cross_entropy(scores, targets, reduction="none")
+    assert int(term.count) == 3
+    torch.testing.assert_close(term.total, (each * torch.tensor([1.5, 0.75, 0.75])).sum())
+    with pytest.raises(ValueError, match="weights must be one of equal, balanced"):
+        LabelsOptions(weights="inverse")
 
 
 def test_a_rare_label_that_is_never_said_costs_half_of_the_balanced_accuracy() -> None:

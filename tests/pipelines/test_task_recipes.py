@@ -18,7 +18,7 @@ from roibeam.extraction.network.config import CONFIGS
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for
 from roibeam.pipelines.finetuning.frame.network import started_network
-from roibeam.pipelines.finetuning.frame.task_start import start_of
+from roibeam.pipelines.finetuning.frame.start.task_start import start_of
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, STARTS

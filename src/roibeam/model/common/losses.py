@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,9 +75,15 @@ class PreTrainingOutput:
     metrics: dict[str, SumCount]
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> SumCount:
-    """Cross-entropy of `logits` (N, V) with `labels` (N,) long; rows labelled `IGNORE_INDEX` do not count."""
-    total = F.cross_entropy(precise(logits), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+def cross_entropy(logits: Tensor, labels: Tensor, weights: Sequence[float] = ()) -> SumCount:
+    """Cross-entropy of `logits` (N, V) with `labels` (N,) long; rows labelled `IGNORE_INDEX` do not count.
+
+    Args:
+        weights: (V,), what a row of each label counts in the total; the count stays that of rows. () for 1 each.
+    """
+    logits = precise(logits)
+    each = logits.new_tensor(weights) if weights else None
+    total = F.cross_entropy(logits, labels, each, ignore_index=IGNORE_INDEX, reduction="sum")
     return SumCount(total, (labels != IGNORE_INDEX).sum())
 
 

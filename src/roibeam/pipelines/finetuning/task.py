@@ -158,6 +158,7 @@ class DownstreamTask:
         answers: groups and what was said to them -> entries of the result file, one for each group.
         write: entries -> the result file.
         labels: what the numbers of a LABEL task mean; kept with the model.
+        label_weights: of the loss "class", what a row of each label counts; () for 1 each.
         num_images: that a row shows; 0 for texts alone, which need no store.
         mirrored: a group -> the same beside its mirrored images; None for a task that does not say what its words
             become.
@@ -215,6 +216,7 @@ class DownstreamTask:
     answers: Callable[[Sequence[TaskGroup], Sequence[Prediction]], Iterator[Any]]
     write: Callable[[Path, Sequence[Any]], None]
     labels: tuple[str, ...] = ()
+    label_weights: tuple[float, ...] = ()
     num_images: int = 1
     whole_image: bool = False
     whole_region: bool = False

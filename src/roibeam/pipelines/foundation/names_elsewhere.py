@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 _STEPS = "--epochs of finetune, else --steps: epochs x captions / global batch"
 _KEEPS_BEST = "train.best_by, whose best checkpoint stays"
+_DROPOUT = "model.dropout of finetune, model.hidden_dropout and model.attention_dropout of pretrain"
 _LOG = "nothing to set: log.jsonl has every step"
 TRAIN_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -24,5 +25,12 @@ TRAIN_NAMES: Mapping[str, str] = MappingProxyType(
         "report_to": "train.tensorboard", "logging_steps": _LOG, "log_every": _LOG, "ema_decay": "train.average_rate",
         "dataloader_num_workers": "data.workers", "num_workers": "data.workers",
         "resume_from_checkpoint": "--resume-from",
+        "freeze": "train.frozen", "freeze_layers": "train.frozen", "freeze_encoder": "train.frozen",
+        "freeze_backbone": "train.frozen", "frozen_layers": "train.frozen", "trainable": "train.frozen",
+        "lr_mult": "train.rates", "layerwise_lr_decay": "train.rates", "head_lr": "train.rates",
+        "head_learning_rate": "train.rates", "encoder_lr": "train.rates", "param_groups": "train.rates",
+        "dropout": _DROPOUT, "hidden_dropout": _DROPOUT, "hidden_dropout_prob": _DROPOUT,
+        "attention_dropout": _DROPOUT, "attention_probs_dropout_prob": _DROPOUT,
+        "class_weights": "labels.weights, of the task labels", "class_weight": "labels.weights, of the task labels",
     }
 )  # fmt: skip

@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 from roibeam.near_names import name_hint
 
 _T = TypeVar("_T")
-_KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_KINDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    dict: 'an object, as {"name": 1}',
+}
 
 
 def apply_overrides(
@@ -116,7 +122,7 @@ def _value(text: str, current: Any, annotation: str) -> Any:
     value = parse_value(text)
     if isinstance(current, tuple):
         if not isinstance(value, list):
-            example = json.dumps(list(current))
+            example = json.dumps(list(current) or (["name"] if "str" in annotation else [1, 2]))
             raise ValueError(f"expected a list, such as {example}, got {text!r}")
         # 10 and 10.0 are one number, and must be one in a fingerprint too.
         return tuple(map(float, value)) if "float" in annotation and _are_numbers(value) else tuple(value)

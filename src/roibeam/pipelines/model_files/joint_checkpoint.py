@@ -39,6 +39,7 @@ from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.encoder_settings import JOINT_FORMAT, read_joint_settings
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.model_files.model_checkpoint import (
+    HEAD_LEFT_OUT,
     ModelCheckpoint,
     build_model,
     check_finite,
@@ -46,6 +47,7 @@ from roibeam.pipelines.model_files.model_checkpoint import (
     class_of,
     config_class_of,
     read_model,
+    without_task_head,
 )
 from roibeam.pipelines.model_files.model_folder import TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.training.checkpoint import put_in_place
@@ -53,7 +55,7 @@ from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
-_HEADS = "detection."
+_HEADS, _OWN = "detection.", "model."
 
 
 def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -155,8 +157,10 @@ def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheck
         return read_model(spec, options=options)
     if options is not None:
         raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
+    is_tuned = read_json_object(found[0] / CONFIG_NAME)["model"].get("model_type") == TASK_MODEL
     joint = load_joint(found[0])
-    return JointCheckpoint(cast(PreTrainedModel, joint.model), *found, joint=joint)
+    changes = HEAD_LEFT_OUT if is_tuned else ()
+    return JointCheckpoint(cast(PreTrainedModel, joint.model), *found, changes, joint=joint)
 
 
 def load_joint(
@@ -166,7 +170,7 @@ def load_joint(
     left_out: str | None = None,
 ) -> EndToEndModel:
     """The model and its encoder, in evaluation mode, with every weight bit for bit as it was saved; a `JointDetector`
-    with default losses where it was trained on labelled photos too.
+    with default losses where it was trained on labelled photos too. One that was fine-tuned comes without its head.
 
     Args:
         folder: of `save_joint`, or a run end to end (its newest checkpoint, of the last stage), or one of its
@@ -191,15 +195,21 @@ def load_joint(
     found = read_joint_settings(path)
     config, conventions, content = found.config, found.conventions, found.content
     names = detector_names(content["detection"], config, path) if "detection" in content else None
-    maker = make_model or _maker_of(content["model"], path)
+    is_tuned = make_model is None and content["model"].get("model_type") == TASK_MODEL
+    described = content["model"]["model"] if is_tuned else content["model"]
+    maker = make_model or _maker_of(described, path)
 
     def make() -> EndToEndModel:
         encoder = RegionEncoder(
             config, conventions, frozen_stages=found.frozen_stages, mask_channels=found.mask_channels
         )
-        return EndToEndModel(maker(content["model"]), encoder, found.choices)
+        return EndToEndModel(maker(described), encoder, found.choices)
 
     tensors = _tensors(weights)
+    if is_tuned:
+        own = {name: tensor for name, tensor in tensors.items() if name.startswith(_OWN)}
+        inner = {_OWN + name: tensor for name, tensor in without_task_head(without_task_head(own)).items()}
+        tensors = {**inner, **{name: tensor for name, tensor in tensors.items() if name not in own}}
     if left_out is not None:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"model.{left_out}")}
     of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
@@ -293,8 +303,6 @@ def save_official_joint(joint: EndToEndModel, path: str | Path, kind: str = "pre
 
 
 def _maker_of(described: Mapping[str, Any], path: Path) -> Callable[[Mapping[str, Any]], nn.Module]:
-    if described.get("model_type") == TASK_MODEL:
-        raise ValueError(f"{path.parent}: a model that was fine-tuned for a task; roibeam predict asks it")
     model_class = class_of(described, path)
     return lambda settings: model_class(config_class_of(model_class).from_dict(dict(settings)))
 

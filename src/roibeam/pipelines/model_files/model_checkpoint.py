@@ -56,6 +56,8 @@ MODEL_CLASSES: tuple[type[PreTrainedModel], ...] = (
     InterBertForTasks,
 )
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
+AnyTensor = TypeVar("AnyTensor")
+HEAD_LEFT_OUT = ("the head of the task that it was fine-tuned for is left out",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +110,7 @@ def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
         spec: one of
             a folder that `save_pretrained` or `roibeam convert` wrote;
             a run folder of `roibeam pretrain` (its newest checkpoint, of the last stage) or one of its checkpoints;
+            the same of `roibeam finetune`, whose model comes without the head of its task;
             an official checkpoint of VL-BERT, ViLBERT, VisualBERT or InterBERT: a file, a folder of transformers with
             config.json, hf:<repo>, or a URL as for the weights of a detector.
         options: JSON configuration of an official file: that which the official codes ship, or that which `roibeam
@@ -153,10 +156,8 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
             f"pretrain --from-run take it, and in Python roibeam.load_joint; here only models on stored "
             f"features fit (docs/train.md)"
         )
-    if settings.get("model_type") == TASK_MODEL:
-        raise ValueError(
-            f"{folder}: a model that was fine-tuned for a task; roibeam predict asks it, load_task_model reads it"
-        )
+    is_tuned = settings.get("model_type") == TASK_MODEL
+    settings = settings["model"] if is_tuned else settings
     if not is_ours(settings):
         weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)
         if weights is None:
@@ -169,10 +170,18 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
         raise ValueError(f"{folder}: no {WEIGHTS} in it")
     try:
         config = config_class_of(model_class).from_dict(settings)
-        model = build_model(lambda: model_class(config), _as_float32(read_tensors(folder / WEIGHTS)))
+        tensors: Mapping[str, object] = read_tensors(folder / WEIGHTS)
+        tensors = without_task_head(tensors) if is_tuned else tensors
+        model = build_model(lambda: model_class(config), _as_float32(tensors))
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
-    return ModelCheckpoint(model, folder, tokenizer)
+    return ModelCheckpoint(model, folder, tokenizer, HEAD_LEFT_OUT if is_tuned else ())
+
+
+def without_task_head(tensors: Mapping[str, AnyTensor]) -> dict[str, AnyTensor]:
+    """The model in a `TaskModel`, by its own names."""
+    inside = "model."
+    return {name.removeprefix(inside): tensor for name, tensor in tensors.items() if name.startswith(inside)}
 
 
 def is_ours(settings: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ rule says what the release's own lines say, with their accidents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
@@ -86,11 +86,13 @@ def _group(parameters: list[nn.Parameter], scale: float, decays: bool) -> Parame
     return group if decays else {**group, "weight_decay": 0.0}
 
 
-def with_slower_part(groups: Sequence[ParameterGroup], part: nn.Module, scale: float) -> list[ParameterGroup]:
-    """The groups; the parameters of a part of the model have this share of their rate, in groups of their own."""
+def with_scaled_part(
+    groups: Sequence[ParameterGroup], part: Iterable[nn.Parameter], scale: float
+) -> list[ParameterGroup]:
+    """The groups; the parameters of a part of the model have their rate times this, in groups of their own."""
     if scale == 1:
         return list(groups)
-    of_part, split = {id(each) for each in part.parameters()}, list[ParameterGroup]()
+    of_part, split = {id(each) for each in part}, list[ParameterGroup]()
     for group in groups:
         inside = [each for each in group["params"] if id(each) in of_part]
         rest: ParameterGroup = {**group, "params": [each for each in group["params"] if id(each) not in of_part]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from roibeam.pipelines.foundation.device_choice import check_device_name
@@ -52,6 +52,9 @@ class TrainConfig:
             "adamw-transformers-uncorrected" (pipelines/training/optimizer/release_optimizers.py).
         weight_decay: on every parameter unless its group says otherwise; decoupled in all but SGD.
         parameter_groups: "task" takes the task's own; a name of `PARAMETER_RULES` groups as that release does.
+        frozen: parts of the model that are not trained, by the beginnings of their parameters' names, such as
+            "embeddings" or "encoder.layers.0" (pipelines/training/optimizer/parts.py). Their dropout stays.
+        rates: such parts -> factor of the rate that they would have, such as {"head": 10}.
         betas, epsilon: of all but SGD. The defaults are those of VL-BERT's release (cfgs/pretrain).
         momentum: of SGD.
         clip_norm: largest gradient norm; 0 = no clipping.
@@ -101,6 +104,8 @@ class TrainConfig:
     optimizer: str = "adamw"
     weight_decay: float = 1e-4
     parameter_groups: str = TASK_GROUPS
+    frozen: tuple[str, ...] = ()
+    rates: Mapping[str, float] = field(default_factory=dict)
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-6
     momentum: float = 0.9
@@ -149,6 +154,7 @@ class TrainConfig:
             self.schedule != "plateau" or bool(self.best_by),
             "the schedule plateau goes by evaluations; set evaluate_every and best_by",
         )
+        self._check_parts()
         check_device_name(self.device)
         _require(
             self.precision != "fp16" or self.device != "cpu",
@@ -188,6 +194,19 @@ class TrainConfig:
             ("average_start", AVERAGE_STARTS),
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
+
+    def _check_parts(self) -> None:
+        _require(
+            all(isinstance(part, str) and bool(part) for part in self.frozen),
+            f"frozen must name parts of the model, got {list(self.frozen)}",
+        )
+        rates = self.rates.items() if isinstance(self.rates, Mapping) else [("", self.rates)]
+        for part, factor in rates:
+            _require(
+                bool(part) and type(factor) in (int, float) and 0 < factor < float("inf"),
+                f'rates must have a factor above 0 for each part, as {{"head": 10}}, got {self.rates}; to train '
+                f"nothing of a part, name it in frozen",
+            )
 
     @property
     def highest_is_best(self) -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def finetune_command(
     out: Annotated[Path, argument("RUN", "Run folder to write.")],
     task: Annotated[str, option("task")],
-    start: Annotated[str, option("from", "Or none: new weights.", callback=named_step)],
+    start: Annotated[str, option("from", "Or a run of a task, for more; or none: new weights.", callback=named_step)],
     data: Annotated[Path, option("data", "Or tables of your own (docs/finetuning.md).")],
     store: Annotated[str | None, option("store", "Of all images of the task; GLUE has none.")] = None,
     annotated_store: Annotated[str | None, option("annotated-store")] = None,
@@ -65,8 +65,8 @@ def finetune_command(
         list[str] | None,
         option(
             "set",
-            "Sections: train, data, layout, head, steps, one with the name of the task; end to end also detector, "
-            "encoder, photos, end_to_end. docs/finetuning.md tells more.",
+            "Sections: train, data, model, layout, head, steps, one with the name of the task; end to end also "
+            "detector, encoder, photos, end_to_end. docs/finetuning.md tells more.",
             group=TRAINING,
         ),
     ] = None,

@@ -40,15 +40,21 @@ from roibeam.pipelines.finetuning.frame.finetune_settings import (
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import GroupTask, PhotoTask, TurnsTask, drawn_once
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, loss_named
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, start_from_words, started_network, with_encoder
+from roibeam.pipelines.finetuning.frame.network import (
+    TaskNetwork,
+    set_dropout,
+    start_from_words,
+    started_network,
+    with_encoder,
+)
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.frame.shown.store_pair import (
     StorePair,
     check_annotated,
     opened_store,
 )
+from roibeam.pipelines.finetuning.frame.start.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.frame.task_data import TaskData, guarded_data, joined_data
-from roibeam.pipelines.finetuning.frame.task_start import TaskStart, start_of
 from roibeam.pipelines.finetuning.own_task_file import digest_of_task, is_own, task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
@@ -204,7 +210,7 @@ def _trained(
     task, data = _with_draws(task, data, store, request.out)
     config, judged = _judged(request, sections, task, data)
     asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
-    loss = loss_named(task.form, task.loss, task.region_targets)
+    loss = loss_named(task.form, task.loss, task.region_targets, task.label_weights)
     torch.manual_seed(config.seed)
     with waiting("building the model"):
         first = store.store if isinstance(store, StorePair) else store
@@ -221,8 +227,7 @@ def _trained(
             beside=task.beside,
             num_told_classes=0 if task.told_classes is None else task.told_classes.num_classes,
         )
-        if sections["head"].start == WORDS:
-            start_from_words(network, task.labels, tokenizer)
+        notes = [*notes, *_begun(network, sections, start, asked, task.labels, tokenizer)]
     batches = GroupBatches(
         start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
         task=task,
@@ -306,6 +311,27 @@ def _judged(
 def _step_groups(sections: Mapping[str, Any]) -> int:
     """Groups that a step trains on, of each of several problems that make one update together."""
     return int(sections["data"].batch_size * sections["train"].accumulation * num_processes())
+
+
+def _begun(
+    network: TaskNetwork,
+    sections: Mapping[str, Any],
+    start: TaskStart,
+    asked: AskedForm,
+    labels: Sequence[str],
+    tokenizer: CaptionTokenizer,
+) -> list[str]:
+    """Gives the network its dropout, and its head what this begins with; a note of a start that was fine-tuned."""
+    dropout, notes = sections["model"].dropout, list[str]()
+    if dropout is not None:
+        set_dropout(network, dropout)
+    from_words = sections["head"].start == WORDS
+    if start.first is not None:
+        notes = [start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=not from_words)]
+        logger.info("%s", notes[0])
+    if from_words:
+        start_from_words(network, labels, tokenizer)
+    return notes
 
 
 def _with_draws(
@@ -422,6 +448,7 @@ def _described(
         "labels": digest_of_labels(task.labels),
         "system": start.system.name,
         "head": asdict(sections["head"]),
+        **sections["model"].described(),
         "layout": asdict(sections["layout"]),
         "data": kept,
         "groups": _digest_of_groups(data.train.groups),

@@ -45,6 +45,25 @@ class StepOptions:
 
 
 @dataclass(frozen=True)
+class ModelOptions:
+    """
+    Attributes:
+        dropout: of model and head while they are trained, wherever they have any, 0 to below 1; None leaves to each
+            what it has, of pre-training and of the kind of head.
+    """
+
+    dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"ModelOptions: dropout must be from 0 to below 1, got {self.dropout}")
+
+    def described(self) -> dict[str, Any]:
+        """What a resumed run must have alike; nothing where nothing is asked for, as in runs from before."""
+        return {} if self.dropout is None else {"dropout": self.dropout}
+
+
+@dataclass(frozen=True)
 class FinetuneData:
     """How groups become batches.
 
@@ -92,6 +111,7 @@ def sections_of(
     batch_size = request.batch_size or (recipe.at_once(num_processes()) if recipe else BATCH_SIZE)
     sections: dict[str, Any] = {
         "data": FinetuneData(batch_size=batch_size),
+        "model": ModelOptions(),
         "layout": LayoutOptions() if recipe is None else recipe.layout,
         "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
         "steps": StepOptions(),

@@ -29,7 +29,7 @@ from roibeam.pipelines.inputs.batches.sample import in_float32
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.training.alternating_task import AlternatingTask
-from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_slower_part
+from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_scaled_part
 from roibeam.pipelines.training.processes.shared_out import shared_out
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
@@ -197,7 +197,8 @@ class PhotoTask(GroupTask):
     def parameter_groups(self) -> list[ParameterGroup]:
         """As of `GroupTask`; those of the encoder have a rate of their own."""
         joint: Any = self._model
-        return with_slower_part(super().parameter_groups(), region_encoder_of(joint), self._encoder_scale)
+        encoder = region_encoder_of(joint).parameters()
+        return with_scaled_part(super().parameter_groups(), encoder, self._encoder_scale)
 
     def worst_batch(self) -> WorstBatch:
         """As large as any: every photo in an input that holds them all, blank, and as many regions and rows as those of

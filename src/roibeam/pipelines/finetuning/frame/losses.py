@@ -6,7 +6,7 @@ Shapes: G groups, N of what is scored in a group (labels, rows or regions, padde
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -217,18 +217,27 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
 )
 
 
-def loss_named(form: str, name: str, region_targets: Mapping[str, Any] = MappingProxyType({})) -> TaskLoss:
+def loss_named(
+    form: str,
+    name: str,
+    region_targets: Mapping[str, Any] = MappingProxyType({}),
+    label_weights: Sequence[float] = (),
+) -> TaskLoss:
     """
     Args:
         name: of REGION one of `DENOMINATORS` of task_losses.py: summed over a row's regions (ViLBERT), or a mean over
             all "regions" (VL-BERT).
         region_targets: how `referred_targets` makes targets of right boxes.
+        label_weights: see `DownstreamTask`.
     Raises:
         ValueError: for an unknown one.
     """
     known = DENOMINATORS if form == REGION else LOSSES[form]
     if name not in known:
         raise ValueError(f"no loss {name!r} of the form {form}; there are {', '.join(known)}")
+    if label_weights:
+        assert (form, name) == (LABEL, "class"), "the losses of other tasks have no weights"
+        return replace(LOSSES[form][name], term=lambda said, right, real: cross_entropy(said, right, label_weights))
     return _regions(name, {"kind": "binary", **region_targets}) if form == REGION else LOSSES[form][name]
 
 

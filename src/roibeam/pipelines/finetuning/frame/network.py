@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.model.common.checkpoint import load_start
+from roibeam.model.common.heads import DroppedLinear
+from roibeam.model.common.transformer import Attention
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.task_beside import TaskModelBeside
@@ -72,7 +74,8 @@ def started_network(
         model = changed_model(model, changes, source=source)
     if asked.num_images > 1 and system.pair_start is not None:
         fields, state = system.pair_start(model)
-        model = changed_model(model, fields, source=source, state=state)
+        if any(getattr(model.config, name) != value for name, value in fields.items()):
+            model = changed_model(model, fields, source=source, state=state)
     if num_told_classes:
         if system.told_classes is None:
             raise ValueError(f"told_classes: {system.name} has no place for classes of regions; leave it at false")
@@ -96,6 +99,17 @@ def started_network(
     if beside is not None:
         return _of_ours(_beside(system, model, own_head, beside), system)
     return _of_ours(_model_class(asked)(model, own_head), system)
+
+
+def set_dropout(network: TaskNetwork, share: float) -> None:
+    """Gives every dropout of model and head this share."""
+    for module in network.module.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = share
+        elif isinstance(module, DroppedLinear):
+            module.dropout = share
+        elif isinstance(module, Attention):
+            module.attention_dropout = share
 
 
 def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:

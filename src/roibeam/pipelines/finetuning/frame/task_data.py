@@ -21,7 +21,7 @@ from roibeam.pipelines.finetuning.frame.shown.joined_groups import (
     shared_images,
 )
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair, check_num_boxes
-from roibeam.pipelines.finetuning.frame.task_start import TaskStart
+from roibeam.pipelines.finetuning.frame.start.task_start import TaskStart
 from roibeam.pipelines.finetuning.own_task_file import is_own
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.task import SPLITS, DownstreamTask, has_target

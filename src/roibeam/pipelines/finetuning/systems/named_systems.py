@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from torch import nn
+from transformers import PreTrainedModel
 
 from roibeam.near_names import name_hint
 from roibeam.pipelines.finetuning.systems.imagebert import SYSTEM as IMAGEBERT
@@ -15,6 +15,7 @@ from roibeam.pipelines.finetuning.systems.vilbert import SINGLE_STREAM
 from roibeam.pipelines.finetuning.systems.vilbert import SYSTEM as VILBERT
 from roibeam.pipelines.finetuning.systems.visualbert import SYSTEM as VISUALBERT
 from roibeam.pipelines.finetuning.systems.vlbert import SYSTEM as VLBERT
+from roibeam.pipelines.model_files.model_checkpoint import config_class_of
 
 SYSTEMS: Mapping[str, TaskSystem] = MappingProxyType(
     {each.name: each for each in (VLBERT, VILBERT, SINGLE_STREAM, VISUALBERT, IMAGEBERT, INTERBERT)}
@@ -28,18 +29,6 @@ def system_named(name: str) -> TaskSystem:
     return SYSTEMS[name]
 
 
-def system_of(model: nn.Module, source: object) -> TaskSystem:
-    """The system that a pre-trained model is of.
-
-    Args:
-        source: where it came from, for the error.
-    Raises:
-        ValueError: for a model that is none, such as one with the heads of a task.
-    """
-    for system in SYSTEMS.values():
-        if type(model) is system.model_class:
-            return system
-    raise ValueError(
-        f"{source}: {type(model).__name__} has the heads of a task already; name the pre-trained model that it began "
-        f"from"
-    )
+def system_of(model: PreTrainedModel) -> TaskSystem:
+    """The system that a model is of, pre-trained or with the heads of a release's task."""
+    return next(each for each in SYSTEMS.values() if isinstance(model.config, config_class_of(each.model_class)))

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from roibeam.model.common.bert import BertSizes
 from roibeam.model.task_heads import (
@@ -108,7 +109,7 @@ class TaskSystem:
     """
 
     name: str
-    model_class: type[nn.Module]
+    model_class: type[PreTrainedModel]
     sizes: Mapping[str, Callable[..., BertSizes]]
     text: TextRules
     positions: Callable[[Any], int]
@@ -133,7 +134,7 @@ class TaskSystem:
     @property
     def trained(self) -> tuple[str, ...]:
         """What names of the model's parameters begin with that a task trains."""
-        return self.parts or (f"{self.model_class.base_model_prefix}.",)  # type: ignore[attr-defined]
+        return self.parts or (f"{self.model_class.base_model_prefix}.",)
 
     def text_alone(self, pieces: Pieces, parts: Sequence[TaskText | PartPieces]) -> list[Span]:
         """The spans of one or two texts without an image, as BERT reads them: [CLS] first [SEP] second [SEP]."""

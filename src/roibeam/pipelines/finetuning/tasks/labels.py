@@ -1,6 +1,7 @@
 """One label for an image and a text: from a table of one's own, or from a data set's own files (`label_task`).
 
-The labels are those of the training rows, and are kept with the model. Accuracy is the metric.
+The labels are those of the training rows, and are kept with the model. Accuracy is the metric, of all rows and as the
+mean over labels.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.metrics.own_labels import ACCURACY, BALANCED, own_label_measures
 from roibeam.pipelines.finetuning.own_task_file import OwnTask
 from roibeam.pipelines.finetuning.results.label_results import read_label_results, write_label_results
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import BOTH_RULES, OpenTask, ScoredTask, find_file, opened_rows
 from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Kept, NamedTask, Prediction, TaskSplit
+from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.own_table import TableRow, read_table, table_of
 
+EQUAL, BALANCED_LOSS = "equal", "balanced"
+WEIGHTS = (EQUAL, BALANCED_LOSS)
 _SPLITS = ("train", "val", "test")
 Said = tuple[str, str]  # id of a row, and the label that is said
 Rows = Callable[[Path], Iterable[TableRow]]
@@ -32,11 +37,15 @@ class LabelsOptions:
     """
     Attributes:
         validation: the split that a run is judged on; "" for none.
+        weights: of rows in the loss: "equal"; or "balanced", N / (K n) for each of the n rows of a label, with K labels
+            and N rows to train on, so that all labels count alike and the mean over rows is 1.
     """
 
     validation: str = "val"
+    weights: str = EQUAL
 
     def __post_init__(self) -> None:
+        check_choice(self, "weights", WEIGHTS)
         if self.validation not in ("", "val", "test"):
             raise ValueError(f"LabelsOptions: validation must be val, test or nothing, got {self.validation!r}")
 
@@ -46,11 +55,14 @@ class OwnLabelsOptions:
     """
     Attributes:
         min_occurrence: training rows that a label needs; rows of rarer ones are not trained on.
+        weights: as of `LabelsOptions`.
     """
 
     min_occurrence: int = 1
+    weights: str = EQUAL
 
     def __post_init__(self) -> None:
+        check_choice(self, "weights", WEIGHTS)
         if self.min_occurrence < 1:
             raise ValueError(f"OwnLabelsOptions: min_occurrence must be at least 1, got {self.min_occurrence}")
 
@@ -63,7 +75,7 @@ def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | No
     """
     return _labels_task(
         "labels", lambda split: table_of(folder, split), read_table, labels, splits=_SPLITS,
-        validation=options.validation or None, write=write_label_results,
+        validation=options.validation or None, write=write_label_results, weights=options.weights,
     )  # fmt: skip
 
 
@@ -97,7 +109,7 @@ def label_task(
     def open_task(folder: Path, options: OwnLabelsOptions, labels: Sequence[str] | None) -> DownstreamTask:
         return _labels_task(
             name, lambda split: file_of(folder, split), rows, labels, splits=tuple(files), validation=validation,
-            write=write, min_occurrence=options.min_occurrence,
+            write=write, min_occurrence=options.min_occurrence, weights=options.weights,
         )  # fmt: skip
 
     def open_scored(folder: Path, split: str, rules: str) -> OpenTask:
@@ -152,17 +164,20 @@ def _labels_task(
     validation: str | None,
     write: Callable[[Path, Iterable[Said]], None],
     min_occurrence: int = 1,
+    weights: str,
 ) -> DownstreamTask:
     train = splits[0]
-    chosen = tuple(labels) if labels is not None else _labels(file_of(train), rows, min_occurrence)
+    counts = {} if labels is not None else _labels(file_of(train), rows, min_occurrence)
+    chosen = tuple(counts) if labels is None else tuple(labels)
     places = {label: place for place, label in enumerate(chosen)}
 
     def words(predictions: Iterable[Prediction]) -> list[str]:
         return [chosen[int(prediction.scores.argmax())] for prediction in predictions]
 
     def judge(groups: Sequence[TaskGroup], said: Sequence[str]) -> Mapping[str, Measure]:
-        right = [float(word == group.facts["label"]) for group, word in zip(groups, said, strict=True)]
-        return {"accuracy": Measure("accuracy", right, [group.images[0] for group in groups])}
+        right, images = [str(group.facts["label"]) for group in groups], [group.images[0] for group in groups]
+        measures = own_label_measures(said, right, images)
+        return {name: measures[name] for name in (ACCURACY, BALANCED) if name in measures}
 
     def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[Said]:
         for group, word in zip(groups, words(predictions), strict=True):
@@ -183,6 +198,7 @@ def _labels_task(
         answers=answers,
         write=write_entries,
         labels=chosen,
+        label_weights=balanced_weights(list(counts.values())) if weights == BALANCED_LOSS else (),
         splits=splits,
         is_told=lambda group: group.facts["label"] is not None,
         right_words=lambda group: str(group.facts["label"]),
@@ -195,12 +211,18 @@ def text_row(text: str) -> TaskRow:
     return TaskRow((TaskText((text,)),))
 
 
-def _labels(path: Path, rows: Rows, min_occurrence: int) -> tuple[str, ...]:
+def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
+    """N / (K n) of each of K labels with n of N rows."""
+    return tuple(sum(counts) / (len(counts) * count) for count in counts)
+
+
+def _labels(path: Path, rows: Rows, min_occurrence: int) -> dict[str, int]:
+    """The labels, in their order, and how many rows each has."""
     counts = Counter(row.label for row in rows(path) if row.label is not None)
     found = sorted(label for label, times in counts.items() if times >= min_occurrence)
     if len(found) < 2:
         raise ValueError(f"{str(path)!r}: {counted(len(found), 'label')} in its column label; expected at least 2")
-    return tuple(found)
+    return {label: counts[label] for label in found}
 
 
 def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, is_trained: bool) -> TaskSplit:

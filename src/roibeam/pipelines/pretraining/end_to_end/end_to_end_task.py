@@ -38,7 +38,7 @@ from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Asked, Evaluates, PretrainTask, evaluate
-from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_slower_part
+from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_scaled_part
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
 
@@ -197,7 +197,7 @@ class EndToEndTask:
         joint, heads = self._joint, getattr(self._joint, "detection", None)
         of_heads = set() if heads is None else set(heads.parameters())
         trained = [each for each in joint.parameters() if each.requires_grad and each not in of_heads]
-        groups = with_slower_part([{"params": trained}], self._encoder, self._encoder_scale)
+        groups = with_scaled_part([{"params": trained}], self._encoder.parameters(), self._encoder_scale)
         return [*groups, *([] if heads is None else detector_groups(heads))]
 
     def sample_ids(self, batch: EndToEndBatch) -> Sequence[str]:

@@ -66,6 +66,8 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         torch.set_num_threads(training.threads)
     sections = default_sections(request, recipe, system.sampling)
     start = None if asked.from_run is None else load_model_or_joint(asked.from_run)
+    for note in () if start is None else start.changes:
+        logger.warning("%s: %s", asked.from_run, note)
     request = _with_toy_encoder(request, start)
     if request.end_to_end:
         sections |= encoder_sections(request.encoder, system.whole_image, start)

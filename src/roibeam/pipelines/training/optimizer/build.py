@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from roibeam.pipelines.training.optimizer.parts import freeze_parts, rated_groups
 from roibeam.pipelines.training.optimizer.release_optimizers import BertAdam, TransformersAdamW
 from roibeam.pipelines.training.parameter_groups import ParameterGroup, group_parameters
 from roibeam.pipelines.training.train_config import TASK_GROUPS, TrainConfig
@@ -48,16 +49,22 @@ def build_optimizer(
 def chosen_groups(
     model: nn.Module, own: Callable[[], Sequence[ParameterGroup]], config: TrainConfig
 ) -> Sequence[ParameterGroup]:
-    """The parameter groups that `config` asks for.
+    """The parameter groups that `config` asks for; what it freezes has no gradient from now on.
 
     Args:
         own: gives the task's.
     Raises:
-        ValueError: when the model is not the one that the named rule is for.
+        ValueError: when the model is not the one that the named rule is for, or has no part of a name.
     """
+    freeze_parts(model, config.frozen)
     if config.parameter_groups == TASK_GROUPS:
-        return own()
-    return group_parameters(model, config.parameter_groups, learning_rate=config.learning_rate)
+        groups = own()
+    else:
+        groups = group_parameters(model, config.parameter_groups, learning_rate=config.learning_rate)
+    if config.frozen:  # a task may give what is not trained, too
+        trained = [[each for each in group["params"] if each.requires_grad] for group in groups]
+        groups = [{**group, "params": left} for group, left in zip(groups, trained, strict=True) if left]
+    return rated_groups(groups, model, config.rates) if config.rates else groups
 
 
 def clip_each(parameters: Iterable[nn.Parameter], largest_norm: float) -> None:

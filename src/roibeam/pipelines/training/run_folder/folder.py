@@ -176,7 +176,8 @@ def check_same_run(
         named = [changed[name] for name in sorted(refused, key=lambda name: (name.count("."), name))]
         rest = [f"and {len(named) - _NAMED} more"] if len(named) > _NAMED else []
         fits = all(name.startswith("train.") for name in refused)
-        begin = f"; pretrain --from-run {folder} begins it with these weights" if fits else ""
+        option = "finetune --from" if saved["task"].get("kind") == "finetuning" else "pretrain --from-run"
+        begin = f"; {option} {folder} begins it with these weights" if fits else ""
         raise ValueError(
             f"{folder} belongs to another configuration ({'; '.join(named[:_NAMED] + rest)}); start a new run folder"
             f"{begin}"

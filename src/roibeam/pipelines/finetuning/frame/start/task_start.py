@@ -10,6 +10,7 @@ from typing import Any
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.near_names import name_hint
 from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneRequest
+from roibeam.pipelines.finetuning.frame.start.first_task import FirstTask, without_heads
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
 from roibeam.pipelines.finetuning.systems.task_system import TaskSystem
@@ -32,6 +33,7 @@ class TaskStart:
     Attributes:
         system: that the model is of.
         found: the pre-trained model; None for new weights.
+        first: the task that it has learned already; None for none.
         bert: that new weights start from; None for none.
         size: of a new model.
         fields: of a new model's configuration that differ from its size's.
@@ -42,6 +44,7 @@ class TaskStart:
     bert: PublishedBert | None = None
     size: str = _DEFAULT_SIZE
     fields: Mapping[str, Any] = field(default_factory=dict)
+    first: FirstTask | None = None
 
     @property
     def source(self) -> object:
@@ -60,7 +63,9 @@ class TaskStart:
     @property
     def tells_images(self) -> bool:
         """Whether it is known what the model was trained on; new weights were on nothing."""
-        return self.found is None or (self.run is not None and is_told(self.run))
+        if self.found is None:
+            return True
+        return self.run is not None and is_told(self.run) and (self.first is None or self.first.tells_images)
 
     def model(self, *, vocab_size: int, width: int | None) -> Any:
         """The model; a new one is drawn from torch's random state.
@@ -110,11 +115,11 @@ def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> Task
     """
     system = request.system or (None if recipe is None else recipe.system)
     if request.start != NEW:
-        found = load_model_or_joint(request.start)
-        its = system_of(found.model, request.start)
+        found = without_heads(load_model_or_joint(request.start))
+        its = system_of(found.model)
         if system not in (None, its.name):
             raise ValueError(f"--from {request.start} is a model of {its.name}, not of {system}")
-        return TaskStart(its, found)
+        return TaskStart(its, found, first=FirstTask.of(found))
     assert system is not None
     published = recipe is not None and recipe.system == system
     named, size = system_named(system), request.size or (_PUBLISHED_SIZE if published else _DEFAULT_SIZE)
