@@ -30,6 +30,7 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     STORED,
     TARGETS,
     check_same_labels,
+    check_some_answers,
     enough_labels,
     labels_of_file,
     said_labels,
@@ -75,7 +76,7 @@ class VqaOptions:
     Attributes:
         answers: "majority", the majority answers of the questions that are trained on; "majority-train+val", those of
             both parts whatever is trained on, as the releases count their 3,129; or a file with one label a line, or
-            the pickled list or dict of compute_softscore.py.
+            a list or dict of numbers as JSON (LXMERT) or pickled (compute_softscore.py).
         label_form: of a file's labels: "as_written", or in lower case and "without_signs" (VL-BERT).
         min_occurrence: questions that a majority answer needs; 9 in the releases.
         targets: whether people's answers are compared with the labels as they were written ("raw", as all releases do)
@@ -153,13 +154,23 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
     Raises:
         ValueError: also when the options name a file with other labels than the model learned.
     """
+    train = options.train if options.visual_genome == NONE else f"{options.train}{_WITH_GENOME}"
     chosen = tuple(labels) if labels is not None else _labels(folder, options)
     if labels is not None and options.answers not in MAJORITIES and Path(options.answers).expanduser().is_file():
         check_same_labels(labels, _labels(folder, options), f"vqa.answers {options.answers!r}")
 
+    if labels is not None and options.targets == STORED:
+        options = replace(options, targets=RAW)  # only who trains needs the stored ones
+
     def words(predictions: Sequence[Prediction]) -> list[str]:
         scores = [prediction.scores for prediction in predictions]
         return said_labels(scores, chosen, says_unknown=options.says_unknown)
+
+    def read(split: str) -> TaskSplit:
+        found = _read(folder, split, chosen, options)
+        if labels is None and split == train:
+            check_some_answers(found.groups, chosen, split, options.answers)
+        return found
 
     def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
         measures = vqa_measures(
@@ -179,8 +190,8 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         name="vqa",
         form=LABEL,
         loss=options.loss,
-        read=lambda split: _read(folder, split, chosen, options),
-        train=options.train if options.visual_genome == NONE else f"{options.train}{_WITH_GENOME}",
+        read=read,
+        train=train,
         validation=judged_split(options.train),
         judge=judge,
         answers=answers,
