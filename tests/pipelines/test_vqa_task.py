@@ -123,7 +123,7 @@ def test_stored_targets_count_in_place_of_answers(folder: Path) -> None:
     path.write_bytes(pickle.dumps(targets[1:]))
     with pytest.raises(ValueError, match="question 1 has no target"):
         read("train")
-    assert [group.target for group in opened(folder, LABELS, targets="stored").read("val").groups][0] == {1: 1.0}
+    assert next(group.target for group in opened(folder, LABELS, targets="stored").read("val").groups) == {1: 1.0}
 
 
 def test_pythias_files_have_questions_and_answers(folder: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
 from roibeam.pipelines.foundation.files.json_files import read_json_object
@@ -65,7 +66,7 @@ def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         *_model_lines(card),
         *_model_lines(_part(card, "second")),
         ("boxes", _words(_boxes(store, _part(card, "options")))),
-        ("shown", _shown(asked)),
+        ("shown", _words(_shown(asked))),
         ("best", _best(_part(card, "told"))),
     ]
     commands = card.get("commands")
@@ -81,6 +82,7 @@ def _model_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("model", _words(f"{model.get('system')}, step {model.get('step')}, {model.get('folder')}")),
         ("weights", f"sha256 {str(model.get('weights'))[:16]}"),
+        ("computed", _words(_computed(model))),
         ("trained", _words(_trained(model))),
         ("seeds", _words(_seeds(model))),
         ("leaks", _words(_leaks(_part(card, "leaks")))),
@@ -104,6 +106,12 @@ def _boxes(store: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     return f"{given}{store.get('boxes')}; store {store.get('path')}, content {str(store.get('content'))[:16]}"
 
 
+def _computed(model: Mapping[str, Any]) -> str:
+    """In which number type; "" of a card that does not tell."""
+    own, learned = model.get("precision"), model.get("learned_in")
+    return "" if own is None else f"in {own}" if own == learned else f"in {own}; the run learned in {learned}"
+
+
 def _trained(model: Mapping[str, Any]) -> str:
     recipe = f"recipe {model['recipe']}" if model.get("recipe") else "no recipe"
     count = model.get("trained_groups")
@@ -125,6 +133,11 @@ def _seeds(model: Mapping[str, Any]) -> str:
 def _shown(asked: Mapping[str, Any]) -> str:
     if asked.get("blind"):
         return "no regions at all (--blind)"
+    unseen = _part(asked, "unseen")
+    if unseen:
+        rows, images = (counted(int(unseen.get(name, 0)), name.removesuffix("s")) for name in ("rows", "images"))
+        named = ", ".join(map(str, unseen.get("such_as", ())))
+        return f"{rows} without regions: the store lacks {images}, such as {named}"
     return "images of other questions (--permute-images)" if asked.get("permute_images") else ""
 
 
