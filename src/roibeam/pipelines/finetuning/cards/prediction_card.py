@@ -1,6 +1,7 @@
 """The card of a file of predictions, FILE.card.json beside it: which model said it, shown what, trained on what.
 
-A card belongs to the bytes of its file: their SHA-256 stands in it, and a card of other bytes is not believed. The
+A card belongs to the bytes of its file: their SHA-256 stands in it, and a card of other bytes is not believed. So the
+card of a file that was renamed or copied is known by it, where it lies in the same folder. The
 score's own part of a card, what was counted and by whose rules, is made where it is scored.
 """
 
@@ -18,7 +19,11 @@ from roibeam.features.printable import printable
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 
 SUFFIX, FORMAT = ".card.json", 1
-UNKNOWN = "not known: no card of `roibeam predict` lies beside the file"
+UNKNOWN = (
+    "not known: no card of `roibeam predict` lies beside the file; where it was copied or renamed, copy its "
+    f"{SUFFIX} into the same folder"
+)
+_MOST_CARDS, _MOST_BYTES = 100, 1_000_000  # that are looked at in a folder, and of each
 
 
 def card_path(results: Path) -> Path:
@@ -40,16 +45,30 @@ def write_card(results: Path, facts: Mapping[str, Any]) -> Path:
 
 
 def read_card(results: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
-    """The card of a file, or None and why there is none.
+    """The card of a file, or None and why there is none. A card of these bytes under another name will do.
 
     Args:
         digest: SHA-256 of the file.
     """
     path = card_path(results)
+    card, why = _card_of(path, digest)
+    if card is None:
+        card = _renamed(path, digest)
+    return card, why if card is None else ""
+
+
+def _renamed(own: Path, digest: str) -> dict[str, Any] | None:
+    """A card of these bytes under another name, among the first of the folder."""
+    others = (path for path in sorted(own.parent.glob(f"*{SUFFIX}"))[:_MOST_CARDS] if path != own)
+    return next((card for path in others if (card := _card_of(path, digest)[0]) is not None), None)
+
+
+def _card_of(path: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
+    """As `read_card`, of one file."""
     if not path.is_file():
         return None, UNKNOWN
     try:
-        card = read_json_object(path)
+        card = read_json_object(path, max_bytes=_MOST_BYTES)
     except ValueError as error:
         return None, f"not known: {printable(str(error), 200)}"
     if card.get("format") != FORMAT:
