@@ -9,9 +9,11 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from predicting import Predicting
 from ranks import run_ranks, said
@@ -19,12 +21,15 @@ from tiny_commands import command, one_line, tiny_run
 from toy_questions import write_questions
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.finetuning.cards.prediction_card import card_lines, card_path
 from roibeam.pipelines.finetuning.frame import predict_run
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.group_task import predicted
-from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest
+from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
 from roibeam.pipelines.finetuning.frame.task_model import load_task_model
 from roibeam.pipelines.finetuning.rows import LABEL
+from roibeam.pipelines.training.processes import awaited_files
+from roibeam.pipelines.training.processes.precision import precision_of
 from roibeam.pipelines.training.run_folder.trained_images import trained_among
 
 Roibeam = Callable[..., Any]
@@ -227,6 +232,124 @@ def test_predictions_that_were_ended_go_on(
     command("store", "copy", store[0], tmp_path / "copy", "--max-regions", 1)  # other regions: nothing is taken over
     changed = {"out": tmp_path / "other", "store": str(tmp_path / "copy")}
     assert predict_run.run_prediction(PredictRequest(**{**vars(request), **changed})).made == whole.groups
+
+
+def test_a_missing_picture_is_answered_without_regions_and_scores_are_kept(
+    roibeam: Roibeam, finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    """Such a row gets what --blind says of it, the others what they get else; the file is whole, and is scored."""
+    lacking = Path(shutil.copytree(table, tmp_path / "lacking"))
+    rows = [json.loads(line) for line in (table / "val.jsonl").open()]
+    rows[1]["image"] = "no-such-image"
+    (lacking / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ("predict", finetuned, "--store", store[0], "--device", "cpu", "--out", tmp_path / "said.jsonl")
+    line = one_line(roibeam(*given, "--data", lacking))
+    assert "missing are no-such-image" in line and "without regions with a lower --min-match" in line
+    found = {}
+    for name, words in {
+        "seen": ("--data", table),
+        "blind": ("--data", table, "--blind"),
+        "lacking": ("--data", lacking, "--min-match", 0.5, "--page", tmp_path / "page.html"),
+    }.items():
+        done = roibeam(*given, *words, "--scores", tmp_path / f"{name}.npz")
+        assert done.code == 0, done.err
+        with np.load(tmp_path / f"{name}.npz") as scores:
+            found[name] = scores["scores"]
+            assert scores["ids"].tolist() == [row["id"] for row in rows] and scores["labels"].tolist() == ["b", "r"]
+            assert json.loads(str(scores["about"])).items() >= {"task": "labels", "probability": "softmax"}.items()
+    assert "1 row answered without regions: the store lacks 1 image, such as no-such-image" in done.out
+    lack = [0, 2, 3]
+    np.testing.assert_allclose(found["lacking"][lack], found["seen"][lack], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["lacking"][1], found["blind"][1], rtol=1e-5, atol=1e-6)
+    assert found["seen"].dtype == np.float32 and abs(found["seen"][1] - found["blind"][1]).max() > 1e-4
+    said = [json.loads(line)["label"] for line in (tmp_path / "said.jsonl").open()]
+    assert said == ["br"[place] for place in found["lacking"].argmax(axis=1)]
+    scored = roibeam("score", "labels", tmp_path / "said.jsonl", "--data", lacking)
+    assert "1 row without regions: the store lacks 1 image, such as no-such-image" in scored.out
+
+
+def test_scores_of_parts_are_those_of_the_whole(
+    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries without scores are there from a call that did not ask for these: the parts are made again."""
+    request = PredictRequest(
+        run=finetuned, store=str(store[0]), data=table, out=tmp_path / "said", device="cpu", batch_size=1,
+        scores=tmp_path / "whole.npz",
+    )  # fmt: skip
+    predict_run.run_prediction(request)
+    monkeypatch.setattr(predict_run, "PART_GROUPS", 3)
+
+    def ended(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(predict_run, "_join_parts", ended)
+        with pytest.raises(KeyboardInterrupt):
+            predict_run.run_prediction(replace(request, scores=None))
+    assert predict_run.run_prediction(replace(request, scores=tmp_path / "parts.npz")).made == 2
+    assert _scores(tmp_path / "parts.npz") == _scores(tmp_path / "whole.npz")
+    assert not list(tmp_path.glob("*parts-*"))
+
+
+def _scores(file: Path) -> list[Any]:
+    with np.load(file) as kept:
+        return [kept[name].tolist() for name in ("ids", "labels", "scores")]
+
+
+def test_predictions_name_their_precision(
+    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=tmp_path / "said", device="cpu")
+    told = []
+    for name, precision in (("plain", None), ("short", "bf16")):
+        asked = replace(request, precision=precision, out=tmp_path / name, scores=tmp_path / f"{name}.npz")
+        result = predict_run.run_prediction(asked)
+        told.append((dict(card_lines(json.loads(card_path(asked.out).read_text())))["computed"], result.notes))
+    assert told[0][0] == "in float32" and not any("computed in" in note for note in told[0][1])
+    assert told[1][0] == "in bf16; the run learned in float32"
+    assert "computed in bf16; the run learned and judged itself in float32" in told[1][1]
+    plain, short = (np.array(_scores(tmp_path / f"{name}.npz")[2]) for name in ("plain", "short"))
+    assert 1e-6 < abs(plain - short).max() < 0.1
+    assert precision_of(None, "bf16", "cuda:1") == "bf16" and precision_of(None, "bf16", "cpu") == "float32"
+    with pytest.raises(ValueError, match="fp16 needs an accelerator"):
+        predict_run.run_prediction(replace(request, precision="fp16"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"scores": "said.npy"}, "--scores '.*said.npy': call it said.npz"),
+        ({"scores": "taken.npz"}, "is there already, and roibeam did not write it"),
+        ({"precision": "float16"}, "--precision 'float16': choose one of float32, bf16, fp16"),
+        ({"min_match": 0.5, "permute_images": True}, "--permute-images shows every question another image"),
+    ],
+)
+def test_what_cannot_be_predicted_is_told(
+    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "taken.npz").write_text("mine")
+    if "scores" in changes:
+        changes = {"scores": tmp_path / changes["scores"]}
+    request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=tmp_path / "a", device="cpu")
+    with pytest.raises(ValueError, match=words):
+        check_predict(replace(request, **changes))
+
+
+def test_what_is_waited_for_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Machines without a common disk wait for ever: the folder is told after a minute, and then rarely."""
+    clock = iter([0, 30, 61, 62, 700])
+    monkeypatch.setattr(awaited_files.time, "monotonic", lambda: next(clock))
+    looks = iter([*range(3), "last"])
+    monkeypatch.setattr(
+        awaited_files.time, "sleep", lambda _: next(looks) == "last" and (tmp_path / "part-00001").touch()
+    )
+    (tmp_path / "part-00000").touch()
+    awaited_files.wait_for_files([tmp_path / "part-00000", tmp_path / "part-00001"])
+    assert [record.message.partition(";")[0] for record in caplog.records] == [
+        f"waiting for 1 of 2 files that other processes write, such as {tmp_path / 'part-00001'}"
+    ] * 2
 
 
 def test_texts_that_the_vocabulary_does_not_know_stop_a_run(

@@ -50,6 +50,14 @@ def test_labels_are_told_with_the_share_of_the_commonest(tmp_path: Path) -> None
     assert "1 row has a label that nothing is trained on" in unknown and "is that of 50.0 % of the rows" in commonest
 
 
+def test_whole_numbers_that_pandas_wrote_as_floats_are_told(tmp_path: Path) -> None:
+    """A column of whole numbers with a gap is one of floats there."""
+    train = HEADER + "".join(f"{image},w,{label}\n" for image, label in (("a", "0"), ("b", "1"), ("c", "0")))
+    read = open_labels(written(tmp_path, train=train, val=HEADER + "d,w,0.0\ne,w,1.0\n"), LabelsOptions(), None).read
+    with pytest.raises(ValueError, match=r'as numbers they are equal: pandas .* write it with astype\("Int64"\)'):
+        read("val")
+
+
 @pytest.mark.parametrize(
     ("val", "words"),
     [

@@ -4,6 +4,7 @@ own and for each form of task."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,14 @@ def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
     assert told["task"] == "own, val: 2 rows; the official split has 9"
     assert told["model"].startswith("visualbert, step 1, ") and told["leaks"].startswith("trained on 0 of the 2 images")
     assert told["best"].startswith("100.00 %") and told["seeds"] == "seed 0, one run"
+    renamed = tmp_path / "my answers.json"  # its card is known by the digest
+    shutil.copyfile(out, renamed)
+    (tmp_path / "a.card.json").write_text("no JSON")
+    (card,) = json.loads(roibeam("score", task, renamed, "--data", own, "--json").out)["card"]["predicted"]
+    assert card["results"] == "said.json" and card["model"]["system"] == "visualbert"
+    (away := tmp_path / "away").mkdir()
+    shutil.copyfile(out, away / "said.json")
+    assert "copy its .card.json into the same folder" in roibeam("score", task, away / "said.json", "--data", own).out
     text = page.read_text("utf-8")
     assert "<script" not in text and "\u202e" not in text and "&lt;b&gt;y&lt;/b&gt;" in text
     assert "data:image/jpeg" in text and len(text) < 2_000_000

@@ -125,11 +125,16 @@ def test_wrong_files_are_told_in_one_line(roibeam: Roibeam, data: Path, boxes: d
     (bad / "nan.csv").write_text(
         (CHOICES / "vcr_leaderboard.as_written.csv").read_text("utf-8").replace("0.488658", "nan", 1)
     )
+    (bad / "quoted.json").write_text('[{"question_id": "17000", "answer": "yes"}]')
     (bad / "box.json").write_text('[{"sent_id": 1, "box": [1, 2, 3]}]')
     calls: list[tuple[tuple[object, ...], str]] = [
         (("vqa", other, "--data", data), "160 questions without a row (first: "),
         (("vqa", other, "--data", data), "40 questions that nobody asked"),
         (("vqa", CHOICES / "nlvr2.predictions.csv", "--data", data), "not a json file"),
+        (
+            ("vqa", bad / "quoted.json", "--data", data),
+            'the text "17000", and VQA\'s ids are whole numbers; take the quotes away',
+        ),
         (("vqa", mixed, "--data", tmp_path), "holds no v2_mscoco_val2014_annotations.json"),
         (("vqa", mixed, "--data", data, "--split", "trainval"), "choose one of val, train, test, test-dev"),
         (("vqa", mixed, "--data", data, "--rules", "uniter"), "choose one of strict, official"),

@@ -105,6 +105,27 @@ def test_settings_that_no_table_has_are_refused(folder: Path, fields: dict[str, 
         opened(folder, **fields)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"train": "train+val", "score_rule": "left_out"}, {"question": "imdb"}, {"visual_genome": "coco"}],
+)
+def test_a_model_of_the_official_files_is_asked_about_a_table(folder: Path, fields: dict[str, Any]) -> None:
+    """Its settings of training are kept with it, and nobody who predicts could leave them out."""
+    task = opened(folder, ("Red", "blue"), **fields)
+    (group,) = task.read("test").groups
+    assert group.rows[0].parts[0].text == ("what" if "question" in fields else "What?")
+    assert [each.target for each in task.read("val").groups] == [{0: 1.0}, {}, {0: 1.0, 1: pytest.approx(4 / 7)}]
+
+
+def test_labels_that_no_question_has_stop_a_run_and_no_prediction(folder: Path) -> None:
+    (folder / "labels.txt").write_text('[\n "Red",\n "left"\n]\n')
+    with pytest.raises(ValueError, match=r"train: 0 of 3 questions have an answer among the 4 labels \('\[', ' \"Red"):
+        opened(folder, answers=str(folder / "labels.txt")).read("train")
+    assert opened(folder, ("cat", "dog")).read("train").groups[0].target == {}
+    (folder / "labels.txt").rename(folder / "labels.json")
+    assert opened(folder, answers=str(folder / "labels.json")).labels == ("Red", "left")
+
+
 def test_a_training_row_without_answers_is_named(folder: Path) -> None:
     with (folder / "train.jsonl").open("a") as file:
         file.write(json.dumps({"image": "1.jpg", "text": "Who?"}) + "\n")

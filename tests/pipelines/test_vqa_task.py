@@ -56,26 +56,32 @@ def opened(folder: Path, labels: Any = None, **fields: Any) -> DownstreamTask:
     return open_vqa(folder, VqaOptions(**{"answers": str(folder / "labels.txt"), **fields}), labels)
 
 
-def test_labels_are_read_in_the_three_forms_of_public_files(tmp_path: Path, folder: Path) -> None:
+def test_labels_are_read_in_the_forms_of_public_files(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "label2ans.pkl").write_bytes(pickle.dumps(list(LABELS), protocol=2))
     (tmp_path / "ans2label.pkl").write_bytes(pickle.dumps({label: n for n, label in enumerate(LABELS)}))
-    for name in ("labels.txt", "label2ans.pkl", "ans2label.pkl"):
+    (tmp_path / "label2ans.json").write_text(json.dumps(LABELS, indent=1))
+    (tmp_path / "ans2label.json").write_text(json.dumps({label: n for n, label in reversed([*enumerate(LABELS)])}))
+    for name in ("labels.txt", "label2ans.pkl", "ans2label.pkl", "label2ans.json", "ans2label.json"):
         assert read_answer_labels(str(tmp_path / name)) == LABELS
     assert opened(folder, label_form="without_signs").labels[4] == "skate board"
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("name", "content", "told"),
     [
-        (b"yes\nno\nyes\n", "'yes' stands in it twice, as 0 and 2"),
-        (b"yes\n", "1 answer labels"),
-        (b"\xff\xfe", "no text in UTF-8"),
+        ("labels.txt", b"yes\nno\nyes\n", "'yes' stands in it twice, as 0 and 2"),
+        ("labels.txt", b"yes\n", "1 answer labels"),
+        ("labels.txt", b"\xff\xfe", "no text in UTF-8"),
+        ("labels.json", b"yes\nno\n", "no JSON: .*labels one a line are called"),
+        ("labels.json", b'{"yes": 1, "no": 2}', "the numbers of its 2 labels are not 0 to 1, each once"),
+        ("labels.json", b'{"0": "yes", "1": "no"}', "the numbers of its 2 labels are not 0 to 1, each once"),
+        ("labels.json", b'"yes"', "expected a JSON list of labels, or a dict of their numbers"),
     ],
 )
-def test_a_wrong_label_file_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
-    (tmp_path / "labels.txt").write_bytes(content)
+def test_a_wrong_label_file_is_refused(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=told):
-        read_answer_labels(str(tmp_path / "labels.txt"))
+        read_answer_labels(str(tmp_path / name))
 
 
 def test_labels_in_another_order_are_not_those_of_the_model(folder: Path) -> None:
@@ -117,6 +123,7 @@ def test_stored_targets_count_in_place_of_answers(folder: Path) -> None:
     path.write_bytes(pickle.dumps(targets[1:]))
     with pytest.raises(ValueError, match="question 1 has no target"):
         read("train")
+    assert next(group.target for group in opened(folder, LABELS, targets="stored").read("val").groups) == {1: 1.0}
 
 
 def test_pythias_files_have_questions_and_answers(folder: Path) -> None:

@@ -132,7 +132,7 @@ class TaskRuns:
             run_prediction(
                 PredictRequest(
                     run=folder, store=self._store(arm), data=files, split=split, out=out, device=self.device, threads=1,
-                    blind=way == BLIND, permute_images=way == PERMUTED,
+                    blind=way == BLIND, permute_images=way == PERMUTED, precision="float32",
                 )
             )  # fmt: skip
         scored = SCORED_TASKS[arm.rules.name].open(files, split, STRICT).measures(str(out)).values()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from roibeam.pipelines.training.processes.precision import NAMES, check_precision
+
 _SETTING = "train.precision"
-_NAMES = {"float32": "fp32", "bf16": "bf16", "fp16": "fp16"}
 
 
 def precision_setting(precision: str | None, settings: Sequence[str]) -> list[str]:
@@ -16,8 +17,7 @@ def precision_setting(precision: str | None, settings: Sequence[str]) -> list[st
     """
     if precision is None:
         return []
-    if precision not in _NAMES:
-        raise ValueError(f"--precision {precision!r}: choose one of {', '.join(_NAMES)}")
+    check_precision(precision)
     if any(each.partition("=")[0].strip() == _SETTING for each in settings):
         raise ValueError(f"--precision and --set {_SETTING} both say the precision; give one of them")
-    return [f"{_SETTING}={_NAMES[precision]}"]
+    return [f"{_SETTING}={NAMES[precision]}"]

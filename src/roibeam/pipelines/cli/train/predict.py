@@ -38,6 +38,10 @@ def predict_command(
     ] = None,
     split: Annotated[str | None, option("split", default="val; dev of nlvr2 and GLUE")] = None,
     page: Annotated[Path | None, option("page")] = None,
+    scores: Annotated[Path | None, option("scores", "Of tasks that choose a label.")] = None,
+    min_match: Annotated[
+        float, option("min-match", "Here: of the images of the split; rows of the others are answered without regions.")
+    ] = 1.0,
     blind: Annotated[bool, option("blind")] = False,
     permute_images: Annotated[bool, option("permute-images")] = False,
     seed: Annotated[int, option("seed", "Here: of --permute-images.", group=QUESTION, is_advanced=True)] = 0,
@@ -45,6 +49,14 @@ def predict_command(
     folds: Annotated[int, option("folds", "Of retrieval; COCO 1k is 5.")] = 1,
     batch_size: Annotated[int, option("batch-size", "Here: questions, statements, or pairs.", group=SPEED)] = 64,
     device: Annotated[str, option("device")] = "auto",
+    precision: Annotated[
+        str | None,
+        option(
+            "precision",
+            values="float32, bf16 or fp16",
+            default="that of RUN on CUDA; float32 elsewhere, and of retrieval",
+        ),
+    ] = None,
     threads: Annotated[int | None, THREADS] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -67,6 +79,7 @@ def predict_command(
         run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, photos=photos,
         split=split or "", blind=blind, permute_images=permute_images, seed=seed, batch_size=batch_size, device=device,
         max_images=max_images or 0, folds=folds, threads=threads, task=task, page=page, command=typed_again(sys.argv),
+        scores=scores, min_match=min_match, precision=precision,
     )  # fmt: skip
     check_predict(request)
     with waiting("loading torch"):
@@ -84,6 +97,7 @@ def predict_command(
                     "out": str(result.out), "task": result.task, "split": result.split, "groups": result.groups,
                     "parts_made": result.made, "checkpoint": str(result.checkpoint), "notes": list(result.notes),
                     "page": None if result.page is None else str(result.page),
+                    "scores": None if result.scores is None else str(result.scores),
                 }
             )
         )  # fmt: skip
@@ -92,6 +106,8 @@ def predict_command(
         typer.echo(f"note: {note}")
     if result.page is not None:
         typer.echo(f"{result.page}   the best and the worst of them")
+    if result.scores is not None:
+        typer.echo(f"{result.scores}   the score of every label")
     scored = f"roibeam score {result.task} {result.out} --data {data}"
     known = SCORED_TASKS.get(result.task)
     if known is not None and result.split != next(iter(known.splits)):

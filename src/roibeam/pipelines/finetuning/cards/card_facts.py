@@ -12,16 +12,20 @@ from roibeam.pipelines.extract.report.feature_words import boxes_words
 from roibeam.pipelines.finetuning.trained_photos import SeenBefore
 from roibeam.pipelines.model_files.model_folder import FoundModel
 from roibeam.pipelines.model_files.trained_with import trained_with
+from roibeam.pipelines.training.processes.precision import learned_in
 from roibeam.pipelines.training.run_folder.folder import saved_config
 from roibeam.version import __version__
 
 
-def model_facts(found: FoundModel, weights: str, seen: SeenBefore, seeds: Mapping[str, Any] | None) -> dict[str, Any]:
+def model_facts(
+    found: FoundModel, weights: str, seen: SeenBefore, seeds: Mapping[str, Any] | None, precision: str
+) -> dict[str, Any]:
     """Of one model: where it lies, what it was trained on and started from, and what of the split it has seen before.
 
     Args:
         weights: their digest.
         seeds: of `seeds_of`.
+        precision: that it was asked in.
     """
     saved = saved_config(found.source.parent)
     described, recorded = saved["task"], saved["recorded"]
@@ -31,7 +35,7 @@ def model_facts(found: FoundModel, weights: str, seen: SeenBefore, seeds: Mappin
         "model": {
             "folder": str(found.source), "weights": weights, "step": trained_with(found).step,
             "system": described["system"], "seed": saved["train"].get("seed"), "seeds": seeds,
-            "trained_on": recorded.get("data"),
+            "trained_on": recorded.get("data"), "precision": precision, "learned_in": learned_in(saved["train"]),
             **{name: recorded.get(name) for name in ("start", "recipe", "trained_groups", "notes")},
         },
         "leaks": {**seen.to_json(), "start_is_known": bool(recorded.get("start_tells_images"))},

@@ -1,6 +1,7 @@
 """The card of a file of predictions, FILE.card.json beside it: which model said it, shown what, trained on what.
 
-A card belongs to the bytes of its file: their SHA-256 stands in it, and a card of other bytes is not believed. The
+A card belongs to the bytes of its file: their SHA-256 stands in it, and a card of other bytes is not believed. So the
+card of a file that was renamed or copied is known by it, where it lies in the same folder. The
 score's own part of a card, what was counted and by whose rules, is made where it is scored.
 """
 
@@ -12,12 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 
 SUFFIX, FORMAT = ".card.json", 1
-UNKNOWN = "not known: no card of `roibeam predict` lies beside the file"
+UNKNOWN = (
+    "not known: no card of `roibeam predict` lies beside the file; where it was copied or renamed, copy its "
+    f"{SUFFIX} into the same folder"
+)
+_MOST_CARDS, _MOST_BYTES = 100, 1_000_000  # that are looked at in a folder, and of each
 
 
 def card_path(results: Path) -> Path:
@@ -39,16 +45,30 @@ def write_card(results: Path, facts: Mapping[str, Any]) -> Path:
 
 
 def read_card(results: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
-    """The card of a file, or None and why there is none.
+    """The card of a file, or None and why there is none. A card of these bytes under another name will do.
 
     Args:
         digest: SHA-256 of the file.
     """
     path = card_path(results)
+    card, why = _card_of(path, digest)
+    if card is None:
+        card = _renamed(path, digest)
+    return card, why if card is None else ""
+
+
+def _renamed(own: Path, digest: str) -> dict[str, Any] | None:
+    """A card of these bytes under another name, among the first of the folder."""
+    others = (path for path in sorted(own.parent.glob(f"*{SUFFIX}"))[:_MOST_CARDS] if path != own)
+    return next((card for path in others if (card := _card_of(path, digest)[0]) is not None), None)
+
+
+def _card_of(path: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
+    """As `read_card`, of one file."""
     if not path.is_file():
         return None, UNKNOWN
     try:
-        card = read_json_object(path)
+        card = read_json_object(path, max_bytes=_MOST_BYTES)
     except ValueError as error:
         return None, f"not known: {printable(str(error), 200)}"
     if card.get("format") != FORMAT:
@@ -65,7 +85,7 @@ def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         *_model_lines(card),
         *_model_lines(_part(card, "second")),
         ("boxes", _words(_boxes(store, _part(card, "options")))),
-        ("shown", _shown(asked)),
+        ("shown", _words(_shown(asked))),
         ("best", _best(_part(card, "told"))),
     ]
     commands = card.get("commands")
@@ -81,6 +101,7 @@ def _model_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("model", _words(f"{model.get('system')}, step {model.get('step')}, {model.get('folder')}")),
         ("weights", f"sha256 {str(model.get('weights'))[:16]}"),
+        ("computed", _words(_computed(model))),
         ("trained", _words(_trained(model))),
         ("seeds", _words(_seeds(model))),
         ("leaks", _words(_leaks(_part(card, "leaks")))),
@@ -104,6 +125,12 @@ def _boxes(store: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     return f"{given}{store.get('boxes')}; store {store.get('path')}, content {str(store.get('content'))[:16]}"
 
 
+def _computed(model: Mapping[str, Any]) -> str:
+    """In which number type; "" of a card that does not tell."""
+    own, learned = model.get("precision"), model.get("learned_in")
+    return "" if own is None else f"in {own}" if own == learned else f"in {own}; the run learned in {learned}"
+
+
 def _trained(model: Mapping[str, Any]) -> str:
     recipe = f"recipe {model['recipe']}" if model.get("recipe") else "no recipe"
     count = model.get("trained_groups")
@@ -125,6 +152,11 @@ def _seeds(model: Mapping[str, Any]) -> str:
 def _shown(asked: Mapping[str, Any]) -> str:
     if asked.get("blind"):
         return "no regions at all (--blind)"
+    unseen = _part(asked, "unseen")
+    if unseen:
+        rows, images = (counted(int(unseen.get(name, 0)), name.removesuffix("s")) for name in ("rows", "images"))
+        named = ", ".join(map(str, unseen.get("such_as", ())))
+        return f"{rows} without regions: the store lacks {images}, such as {named}"
     return "images of other questions (--permute-images)" if asked.get("permute_images") else ""
 
 

@@ -105,10 +105,15 @@ def sections(told: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def probability_of(task: DownstreamTask) -> str:
+    """What makes scores probabilities, as the task's loss reads them: "sigmoid" of each, or "softmax"."""
+    return "sigmoid" if task.loss in _SIGMOID_LOSSES else "softmax"
+
+
 def probabilities(task: DownstreamTask, scores: np.ndarray) -> np.ndarray:
     """(n,) float64, 0..1, as the task's loss reads its scores: each by itself, or all together."""
     values = np.asarray(scores, np.float64)
-    if task.loss in _SIGMOID_LOSSES:
+    if probability_of(task) == "sigmoid":
         return np.asarray(0.5 * (1 + np.tanh(values / 2)))
     powers = np.exp(values - values.max(initial=-np.inf))
     return np.asarray(powers / powers.sum()) if len(powers) else powers

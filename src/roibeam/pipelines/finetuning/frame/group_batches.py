@@ -33,6 +33,7 @@ from roibeam.pipelines.finetuning.frame.shown.shown_image import (
     with_whole_region,
 )
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
+from roibeam.pipelines.finetuning.frame.shown.unseen import NoRegions
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, PHRASE, REGION, PartPieces, TaskGroup, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import ALL, SHOWN, STORED, LayoutOptions
@@ -109,6 +110,18 @@ class GroupBatches:
         self._global_width = int(getattr(config, "global_feature_size", 0))
         self._photos: GroupPhotos | None = None
         self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
+
+    def without_regions(self, image_id: str) -> GroupBatches:
+        """The same for groups whose images are nowhere: they are shown nothing, as by a blind one.
+
+        Args:
+            image_id: of an image that is there; rows without regions have its size.
+        """
+        made = copy.copy(self)
+        record = NoRegions.like(self._read(image_id))
+        made._regions = RegionChoice(record, self._task, self._options)
+        made._read, made._blind = record.__getitem__, True
+        return made
 
     @property
     def photos(self) -> GroupPhotos | None:

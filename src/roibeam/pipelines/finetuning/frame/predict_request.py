@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.cards.prediction_card import card_path
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos
 from roibeam.pipelines.finetuning.frame.seeds import best_of_seeds
-from roibeam.pipelines.finetuning.rows import PHRASE, REGION
+from roibeam.pipelines.finetuning.results.label_scores import check_scores_file
+from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
@@ -18,6 +20,7 @@ from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.foundation.pages.page_file import check_page_file
 from roibeam.pipelines.model_files.model_folder import CONFIG, FoundModel, model_folder
 from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.training.processes.precision import check_precision
 from roibeam.pipelines.training.run_folder.best import asked_checkpoint
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
@@ -38,6 +41,11 @@ class PredictRequest:
         split: of the task; "" for val, or what the task calls so.
         blind: show no regions.
         permute_images: show every group another group's images, drawn by `seed`.
+        min_match: least share of the images of the split that the store must have, 0..1, of a task of labels; groups
+            of the others are answered without regions.
+        precision: "float32", "bf16" or "fp16" (autocast); None for what the run learned in on CUDA, float32 elsewhere,
+            and for a task that is asked of all pairs.
+        scores: .npz file to write the scores of all labels to, see results/label_scores.py; None for none.
         batch_size: groups at once.
         device, threads: as of `RequestedTraining`.
         max_images, folds: of a task that is asked of all pairs: how many images are searched, drawn by `seed`, 0 for
@@ -57,6 +65,9 @@ class PredictRequest:
     split: str = ""
     blind: bool = False
     permute_images: bool = False
+    min_match: float = 1.0
+    precision: str | None = None
+    scores: Path | None = None
     seed: int = 0
     batch_size: int = 64
     device: str = "auto"
@@ -109,11 +120,16 @@ def check_predict(request: PredictRequest) -> None:
     if request.page is not None:
         named.need_output_folder(request.page.parent)
     named.look(lambda: check_device(request.device))
+    named.look(lambda: check_precision(request.precision))
     named.need("--annotated-store", request.annotated_store)
     found = named.look(request.checkpoints) if has_run else None
     if has_store:
         named.look(lambda: FeatureStore(str(request.store)).close())
     named.look(lambda: _check_results_file(request.out))
+    if request.scores is not None:
+        scores = request.scores
+        named.need_output_folder(scores.parent)
+        named.look(lambda: check_scores_file(scores))
     if request.page is not None and request.page.parent.is_dir():
         page = request.page
         named.look(lambda: check_page_file("--page", page))
@@ -121,10 +137,15 @@ def check_predict(request: PredictRequest) -> None:
     assert found is not None
     if not asks_pairs(request) and (request.max_images or request.folds != 1):
         raise ValueError("--max-images and --folds are of retrieval; leave them out")
-    described = [saved_config(each.source.parent)["task"] for each in found]
+    saved = [saved_config(each.source.parent) for each in found]
+    described = [each["task"] for each in saved]
     if len({each["task"] for each in described}) > 1:
         tasks = " and ".join(each["task"] for each in described)
         raise ValueError(f"RUN and RUN_2 learned different tasks, {tasks}; one file tells of one task")
+    if request.scores is not None and (described[0]["form"] != LABEL or not saved[0]["recorded"].get("labels")):
+        raise ValueError(
+            f"--scores: {described[0]['task']} chooses among no labels, and has no scores of any; leave it out"
+        )
     if not described[0]["num_images"]:
         _check_text_alone(request)
         return
@@ -134,6 +155,7 @@ def check_predict(request: PredictRequest) -> None:
         raise ValueError("--permute-images: a model that is --blind sees no other image either; leave one out")
     if request.permute_images and described[0]["form"] in (REGION, PHRASE):
         raise ValueError("--permute-images: this task chooses among the regions of its own image; --blind hides them")
+    _check_min_match(request, described[0])
     with FeatureStore(request.store) as store:
         from_photos = [reads_photos(each) for each in found]
         if any(from_photos):
@@ -153,6 +175,19 @@ def asks_pairs(request: PredictRequest) -> bool:
     return task in TASKS and TASKS[task].all_pairs
 
 
+def _check_min_match(request: PredictRequest, described: Mapping[str, Any]) -> None:
+    """Raises ValueError where groups cannot be asked about without their images."""
+    if request.min_match == 1:
+        return
+    if described["form"] != LABEL:
+        raise ValueError(
+            f"--min-match: {described['task']} chooses among regions or texts that name them, so its images must all "
+            f"be there; leave it out, and extract those that are missing"
+        )
+    if request.permute_images:
+        raise ValueError("--min-match: --permute-images shows every question another image, so all must be there")
+
+
 def _check_text_alone(request: PredictRequest) -> None:
     """Raises ValueError for what only a task has that shows images."""
     given = {
@@ -161,6 +196,7 @@ def _check_text_alone(request: PredictRequest) -> None:
         "--photos": request.photos,
         "--blind": request.blind,
         "--permute-images": request.permute_images,
+        "--min-match": request.min_match != 1,
     }
     refuse_images(given)
 

@@ -1,7 +1,9 @@
 """Predictions of a fine-tuned model in a task's official format, part by part, so that a run can go on.
 
     OUT.parts-<digest>/part-00003.json     entries of the result file of 1,024 groups; there whole or not at all
+    OUT.parts-<digest>/part-00003.npy      their scores, where these are asked for; written after the entries
     OUT                                    all of them, written when the last part is there; then the parts go
+    SCORES.npz                             the scores of all, see results/label_scores.py
     OUT.card.json                          what they were made with, see cards/prediction_card.py
 
 The digest is of the weights and of all that is asked. Of several processes each makes every n-th part; batches do not
@@ -15,8 +17,7 @@ import json
 import logging
 import os
 import shutil
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.finetuning.cards.card_facts import card_facts, model_facts
 from roibeam.pipelines.finetuning.cards.prediction_card import card_lines, write_card
 from roibeam.pipelines.finetuning.cards.prediction_page import write_prediction_page
-from roibeam.pipelines.finetuning.cards.told_rows import joined_parts, told_part
+from roibeam.pipelines.finetuning.cards.told_rows import joined_parts, probability_of, told_part
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
 from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
@@ -48,12 +49,14 @@ from roibeam.pipelines.finetuning.frame.shown.store_pair import (
     check_num_boxes,
     opened_store,
 )
+from roibeam.pipelines.finetuning.frame.shown.unseen import Unseen, with_unseen
 from roibeam.pipelines.finetuning.own_task_file import asked_task
-from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.results.label_scores import write_label_scores
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
-from roibeam.pipelines.finetuning.task import DownstreamTask
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.foundation.console.progress import waiting
@@ -62,14 +65,15 @@ from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.model_folder import FoundModel
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.training.processes.awaited_files import wait_for_files
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
+from roibeam.pipelines.training.processes.precision import FLOAT32, computing_in, learned_in, precision_of
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 logger = logging.getLogger(__name__)
 
 PART_GROUPS = 1024
 _PART_FORMAT = 2
-_SECONDS = 0.2  # between two looks for the parts of other processes
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class PredictResult:
         checkpoint: folder of the model that was asked.
         notes: for people.
         page: the page that was asked for.
+        scores: the file of scores that was asked for.
     """
 
     out: Path
@@ -94,6 +99,7 @@ class PredictResult:
     checkpoint: Path
     notes: tuple[str, ...]
     page: Path | None = None
+    scores: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +178,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
         ready = [_checked(request, each, stores) for each in trained]  # of both runs, before either writes
         asked = [_asked(request, each, device.name) for each in ready]
     if is_main_process():
+        _write_scores(request, trained[0], asked[0])
         told = _join_parts(request.out, task, [part for each in asked for part in each.parts])
         _write_card(request, trained, asked, told)
     return PredictResult(
@@ -183,12 +190,13 @@ def run_prediction(request: PredictRequest) -> PredictResult:
         checkpoint=trained[0].found.source,
         notes=tuple(dict.fromkeys([*chosen, *(note for each in asked for note in each.notes)])),
         page=request.page,
+        scores=request.scores,
     )
 
 
 class _Asked(NamedTuple):
     """What one model was asked: ids of the groups, its parts, how many this process made, notes, the digest of its
-    weights, and what of the images it was trained on."""
+    weights, what of the images it was trained on, which groups were answered without theirs, and the number type."""
 
     ids: Sequence[str]
     parts: Sequence[Path]
@@ -196,6 +204,8 @@ class _Asked(NamedTuple):
     notes: Sequence[str]
     weights: str
     seen: SeenBefore
+    unseen: Unseen
+    precision: str
 
 
 class _Ready(NamedTuple):
@@ -207,6 +217,8 @@ class _Ready(NamedTuple):
     notes: Sequence[str]
     seen: SeenBefore
     contents: Sequence[str]  # digests of what the stores hold
+    unseen: Unseen
+    without: GroupBatches  # of those groups
 
 
 def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -> _Ready:
@@ -224,52 +236,71 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
     stored = [each for each in (store, annotated) if each is not None]
     features = [] if trained.photos else stored  # photos take its boxes alone
     notes = [note for each in features for note in check_feature_space(trained.found, each)]
-    what = f"{task.name}, {request.split}"
-    with waiting(f"joining {request.split} with the store"):
-        read = task.read(request.split)
-        notes += read.notes
-        check_ids(task, read.groups, what)
-        joined = JoinedGroups(read.groups, (), 0, 0)
-        if store is not None:
-            joined = StoreImages(store).join(read.groups, what, min_match=1.0)
-        shown = store if annotated is None or store is None else StorePair(store, annotated)
-        if isinstance(shown, StorePair):
-            joined = shown.with_both(joined, what, min_match=1.0)
-    check_num_boxes(task, joined.groups, shown)
-    if request.page is not None and not any(map(task.is_told, joined.groups)):
+    read, joined, shown = _joined(request, task, store, annotated)
+    notes += read.notes
+    own = joined.groups  # those whose images are there
+    groups, unseen = with_unseen(read.groups, joined) if joined.missing else (own, Unseen())
+    notes += [unseen.note(f"{task.name}, {request.split}")] if unseen.ids else []
+    if request.page is not None and not any(map(task.is_told, groups)):
         raise ValueError(f"--page: nothing in {request.data} says what is right in the split {request.split}")
     seen = SeenBefore(0, ())
     if store is not None:
         seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
     notes += seen.notes(trained.run, request.split)
-    groups = _permuted(joined.groups, request.seed) if request.permute_images else joined.groups
+    if request.permute_images:  # then all are there
+        groups = own = _permuted(own, request.seed)
     batches = GroupBatches(
         trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
         trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
     )  # fmt: skip
     if trained.photos is not None and store is not None:
-        batches = trained.from_photos(batches, store, groups, request.photos)
-    for first in [group for group in groups if group.is_open][:1]:
+        batches = trained.from_photos(batches, store, own, request.photos)
+    for first in [group for group in own if group.is_open][:1]:
         batches.check(first)
     with waiting("looking for boxes"):
-        batches.check_boxes(groups)
+        batches.check_boxes(own)
     with waiting("looking for long texts"):
         notes += batches.notes_of_cuts(groups, request.split)
     contents = [each.manifest.content_digest for each in (store, annotated) if each is not None]
-    return _Ready(trained, groups, batches, notes, seen, contents)
+    without = batches.without_regions(own[0].images[0]) if unseen.ids else batches
+    return _Ready(trained, groups, batches, notes, seen, contents, unseen, without)
+
+
+def _joined(
+    request: PredictRequest, task: DownstreamTask, store: FeatureStore | None, annotated: FeatureStore | None
+) -> tuple[TaskSplit, JoinedGroups, FeatureStore | StorePair | None]:
+    """The split, the groups whose images the stores have, and what shows these."""
+    what = f"{task.name}, {request.split}"
+    hint = ", or answer its rows without regions with a lower --min-match" if task.form == LABEL else ""
+    with waiting(f"joining {request.split} with the store"):
+        read = task.read(request.split)
+        check_ids(task, read.groups, what)
+        joined = JoinedGroups(read.groups, (), 0, 0)
+        if store is not None:
+            joined = StoreImages(store).join(read.groups, what, min_match=request.min_match, hint=hint)
+        shown = store if annotated is None or store is None else StorePair(store, annotated)
+        if isinstance(shown, StorePair):
+            joined = shown.with_both(joined, what, min_match=1.0)
+    check_num_boxes(task, joined.groups, shown)
+    return read, joined, shown
 
 
 def _asked(request: PredictRequest, ready: _Ready, device: str) -> _Asked:
-    trained, groups, batches, notes, seen, contents = ready
+    trained, groups = ready.trained, ready.groups
+    learned = learned_in(saved_config(trained.found.source.parent)["train"])
+    precision, notes = precision_of(request.precision, learned, device), list(ready.notes)
+    if precision != learned:
+        notes.append(f"computed in {precision}; the run learned and judged itself in {learned}")
     trained.network.module.to(device)
     weights = weights_digest(trained.network.module.state_dict())
-    digest = _digest(request, weights, contents, trained.task, groups)
+    digest = _digest(request, weights, ready.contents, trained.task, groups, precision)
     folder = request.out.with_name(f"{request.out.name}.parts-{digest}")
     folder.mkdir(parents=True, exist_ok=True)
-    made = _write_parts(request, trained, batches, groups, folder)
+    with computing_in(precision, device):
+        made = _write_parts(request, ready, folder)
     trained.network.module.to("cpu")
     parts = [_part(folder, number) for number in range(_num_parts(groups))]
-    return _Asked([group.id for group in groups], parts, made, notes, weights, seen)
+    return _Asked([group.id for group in groups], parts, made, notes, weights, ready.seen, ready.unseen, precision)
 
 
 def _write_card(
@@ -277,11 +308,12 @@ def _write_card(
 ) -> None:
     """The card of the file, and the page where one is asked for."""
     models = [
-        model_facts(each.found, own.weights, own.seen, seeds_of(each.run))
+        model_facts(each.found, own.weights, own.seen, seeds_of(each.run), own.precision)
         for each, own in zip(trained, asked, strict=True)
     ]
     with opened_store(request.store) as store:
         settings = {name: getattr(request, name) for name in ("blind", "permute_images", "seed", "batch_size")}
+        settings |= asked[0].unseen.described()
         card = card_facts(
             store, models, told, rows=len({name for each in asked for name in each.ids}), split=request.split,
             asked=settings, annotated=request.annotated_store, command=request.command,
@@ -319,34 +351,44 @@ def _num_parts(groups: Sequence[TaskGroup]) -> int:
     return -(-len(groups) // PART_GROUPS)
 
 
-def _write_parts(
-    request: PredictRequest, trained: TrainedTask, batches: GroupBatches, groups: Sequence[TaskGroup], folder: Path
-) -> int:
+def _write_parts(request: PredictRequest, ready: _Ready, folder: Path) -> int:
     """The parts of this process that are not there yet; how many they were."""
-    made, rank = 0, int(os.environ.get("RANK", "0"))
+    made, rank, groups, task = 0, int(os.environ.get("RANK", "0")), ready.groups, ready.trained.task
     for number in range(rank, _num_parts(groups), num_processes()):
         part = _part(folder, number)
-        if part.is_file():
+        if all(file.is_file() for file in _files_of(request, part)):
             continue
         chosen = groups[number * PART_GROUPS : (number + 1) * PART_GROUPS]
         with waiting(f"predicting, part {number + 1} of {_num_parts(groups)}"):
-            said = predicted(trained.network.module, batches, chosen, trained.asked.form, request.batch_size)
-            answers = list(said)
+            answers = _answers(request, ready, chosen)
             made_of_it = {
-                "entries": list(trained.task.answers(chosen, answers)),
-                "told": told_part(trained.task, chosen, answers),
+                "entries": list(task.answers(chosen, answers)),
+                "told": ready.unseen.told(told_part(task, chosen, answers)),
             }
         aside = part.with_name(f".writing-{part.name}-{rank}")
         aside.write_text(json.dumps(made_of_it), "utf-8")
         aside.replace(part)
+        if request.scores is not None:  # last: the main process waits for it, and then takes the folder away
+            with aside.open("wb") as file:
+                np.save(file, np.stack([each.scores for each in answers]).astype(np.float32))
+            aside.replace(_scores_of(part))
         made += 1
     return made
 
 
+def _answers(request: PredictRequest, ready: _Ready, groups: Sequence[TaskGroup]) -> list[Prediction]:
+    """What the model says to each group; to those whose images are not there without regions."""
+    module, form = ready.trained.network.module, ready.trained.asked.form
+    said: dict[bool, Iterator[Prediction]] = {}
+    for is_unseen, batches in ((False, ready.batches), (True, ready.without)):
+        chosen = [group for group in groups if (group.id in ready.unseen.ids) == is_unseen]
+        said[is_unseen] = iter(list(predicted(module, batches, chosen, form, request.batch_size)))
+    return [next(said[group.id in ready.unseen.ids]) for group in groups]
+
+
 def _join_parts(out: Path, task: DownstreamTask, parts: Sequence[Path]) -> dict[str, Any]:
-    """Waits for the parts of all processes; a launcher ends this one when another fails. Gives what they tell."""
-    while not all(part.is_file() for part in parts):
-        time.sleep(_SECONDS)
+    """Waits for the parts of all processes. Gives what they tell."""
+    wait_for_files(parts)
     read = [json.loads(part.read_text("utf-8")) for part in parts]
     entries = [entry for part in read for entry in part["entries"]]
     aside = out.with_name(f".writing-{out.name}")
@@ -357,16 +399,43 @@ def _join_parts(out: Path, task: DownstreamTask, parts: Sequence[Path]) -> dict[
     return joined_parts(part["told"] for part in read)
 
 
+def _write_scores(request: PredictRequest, trained: TrainedTask, asked: _Asked) -> None:
+    """Writes the file of scores where one is asked for, once all of its parts are there."""
+    if request.scores is None:
+        return
+    files = [_scores_of(part) for part in asked.parts]
+    wait_for_files(files)
+    about = {
+        "task": trained.task.name, "split": request.split, "model": str(trained.found.source),
+        "weights": asked.weights, "precision": asked.precision, "probability": probability_of(trained.task),
+    }  # fmt: skip
+    write_label_scores(request.scores, asked.ids, trained.task.labels, files, about)
+
+
+def _files_of(request: PredictRequest, part: Path) -> list[Path]:
+    return [part] if request.scores is None else [part, _scores_of(part)]
+
+
+def _scores_of(part: Path) -> Path:
+    return part.with_suffix(".npy")
+
+
 def _part(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.json"
 
 
 def _digest(
-    request: PredictRequest, weights: str, contents: Sequence[str], task: DownstreamTask, groups: Sequence[TaskGroup]
+    request: PredictRequest,
+    weights: str,
+    contents: Sequence[str],
+    task: DownstreamTask,
+    groups: Sequence[TaskGroup],
+    precision: str,
 ) -> str:
     """Twelve hexadecimal digits of the weights, of what is asked, what is shown and what is right."""
     asked: list[Any] = [weights, request.split, request.blind, _PART_FORMAT, *contents, request.photos]
     asked += [request.permute_images, request.seed, request.batch_size, task.tells]
+    asked += [] if precision == FLOAT32 else [precision]
     found = hashlib.sha256(repr(asked).encode())
     for group in groups:
         right = task.right_words(group) if task.right_words is not None and task.is_told(group) else ""

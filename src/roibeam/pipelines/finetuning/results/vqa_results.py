@@ -25,6 +25,11 @@ def vqa_result_rows(entries: Iterable[Any], source: str) -> Iterator[tuple[int, 
     """
     for index, entry in enumerate(entries):
         number, answer = (entry.get("question_id"), entry.get("answer")) if isinstance(entry, dict) else (None, None)
+        if isinstance(number, str) and number.isdecimal():
+            raise ValueError(
+                f"{source}, entry {index}: question_id is the text {shown(number)}, and VQA's ids are whole numbers; "
+                f"take the quotes away, as int(...) does in Python"
+            )
         if type(number) is not int or not isinstance(answer, str):
             raise ValueError(
                 f"{source}, entry {index}: expected a whole number as question_id and a text as answer, "

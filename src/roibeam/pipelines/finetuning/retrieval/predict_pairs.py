@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +41,7 @@ from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.training.processes.precision import FLOAT32, computing_in, precision_of
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +82,14 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         )  # fmt: skip
         batches.check(captions[0])
         weights = weights_digest(trained.network.module.state_dict())
-        digest = _digest(request, [weights, store.manifest.content_digest], captions)
-        made = _scored(request, trained, batches, captions, images, folds, digest, torch.device(device.name))
+        precision = precision_of(request.precision, FLOAT32, device.name)
+        contents = [weights, store.manifest.content_digest, *([] if precision == FLOAT32 else [precision])]
+        with computing_in(precision, device.name):
+            digest = _digest(request, contents, captions)
+            made = _scored(request, trained, batches, captions, images, folds, digest, torch.device(device.name))
         if is_main_process():
-            _write_beside(request, trained, store, captions, images, weights, seen)
+            facts = model_facts(trained.found, weights, seen, seeds_of(trained.run), precision)
+            _write_beside(request, store, captions, images, facts, seen.notes("the model", request.split))
     return PredictResult(
         request.out,
         trained.task.name,
@@ -178,21 +183,25 @@ def _digest(request: PredictRequest, contents: Sequence[str], captions: Sequence
 
 def _write_beside(
     request: PredictRequest,
-    trained: TrainedTask,
     store: FeatureStore,
     captions: Sequence[TaskGroup],
     images: Sequence[TaskGroup],
-    weights: str,
-    seen: SeenBefore,
+    facts: Mapping[str, Any],
+    remarks: Sequence[str],
 ) -> None:
-    """The card of the file, and the page where one is asked for."""
+    """The card of the file, and the page where one is asked for.
+
+    Args:
+        facts: of the model.
+        remarks: for the page.
+    """
     scores = read_pair_scores(request.out)
     measures = retrieval_measures(scores)
     main = next(iter(measures.values()))
     told = {"measure": main.name, "judged": len(main.values), "sum": sum(main.values), "best_sum": len(main.values)}
     settings = {name: getattr(request, name) for name in ("blind", "seed", "max_images", "folds", "batch_size")}
     card: dict[str, Any] = card_facts(
-        store, [model_facts(trained.found, weights, seen, seeds_of(trained.run))], told, rows=len(captions),
+        store, [facts], told, rows=len(captions),
         split=request.split, asked=settings, annotated=None, command=request.command,
     )  # fmt: skip
     write_card(request.out, card)
@@ -200,5 +209,5 @@ def _write_beside(
         write_retrieval_page(
             request.page, f"Retrieval of {request.out.name}", scores, {_called(each): each for each in images},
             [str(group.rows[0].parts[0].text) for group in captions], measures, store, facts=card_lines(card),
-            remarks=seen.notes("the model", request.split),
+            remarks=remarks,
         )  # fmt: skip

@@ -30,12 +30,12 @@ from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.console.progress_text import Unit
+from roibeam.pipelines.training.processes.awaited_files import wait_for_files
 from roibeam.pipelines.training.processes.launched import num_processes
 
 PAIRS = Unit("pair", "pairs")
 PART_TEXTS = 256
 _IMAGES_AT_ONCE = 64
-_SECONDS = 0.2  # between two looks for the parts of other processes
 logger = logging.getLogger(__name__)
 
 
@@ -196,8 +196,7 @@ class PairParts:
     def join(self, out: Path, num_captions: int) -> None:
         """Waits for the parts of all processes, and writes OUT from them, a part in memory at a time."""
         numbers = range(len(self._plan.parts))
-        while not all(self.path(number).is_file() for number in numbers):
-            time.sleep(_SECONDS)
+        wait_for_files([self.path(number) for number in numbers])
         shape = (num_captions, max(len(columns) for columns in self._plan.columns))
         aside = out.with_name(f".writing-{out.name}")
         scores = np.lib.format.open_memmap(aside, "w+", np.float32, shape)

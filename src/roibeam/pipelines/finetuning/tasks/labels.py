@@ -247,7 +247,10 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
     told = Counter(row.label for row in rows if row.label is not None)
     if told and unknown == told.total():
         some, known = (printable(", ".join(sorted(each)[:4]), 120) for each in (told, places))
-        raise ValueError(f"{str(path)!r}: none of its labels ({some}, ...) is one of those trained on ({known}, ...)")
+        hint = _number_hint(told, places)
+        raise ValueError(
+            f"{str(path)!r}: none of its labels ({some}, ...) is one of those trained on ({known}, ...){hint}"
+        )
     if told:
         # What always saying one label would reach: accuracy means little without it.
         (commonest, times), *_ = told.most_common(1)
@@ -256,3 +259,20 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
             f"{100 * times / told.total():.1f} % of the rows"
         )
     return TaskSplit(groups, (path,), tuple(notes))
+
+
+def _number_hint(told: Iterable[str], known: Iterable[str]) -> str:
+    """What to do where labels are equal as numbers; "" elsewhere."""
+    if not set(map(_number, told)) & set(map(_number, known)) - {None}:
+        return ""
+    return (
+        "; as numbers they are equal: pandas writes a column of whole numbers with a gap as 0.0, 1.0; write it with "
+        'astype("Int64"), or as texts'
+    )
+
+
+def _number(label: str) -> float | None:
+    try:
+        return float(label)
+    except ValueError:
+        return None

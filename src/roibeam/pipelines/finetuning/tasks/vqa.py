@@ -30,6 +30,7 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     STORED,
     TARGETS,
     check_same_labels,
+    check_some_answers,
     enough_labels,
     labels_of_file,
     said_labels,
@@ -50,7 +51,14 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.splits import (
     judged_split,
     overlap_note,
 )
-from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import IMDB, QUESTION_FORMS, mirrored, mirrored_rows, worded
+from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import (
+    IMDB,
+    PYTHIA,
+    QUESTION_FORMS,
+    mirrored,
+    mirrored_rows,
+    worded,
+)
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.answer_labels import read_stored_targets
 from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
@@ -75,7 +83,7 @@ class VqaOptions:
     Attributes:
         answers: "majority", the majority answers of the questions that are trained on; "majority-train+val", those of
             both parts whatever is trained on, as the releases count their 3,129; or a file with one label a line, or
-            the pickled list or dict of compute_softscore.py.
+            a list or dict of numbers as JSON (LXMERT) or pickled (compute_softscore.py).
         label_form: of a file's labels: "as_written", or in lower case and "without_signs" (VL-BERT).
         min_occurrence: questions that a majority answer needs; 9 in the releases.
         targets: whether people's answers are compared with the labels as they were written ("raw", as all releases do)
@@ -153,13 +161,23 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
     Raises:
         ValueError: also when the options name a file with other labels than the model learned.
     """
+    train = options.train if options.visual_genome == NONE else f"{options.train}{_WITH_GENOME}"
     chosen = tuple(labels) if labels is not None else _labels(folder, options)
     if labels is not None and options.answers not in MAJORITIES and Path(options.answers).expanduser().is_file():
         check_same_labels(labels, _labels(folder, options), f"vqa.answers {options.answers!r}")
 
+    if labels is not None and options.targets == STORED:
+        options = replace(options, targets=RAW)  # only who trains needs the stored ones
+
     def words(predictions: Iterable[Prediction]) -> list[str]:
         scores = (prediction.scores for prediction in predictions)
         return said_labels(scores, chosen, says_unknown=options.says_unknown)
+
+    def read(split: str) -> TaskSplit:
+        found = _read(folder, split, chosen, options)
+        if labels is None and split == train:
+            check_some_answers(found.groups, chosen, split, options.answers)
+        return found
 
     def judge(groups: Sequence[TaskGroup], said: Sequence[str]) -> Mapping[str, Measure]:
         measures = vqa_measures(
@@ -179,8 +197,8 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         name="vqa",
         form=LABEL,
         loss=options.loss,
-        read=lambda split: _read(folder, split, chosen, options),
-        train=options.train if options.visual_genome == NONE else f"{options.train}{_WITH_GENOME}",
+        read=read,
+        train=train,
         validation=judged_split(options.train),
         judge=lambda groups, predictions: judge(groups, words(predictions)),
         kept=Kept(words, judge),
@@ -217,7 +235,7 @@ def vqa_groups(files: VqaFiles, labels: Sequence[str], options: VqaOptions) -> l
             TaskGroup(
                 id=str(asked.question_id),
                 images=(asked.image,),
-                rows=(question_row(asked.question, options),),
+                rows=(TaskRow((TaskText((worded(asked.question, options.question),)),)),),
                 target=target,
                 facts={} if known is None else _facts(known),
             )
@@ -226,8 +244,9 @@ def vqa_groups(files: VqaFiles, labels: Sequence[str], options: VqaOptions) -> l
 
 
 def question_row(question: str, options: VqaOptions) -> TaskRow:
-    """A question as a model reads it."""
-    return TaskRow((TaskText((worded(question, options.question),)),))
+    """A question of one's own as a model reads it, which may have learned from the questions of Pythia's files."""
+    form = PYTHIA if options.question == IMDB else options.question
+    return TaskRow((TaskText((worded(question, form),)),))
 
 
 def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions) -> TaskGroup:

@@ -24,12 +24,13 @@ from roibeam.pipelines.finetuning.tasks.vqa import MAJORITY, VqaOptions, open_vq
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     NORMALISED,
     check_same_labels,
+    check_some_answers,
     enough_labels,
     labels_of_file,
     places_of,
     said_labels,
 )
-from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import mirrored, mirrored_rows
+from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import IMDB, mirrored, mirrored_rows
 from roibeam.pipelines.sources.datasets.own_table import AnswerRow, read_answer_table, table_of
 
 _SPLITS = ("train", "val", "test")
@@ -44,17 +45,25 @@ def open_vqa_or_table(folder: Path, options: VqaOptions, labels: Sequence[str] |
 def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | None) -> DownstreamTask:
     """
     Args:
-        labels: that a model learned; None for those that the options ask for.
+        labels: that a model learned; None for those that the options ask for. A model that learned from the official
+            files is asked about tables as it is: its settings of training say nothing here.
     Raises:
-        ValueError: for settings of the official files, or tables that are not as they should be.
+        ValueError: for settings of the official files in a new run, or tables that are not as they should be.
     """
-    _check(options)
+    if labels is None:
+        _check(options)
     chosen = tuple(labels) if labels is not None else _labels(folder, options)
     if labels is not None and options.answers != MAJORITY and Path(options.answers).expanduser().is_file():
         check_same_labels(labels, _labels(folder, options), f"vqa.answers {options.answers!r}")
 
     def words(predictions: Iterable[Prediction]) -> list[str]:
         return said_labels((each.scores for each in predictions), chosen, says_unknown=options.says_unknown)
+
+    def read(split: str) -> TaskSplit:
+        found = _read(table_of(folder, split), split, chosen, options)
+        if labels is None and split == "train":
+            check_some_answers(found.groups, chosen, split, options.answers)
+        return found
 
     def judge(groups: Sequence[TaskGroup], said: Sequence[str]) -> Mapping[str, Measure]:
         told = [(group.facts["answers"], group.images[0]) for group in groups]
@@ -68,7 +77,7 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
         name="vqa",
         form=LABEL,
         loss=options.loss,
-        read=lambda split: _read(table_of(folder, split), split, chosen, options),
+        read=read,
         train="train",
         validation="val",
         judge=lambda groups, predictions: judge(groups, words(predictions)),
@@ -90,7 +99,7 @@ def _check(options: VqaOptions) -> None:
     """Raises ValueError for a setting that tables of one's own do not know."""
     known = VqaOptions()
     changed = [name for name in _OF_VQA_ALONE if getattr(options, name) != getattr(known, name)]
-    changed += ["question"] if options.question == "imdb" else []
+    changed += ["question"] if options.question == IMDB else []
     changed += ["targets"] if options.targets == "stored" else []
     if options.answers == f"{MAJORITY}-train+val":
         changed.append("answers")

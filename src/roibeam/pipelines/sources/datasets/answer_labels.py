@@ -3,6 +3,8 @@
     answers_vqa.txt                   one label a line, its number is that of the line (VL-BERT, VisualBERT, Pythia)
     trainval_label2ans.pkl            a pickled list of labels (ViLBERT, LXMERT: compute_softscore.py)
     trainval_ans2label.pkl            a pickled dict, label -> number
+    trainval_label2ans.json           the same two as JSON (LXMERT)
+    trainval_ans2label.json
     train_target.pkl, val_target.pkl  a pickled list of one dict a question: labels by number, and how right each is
 
 Pickles are read without running anything. Two files with the same labels in another order are two lists: a model that
@@ -11,6 +13,7 @@ learned one is useless with the other.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +22,7 @@ from roibeam.features.safe_pickle.read import load_pickle
 from roibeam.pipelines.foundation.files.image_ids import is_utf8
 
 PICKLES = (".pkl", ".pickle")
+JSON = ".json"
 
 
 class StoredTarget(NamedTuple):
@@ -40,8 +44,11 @@ def read_answer_labels(path: str) -> tuple[str, ...]:
             than two labels.
     """
     if not Path(path).is_file():
-        raise ValueError(f"no such file: {path!r}; expected answer labels, one a line or pickled")
-    labels = _pickled(path) if path.endswith(PICKLES) else _lines(path)
+        raise ValueError(f"no such file: {path!r}; expected answer labels, one a line, as JSON or pickled")
+    if path.endswith(PICKLES):
+        labels = _listed(load_pickle(path), path, "pickled")
+    else:
+        labels = _listed(_json(path), path, "JSON") if path.endswith(JSON) else _lines(path)
     places: dict[Any, int] = {}
     for number, label in enumerate(labels):
         if not isinstance(label, str) or not is_utf8(label):
@@ -83,12 +90,26 @@ def _lines(path: str) -> list[str]:
     return text.rstrip("\n").split("\n")
 
 
-def _pickled(path: str) -> list[Any]:
-    value = load_pickle(path)
+def _json(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_text("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path!r}: no JSON: {error}; expected a list of labels, or a dict of their numbers; labels one a line are "
+            f"called *.txt"
+        ) from None
+
+
+def _listed(value: Any, path: str, kind: str) -> list[Any]:
+    """The labels of a list, or of a dict of their numbers.
+
+    Args:
+        kind: of the file, for errors.
+    """
     if isinstance(value, list):
         return value
     if not isinstance(value, dict):
-        raise ValueError(f"{path!r}: expected a pickled list of labels, or a dict of their numbers")
+        raise ValueError(f"{path!r}: expected a {kind} list of labels, or a dict of their numbers")
     by_number = {number: label for label, number in value.items() if type(number) is int}
     if by_number.keys() != set(range(len(value))):
         raise ValueError(f"{path!r}: the numbers of its {len(value)} labels are not 0 to {len(value) - 1}, each once")

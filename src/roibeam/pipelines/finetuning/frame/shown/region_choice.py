@@ -11,6 +11,7 @@ import numpy as np
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.shown.store_pair import BoxRecords, StorePair, boxes_alone
+from roibeam.pipelines.finetuning.frame.shown.unseen import NoRegions
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import IN_FILE, LayoutOptions
 from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage
@@ -45,7 +46,7 @@ class RegionChoice:
 
     def __init__(
         self,
-        store: FeatureStore | BoxRecords | StorePair | Mapping[str, RegionRecord] | None,
+        store: FeatureStore | BoxRecords | NoRegions | StorePair | Mapping[str, RegionRecord] | None,
         task: DownstreamTask | None,
         options: LayoutOptions,
     ) -> None:
@@ -87,7 +88,7 @@ class RegionChoice:
         """
         if self._store is None:
             return
-        assert not isinstance(self._store, BoxRecords | Mapping), "tasks that give boxes are asked of stores alone"
+        assert not isinstance(self._store, BoxRecords | NoRegions | Mapping), "boxes are asked of stores alone"
         light = boxes_alone(self._store)
         choice = RegionChoice(light, self._task, self._options)
         seen = set[tuple[str, int]]()

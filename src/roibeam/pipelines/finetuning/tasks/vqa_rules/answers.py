@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from roibeam.features.counted import counted
+from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer
 from roibeam.pipelines.finetuning.metrics.vqa_targets import (
     UNKNOWN,
@@ -16,6 +17,7 @@ from roibeam.pipelines.finetuning.metrics.vqa_targets import (
     vlbert_soft_target,
     vlbert_vocabulary,
 )
+from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.sources.datasets.answer_labels import read_answer_labels
 
 AS_WRITTEN, WITHOUT_SIGNS = "as_written", "without_signs"
@@ -24,6 +26,7 @@ RAW, NORMALISED, STORED = "raw", "normalised", "stored"
 TARGETS = (RAW, NORMALISED, STORED)
 COUNT, LEFT_OUT = "count", "left_out"
 SCORE_RULES = (COUNT, LEFT_OUT)
+_LEAST_KNOWN = 0.01  # of the training questions, those that must have a label
 
 
 def labels_of_file(path: str, form: str) -> tuple[str, ...]:
@@ -70,6 +73,23 @@ def check_same_labels(learned: Sequence[str], given: Sequence[str], source: str)
                 f"{source}: {len(given)} labels, and not those that the model learned: label {number} is {told}, "
                 f"of the model's {len(learned)} it is {learnt}; name the model's own file"
             )
+
+
+def check_some_answers(groups: Sequence[TaskGroup], labels: Sequence[str], split: str, answers: str) -> None:
+    """
+    Args:
+        groups: that are to be trained on, with targets.
+        answers: the setting that the labels are from.
+    Raises:
+        ValueError: when almost no question has an answer among the labels: the run would learn nothing, to its end.
+    """
+    known = sum(bool(group.target) for group in groups)
+    if known < max(1, _LEAST_KNOWN * len(groups)):
+        some = printable(", ".join(map(repr, labels[:4])), 120)
+        raise ValueError(
+            f"{split}: {known:,} of {counted(len(groups), 'question')} have an answer among the {len(labels):,} labels "
+            f"({some}, ...) of vqa.answers {answers!r}; name the labels of these questions, or lower vqa.min_occurrence"
+        )
 
 
 def scores_of(answers: Sequence[str], labels: Sequence[str], *, text: str, rule: str) -> dict[int, float]:
