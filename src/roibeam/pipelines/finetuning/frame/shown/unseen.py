@@ -11,7 +11,7 @@ import numpy as np
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.finetuning.frame.joined_groups import JoinedGroups
+from roibeam.pipelines.finetuning.frame.shown.joined_groups import JoinedGroups
 from roibeam.pipelines.finetuning.rows import TaskGroup
 
 _SHOWN = 3
