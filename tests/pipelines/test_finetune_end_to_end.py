@@ -294,6 +294,10 @@ def test_a_blind_model_reads_no_photo(store: FeatureStore, monkeypatch: pytest.M
     monkeypatch.setattr(RecordPhotos, "read", lambda *given: pytest.fail("a photo was read"))
     said_of = list(predicted(trained.module, made, groups(CHOICE), CHOICE, 2))
     assert len(said_of) == 4 and all(np.isfinite(each.scores).all() for each in said_of)
+    first = groups(CHOICE)[0]
+    without = from_photos(store, trained, "vlbert", CHOICE).without_regions(first.images[0])  # of the same size
+    (unseen,) = predicted(trained.module, without, [replace(first, images=("nowhere",), swapped=True)], CHOICE, 2)
+    np.testing.assert_allclose(unseen.scores, said_of[0].scores, atol=1e-6)
 
 
 def test_batches_of_threads_and_processes_are_alike(made: PhotoStore, tmp_path: Path) -> None:

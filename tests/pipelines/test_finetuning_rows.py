@@ -169,7 +169,9 @@ def test_boxes_that_a_task_gives_are_shown_in_its_order() -> None:
         batches(network, "vlbert", CHOICE).batch([replace(group, boxes=(record.boxes[[0]] + 2,))])
 
 
-@pytest.mark.parametrize(("system", "kind"), [(system, LABEL) for system in SYSTEMS] + [("vlbert", REGION)])
+@pytest.mark.parametrize(
+    ("system", "kind"), [(system, LABEL) for system in SYSTEMS] + [("vilbert", "pair"), ("vlbert", REGION)]
+)
 def test_a_blind_model_sees_nothing_of_an_image(system: str, kind: str) -> None:
     """Two images of other sizes and regions give the same answer; of regions the boxes alone are left."""
     network, group = small_network(system, kind), groups(kind)[0]
@@ -177,9 +179,13 @@ def test_a_blind_model_sees_nothing_of_an_image(system: str, kind: str) -> None:
     if kind == REGION:
         assert not made.batch([group]).inputs.region_features.any()
         return
-    other = replace(group, images=("image-5",))
+    other = replace(group, images=("image-5",) * len(group.images))
     first, second = predicted(network.module, made, [group, other], ASKED[kind].form, 2)
     np.testing.assert_allclose(first.scores, second.scores, atol=1e-6)
+    nowhere = replace(group, images=("nowhere",) * len(group.images), swapped=True)
+    without = batches(network, system, kind).without_regions("image-5")
+    (third,) = predicted(network.module, without, [nowhere], ASKED[kind].form, 2)
+    np.testing.assert_allclose(first.scores, third.scores, atol=1e-6)
     seen = list(predicted(network.module, batches(network, system, kind), [group, other], ASKED[kind].form, 2))
     assert abs(seen[0].scores - seen[1].scores).max() > 1e-6
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,4 +84,5 @@ def with_unseen(asked: Sequence[TaskGroup], joined: JoinedGroups) -> tuple[list[
     """
     found = {group.id: group for group in joined.groups}
     unseen = frozenset(group.id for group in asked if group.id not in found)
-    return [found.get(group.id, group) for group in asked], Unseen(unseen, joined.missing)
+    groups = [found.get(group.id) or replace(group, swapped=True) for group in asked]
+    return groups, Unseen(unseen, joined.missing)
