@@ -114,8 +114,8 @@ FAULTS = (
     Fault(
         "the next stage starts from the weights that the average is of",
         "src/roibeam/pipelines/model_files/model_checkpoint.py",
-        "_as_float32(read_tensors(folder / WEIGHTS))",
-        '_as_float32(read_tensors(folder.parent / "trained.safetensors"))',
+        "= read_tensors(folder / WEIGHTS)\n",
+        '= read_tensors(folder.parent / "trained.safetensors")\n',
         "tests/pipelines/test_stages.py::test_the_average_goes_on_to_the_next_stage_where_a_new_one_starts_from_it",
     ),
     Fault(

@@ -157,8 +157,8 @@ def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheck
         return read_model(spec, options=options)
     if options is not None:
         raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
-    is_tuned = read_json_object(found[0] / CONFIG_NAME)["model"].get("model_type") == TASK_MODEL
     joint = load_joint(found[0])
+    is_tuned = read_json_object(found[0] / CONFIG_NAME)["model"].get("model_type") == TASK_MODEL
     changes = HEAD_LEFT_OUT if is_tuned else ()
     return JointCheckpoint(cast(PreTrainedModel, joint.model), *found, changes, joint=joint)
 
