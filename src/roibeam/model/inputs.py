@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from roibeam.model.layer_states import LayerStates
+from roibeam.model.region_inputs import HasRecord, HasRegions, region_tensors
 from roibeam.name_list import check_lists
 from roibeam.short_repr import short_repr
 
@@ -52,44 +52,6 @@ _LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids",
 _LONG |= {"phrase_positions", "row_texts", "row_images", "region_classes", "read_pieces"}
 _FEATURES = {"region_features", "whole_image_features", "global_features"}
 _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
-
-
-class HasRegions(Protocol):
-    """A batch of a store as arrays, a `RegionBatch`; `region_mask` is None where it is ragged."""
-
-    @property
-    def image_ids(self) -> Sequence[str]: ...
-
-    @property
-    def features(self) -> np.ndarray | None: ...
-
-    @property
-    def boxes(self) -> np.ndarray: ...
-
-    @property
-    def region_mask(self) -> np.ndarray | None: ...
-
-    @property
-    def image_hw(self) -> np.ndarray: ...
-
-
-class HasRecord(Protocol):
-    """One record of a store, a `RegionRecord`."""
-
-    @property
-    def image_id(self) -> str: ...
-
-    @property
-    def height(self) -> int: ...
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def boxes(self) -> np.ndarray: ...
-
-    @property
-    def features(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -206,7 +168,7 @@ class VLBatch:
         Raises:
             ValueError: for what is missing, and as `check_values`.
         """
-        regions = regions if isinstance(regions, Mapping) else _tensors_of(regions)
+        regions = regions if isinstance(regions, Mapping) else region_tensors(regions)
         if not isinstance(tokens.get("input_ids", _NO_IDS), Tensor):
             raise ValueError(
                 "VLBatch.from_regions: tokens are lists; call the tokenizer with padding=True, return_tensors='pt'"
@@ -382,52 +344,6 @@ class VLBatch:
             name: made(name, value) for name, value in tensors.items() if isinstance(value, Tensor)
         }
         return replace(self, **changed)
-
-
-def _tensors_of(regions: HasRegions | Sequence[HasRecord]) -> dict[str, Any]:
-    """By name, without those that are None; features as float32, since torch reads no array of numpy's bfloat16."""
-    if isinstance(regions, Sequence):
-        return _padded_records(regions)
-    if not hasattr(regions, "region_mask"):
-        raise _not_regions(regions)
-    features = None if regions.features is None else np.asarray(regions.features, np.float32)
-    arrays = {"features": features, "boxes": regions.boxes, "region_mask": regions.region_mask}
-    arrays["image_hw"] = regions.image_hw
-    found = {name: torch.as_tensor(array) for name, array in arrays.items() if array is not None}
-    return {"image_ids": regions.image_ids, **found}
-
-
-def _padded_records(records: Sequence[HasRecord]) -> dict[str, Any]:
-    for record in records:
-        if not all(hasattr(record, name) for name in ("image_id", "height", "width", "boxes", "features")):
-            raise _not_regions(record)
-    widths = sorted({record.features.shape[1] for record in records})
-    if len(widths) != 1:
-        raise ValueError(f"VLBatch.from_regions: regions are {len(records)} records with features of widths {widths}")
-    counts = [len(record.boxes) for record in records]
-    features = np.zeros((len(records), max(counts), widths[0]), np.float32)
-    boxes = np.zeros((len(records), max(counts), 4), np.float32)
-    for row, (record, count) in enumerate(zip(records, counts, strict=True)):
-        features[row, :count], boxes[row, :count] = record.features, record.boxes
-    return {
-        "image_ids": [record.image_id for record in records],
-        "features": torch.from_numpy(features),
-        "boxes": torch.from_numpy(boxes),
-        "region_mask": torch.arange(max(counts)) < torch.tensor(counts)[:, None],
-        "image_hw": torch.tensor([[record.height, record.width] for record in records]),
-    }
-
-
-def _not_regions(found: object) -> ValueError:
-    kind = type(found).__name__
-    hints = {
-        "RegionRecord": "; write [record]",
-        "Regions": "; a detector's Regions do not tell the photo's size, extract_regions gives records",
-    }
-    return ValueError(
-        f"VLBatch.from_regions: regions must be a store's batch, tensors by name or a list of records, got "
-        f"{kind}{hints.get(kind, '')}"
-    )
 
 
 def check_word_ids(model: str, text_ids: Tensor, vocab_size: int) -> None:
