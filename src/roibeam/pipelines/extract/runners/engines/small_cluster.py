@@ -99,13 +99,12 @@ class SmallCluster(ABC):
 
     def is_alive(self, name: str) -> bool:
         """Whether the process of this name runs, and is not another one that got its number."""
+        noted = self.state()
         try:
-            command = Path(f"/proc/{self.pids[name]}/cmdline").read_bytes()
-            state = Path(f"/proc/{self.pids[name]}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
+            state, started = _state_and_start(noted["pids"][name])
+        except (FileNotFoundError, ProcessLookupError):
             return False
-        ours = POOL.encode() if name == POOL else os.fsencode(self.run)
-        return ours in command and state != "Z"
+        return started == noted["started"].get(name) and state != "Z"
 
     def ask(self, path: str) -> Any:
         """What the leader's web interface says, parsed.
@@ -141,7 +140,7 @@ class SmallCluster(ABC):
         for name in ("conf", "log", "tmp"):
             (self.run / name).mkdir(parents=True, exist_ok=True)
         (self.run / "conf" / "log4j.properties").write_text(LOG4J, encoding="utf-8")
-        self._write({**noted, "pids": {}})
+        self._write({**noted, "pids": {}, "started": {}})
 
     def start_java(
         self, name: str, jvm: Sequence[str], main: str, arguments: Sequence[str], *,
@@ -192,10 +191,21 @@ class SmallCluster(ABC):
                 raise RuntimeError(f"{command[0]} is needed and not installed") from None
         state = self.state()
         state["pids"][name] = process.pid
+        state["started"][name] = _state_and_start(process.pid)[1]
         self._write(state)
 
     def _write(self, state: dict[str, Any]) -> None:
         self._state.write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+
+
+def _state_and_start(pid: int) -> tuple[str, int]:
+    """Its letter of state, and its start in clock ticks since the machine's.
+
+    The start tells it from a later process of the same number. The command line would not: Linux shows none for a
+    moment after the start.
+    """
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[0], int(fields[19])
 
 
 def free_port() -> int:
