@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from task_groups import ASKED
 from test_vcr_training import KINDS, batches_of, made_store, network_for, questions, words
 
 from roibeam.pipelines.finetuning.frame.group_task import scores_of
+from roibeam.pipelines.finetuning.frame.network import started_network
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.rows import CHOICE
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
 
@@ -48,3 +51,11 @@ def test_a_model_is_told_the_class_of_each_box(system: str, head: str, tmp_path:
 def test_a_system_without_a_place_for_classes_says_so() -> None:
     with pytest.raises(ValueError, match="told_classes: vilbert has no place for classes of regions"):
         network_for("vilbert", words(), 48, told=4)
+
+
+@pytest.mark.parametrize("system", ["vlbert", "visualbert"])
+def test_a_model_that_must_be_told_starts_no_task_that_tells_nothing(system: str) -> None:
+    """It stopped at the first step only, after the whole validation split."""
+    told = network_for(system, words(), 48, told=4).module.model
+    with pytest.raises(ValueError, match="run: this model is told the class of each region, and the task tells none"):
+        started_network(SYSTEMS[system], told, ASKED[CHOICE], "ours", source="run")

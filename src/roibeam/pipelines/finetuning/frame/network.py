@@ -67,7 +67,8 @@ def started_network(
         beside: what is learned beside the task.
         num_told_classes: of regions, that the model is told; 0 for none.
     Raises:
-        ValueError: when the system has no such head or place for classes, or the model none for what is learned beside.
+        ValueError: when the system has no such head or place for classes, the model none for what is learned beside, or
+            the model must be told classes and is not.
     """
     changes = system.changes.get(asked.form, {}) if asked.num_images else system.alone
     if any(getattr(model.config, name) != value for name, value in changes.items()):
@@ -82,6 +83,11 @@ def started_network(
         fields, state = system.told_classes(model, num_told_classes)
         if any(getattr(model.config, name) != value for name, value in fields.items()):
             model = changed_model(model, fields, source=source, state=state)
+    elif system.is_told_classes(model.config):
+        raise ValueError(
+            f"{source}: this model is told the class of each region, and the task tells none; "
+            "start from the model that it was fine-tuned from"
+        )
     if head in (RELEASE, RELEASE_MT):
         release = system.release_head(head, model.config, asked)
         if beside is None:

@@ -98,6 +98,7 @@ class TaskSystem:
             a row; None for one that needs no others.
         told_classes: pre-trained model and number of classes -> the same of a model that is told the class of each
             region; None for a system that has no place for them.
+        is_told_classes: configuration -> whether the model must be told the class of each region.
         release_heads: by kind of head ("release", "release-mt"), then by what it is for, see `AskedForm.of_head`.
         parts: what names of the parameters of model and its pooler begin with, its pre-training heads not; () where
             that is the class's `base_model_prefix`.
@@ -123,6 +124,7 @@ class TaskSystem:
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
     told_classes: Callable[[Any, int], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
+    is_told_classes: Callable[[Any], bool] = lambda config: False
     release_heads: Mapping[str, Mapping[str, ReleaseHead]] = field(default_factory=dict)
     photo_whole_image: str = "model"
     has_whole_image: Callable[[Any], bool] = lambda config: True

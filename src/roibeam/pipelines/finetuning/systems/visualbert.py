@@ -80,6 +80,7 @@ SYSTEM = TaskSystem(
     joins_context=True,
     grounds_words=True,
     told_classes=_told_classes,
+    is_told_classes=lambda config: config.num_region_classes > 0,
     has_whole_image=lambda config: False,
     unread_alone=(".projection.", ".region_positions.", ".region_segments.", ".classed."),
     release_heads={

@@ -152,6 +152,7 @@ SYSTEM = TaskSystem(
     joins_images=True,
     pair_start=_pair_start,
     told_classes=_told_classes,
+    is_told_classes=lambda config: config.num_region_tokens > 1,
     joins_context=True,
     tells_whole_image=True,
     grounds_words=True,
