@@ -51,6 +51,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Else Python's end would leave all of it, and libraries would tell of hundreds of leaked objects."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Threads waiting for a core that others use make small tests many times slower."""
