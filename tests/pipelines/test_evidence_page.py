@@ -66,7 +66,7 @@ def test_a_difference_counts_when_seeds_and_pictures_agree(statistics: ModuleTyp
     assert found.low > 0 and found.seeds == 3 and abs(found.value - 0.11) < 0.03
     assert statistics.difference(worse, better).high < 0
     same = statistics.difference(better, better)
-    assert (same.value, same.low, same.high) == (0, 0, 0)
+    assert (same.value, same.low, same.high, same.over_runs) == (0, 0, 0, (0, 0))
     # What one seed has and the others have not is no finding.
     odd = statistics.difference(counts(statistics, [0.9, 0.5, 0.5]), counts(statistics, [0.5, 0.5, 0.5]))
     assert odd.low <= 0
@@ -79,6 +79,22 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(statistics: ModuleT
         found = statistics.share(statistics.Counts((0,), right, np.ones_like(right)))
         held += found.low <= 0.3 <= found.high
     assert held >= 34  # 95 % of 40 are 38
+
+
+def test_runs_that_differ_alone_seldom_leave_zero_out(statistics: ModuleType) -> None:
+    """Three runs a side of like quality: the bootstrap is too sure of them, Student's t over runs is not."""
+    random, bootstrap, over_runs = np.random.default_rng(2), 0, 0
+    for _ in range(100):
+        sides = []
+        for _ in range(2):
+            right = random.binomial(20, np.repeat(random.uniform(0.3, 0.7, 3)[:, None], 100, axis=1))
+            sides.append(statistics.Counts((0, 1, 2), right, np.full_like(right, 20)))
+        found = statistics.difference(*sides)
+        bootstrap += found.low > 0 or found.high < 0
+        over_runs += found.over_runs[0] > 0 or found.over_runs[1] < 0
+    assert over_runs <= 12 < bootstrap  # 5 of 100 are meant
+    one = statistics.difference(sides[0].of([0]), sides[1].of([0]))
+    assert one.over_runs is None
 
 
 def test_arms_are_compared_on_the_seeds_that_both_have(statistics: ModuleType) -> None:
@@ -185,10 +201,22 @@ def test_another_table_is_refused(claims: ModuleType, tmp_path: Path, change: An
 )
 def test_verdicts(claims: ModuleType, expected: str, low: float, high: float, verdict: str) -> None:
     claim = claims.Claim(**{**ROW, "expected": expected})
-    found = claims.Found(50, 50, (low + high) / 2, low, high, seeds=3)
+    found = found_of(claims, (low + high) / 2, (low, high), (low, high))
     assert claims.Judged(claim, found).verdict == verdict
-    withheld = replace(claim, remark="Withheld: the first was not done.")
-    assert claims.Judged(withheld, found).verdict == "not shown"
+    hint = {"shown": "hint", "the other way": "hint against"}.get(verdict, verdict)
+    assert claims.Judged(claim, replace(found, runs_low=-9.0, runs_high=9.0)).verdict == hint
+    assert claims.Judged(claim, replace(found, runs_low=None, runs_high=None, seeds=1)).verdict == hint
+    withheld = replace(claim, remark="Withheld: the two are of different precision.")
+    assert claims.Judged(withheld, found).verdict == "withheld"
+
+
+def found_of(
+    claims: ModuleType, difference: float, pictures: tuple[float, float], runs: tuple[float, float] | None = None,
+    *, seeds: int = 3,
+) -> Any:  # fmt: skip
+    """Half of the second side's questions are right; over runs the interval is the same unless it is given."""
+    runs = runs or pictures
+    return claims.Found(50 + difference, 50, difference, *pictures, *runs, seeds)
 
 
 # --- the page ---
@@ -284,10 +312,12 @@ def test_claims_get_their_verdicts_and_keep_what_people_wrote(claims: ModuleType
 
 def test_the_page_tells_what_was_found(full: Any) -> None:
     first = full.text[: full.text.index("## ")]
-    assert "- **VisualBERT**: of 4 claims 3 are shown; 1 goes the other way.\n" in first
-    assert "- **VL-BERT**: none of its 2 claims was run yet.\n" in first
-    assert "**Of 5 comparisons that were run, 4 are shown, 0 not shown, and 1" in first
-    assert "with its own picture than with another one: shown in 1 of 1 comparisons; all differences are +" in first
+    assert "- **VisualBERT**, 4 comparisons of 1 sentence: 3 are shown; 1 goes the other way.\n" in first
+    assert "- **VL-BERT**: nothing was run yet.\n" in first
+    assert "**5 comparisons test a sentence of a paper: 4 are shown; 1 goes the other way.**" in first
+    assert "with its own picture than with another one: of 1 comparison 1 is shown; the difference is +" in first
+    reached = {line.split(" | ")[0].removeprefix("| "): line.split(" | ")[1:3] for line in first.splitlines()}
+    assert [len(cell) for cell in reached["VisualBERT"]] == [2, 2] and reached["a perfect reader"] == ["95", "90"]
     assert full.text.count("![Claims of ") == 5
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in full.text.splitlines() if line.startswith("| ")}
     assert rows["VisualBERT, one caption"].split(" | ")[1].startswith("6") and rows["ceiling"]
@@ -322,22 +352,25 @@ def test_sentences_of_the_page_are_short(full: Any) -> None:
 def test_plots_show_claims_of_papers_that_compare_trainings_as_text(full: Any) -> None:
     plots = {path.stem: path.read_text("utf-8") for path in full.folder.glob("*.svg")}
     assert len(plots) == 5
-    assert "some: words" in plots["evidence_vilbert"]
-    assert "some: words" not in plots["evidence_vlbert"]  # none of its claims was run
+    assert ">some<" in plots["evidence_vilbert"] and ">1 of 1 shown<" in plots["evidence_vilbert"]
+    assert ">some<" not in plots["evidence_vlbert"]  # none of its claims was run
     # Own picture against another is no second training.
-    assert "no picture: words" not in plots["evidence_visualbert"]
+    assert ">no picture<" not in plots["evidence_visualbert"]
     assert "more training pictures" in plots["evidence_vilbert"] and "training pictures" not in plots["evidence_vlbert"]
     assert all("prefers-color-scheme: dark" in text and 'viewBox="0 0 360 ' in text for text in plots.values())
 
 
-def test_less_as_expected_is_drawn_to_the_right_and_large_differences_are_cut_off(claims: ModuleType) -> None:
+def test_less_as_expected_is_drawn_to_the_right_with_a_bar_for_each_comparison(claims: ModuleType) -> None:
     plots = import_module("evidence.report.plots")
-    less = claims.Judged(claims.Claim(**{**ROW, "expected": "less"}), claims.Found(50, 52, -2.0, -3.0, -1.0, 3))
-    huge = claims.Judged(claims.Claim(**ROW), claims.Found(90, 10, 80.0, 79.0, 81.0, 3))
-    drawn = plots.claims_plot("title", [less, less, huge])
-    assert drawn.count(">+2.0<") == 2 and ">+80.0<" in drawn
-    places = [float(part.split('"')[0]) for part in drawn.split('circle cx="')[1:]]
-    assert min(places[2:]) > 180 and max(places) <= 360
+    less = claims.Judged(claims.Claim(**{**ROW, "expected": "less"}), found_of(claims, -2.0, (-3.0, -1.0)))
+    one = claims.Judged(claims.Claim(**ROW), replace(found_of(claims, 80.0, (79.0, 81.0), seeds=1), runs_low=None))
+    drawn = plots.claims_plot("title", {"some": [less, less], "other": [one]})
+    assert ">2 of 2 shown<" in drawn and ">0 of 1 shown<" in drawn and drawn.count("stroke-dasharray") == 1
+    marks = drawn.split('circle cx="')[1:]
+    places = [float(part.split('"')[0]) for part in marks]
+    assert min(places[-3:]) > 180 and max(places) <= 360 and places[-1] > 300
+    filled = [part.split("fill: ")[1].split(";")[0] for part in marks[-3:]]
+    assert filled == ["var(--series-2)", "var(--series-2)", "var(--page)"]  # a hint is hollow
 
 
 def test_a_page_of_no_runs_says_so(claims: ModuleType, full: Any, tmp_path: Path) -> None:
@@ -418,26 +451,40 @@ def test_what_is_learned_of_the_same_pictures_stands_beside_what_was_known(claim
 
 
 def test_a_papers_sentence_names_what_differs_most(claims: ModuleType) -> None:
-    sentence = import_module("evidence.report.page").paper_sentence
-    claim = claims.Claim(**{**ROW, "expected": "less", "short": "five words are in here"})
-    against = claims.Judged(claim, claims.Found(60, 50, 10, 9, 11, 3))
-    most = claims.Judged(replace(claim, short="most"), claims.Found(70, 50, 20, 19, 21, 3))
-    shown = claims.Judged(replace(claim, short="as expected"), claims.Found(30, 50, -20, -21, -19, 3))
-    ours = claims.Judged(replace(claim, place=claims.CONTROL, short="ours"), claims.Found(90, 50, 40, 39, 41, 3))
-    told = "1 is shown, most of all *as expected* (-20.0 points, 3 runs)"
-    told += "; {} go the other way, most of all *most* (+20.0 points, 3 runs)"
-    assert sentence("VL-BERT", [shown, against, most, ours]) == f"**VL-BERT**: of 3 claims {told.format(2)}."
-    first = claims.Judged(replace(claim, id="again", short="first attempt"), claims.Found(90, 50, 40, 39, 41, 3))
-    second = claims.Judged(replace(claim, id="again-all"), claims.Found(60, 50, 10, 9, 11, 3))
-    every = [shown, against, most, first, second]
-    assert sentence("VL-BERT", every) == f"**VL-BERT**: of 5 claims {told.format(4)}."
-    left = claims.Judged(claim, None)
-    assert sentence("VL-BERT", [shown, left]).endswith("(-20.0 points, 3 runs); 1 not run.")
+    sentence = import_module("evidence.report.standing").paper_sentence
+
+    def judged(name: str, difference: float, **changed: str) -> Any:
+        claim = claims.Claim(**{**ROW, "expected": "less", "short": name, "id": name, **changed})
+        return claims.Judged(claim, found_of(claims, difference, (difference - 1, difference + 1)))
+
+    against, most, shown = judged("five words are in here", 10), judged("most", 20), judged("as expected", -20)
+    ours = judged("ours", 40, place=claims.CONTROL)
+    told = "1 is shown, most of all *as expected* (-20.0 points)"
+    told += "; {} go the other way, most of all *most* (+20.0 points)"
+    begins = "**VL-BERT**, {} comparisons of 1 sentence: "
+    every = [shown, against, most, ours]
+    assert sentence("VL-BERT", every) == f"{begins.format(3)}{told.format(2)}."
+    left = claims.Judged(replace(against.claim, id="left"), None)
+    assert sentence("VL-BERT", [shown, left]).endswith("(-20.0 points); 1 was not run.")
+
+
+def test_a_first_attempt_is_not_counted_where_the_second_has_as_many_runs(claims: ModuleType) -> None:
+    counted = import_module("evidence.report.standing").counted
+    found = found_of(claims, 10, (9, 11))
+
+    def ids(*rows: tuple[str, int]) -> list[str]:
+        made = [claims.Judged(claims.Claim(**{**ROW, "id": name}), replace(found, seeds=n)) for name, n in rows]
+        return [each.claim.id for each in counted(made)]
+
+    assert ids(("words", 3), ("words-all", 3), ("a-learned-image", 1), ("a-longer-image", 1)) == [
+        "words-all", "a-longer-image",
+    ]  # fmt: skip
+    assert ids(("words", 3), ("words-all", 1)) == ["words", "words-all"]
 
 
 def test_sentences_of_the_papers_are_counted_once(claims: ModuleType) -> None:
     """A sentence may have several comparisons."""
-    yes, no = claims.Found(60, 50, 10, 9, 11, 3), claims.Found(50, 50, 0, -1, 1, 3)
+    yes, no = found_of(claims, 10, (9, 11)), found_of(claims, 0, (-1, 1))
     judged = [
         claims.Judged(claims.Claim(**{**ROW, "sentence": sentence, "place": place}), found)
         for sentence, place, found in (
@@ -445,22 +492,23 @@ def test_sentences_of_the_papers_are_counted_once(claims: ModuleType) -> None:
             ("d", "page 1", None), ("e", claims.CONTROL, yes),
         )
     ]  # fmt: skip
-    told = import_module("evidence.report.page")._by_sentence(judged)
+    told = import_module("evidence.report.standing").told_sentences(judged)
     assert told == "Of the 3 sentences 1 are shown in all of their comparisons, 1 in some, and 1 in none."
 
 
-def test_seeds_of_two_precisions_are_named(claims: ModuleType, tmp_path: Path) -> None:
-    """bf16 against float32 can make as much as is claimed."""
+def test_seeds_of_two_precisions_and_devices_are_named(claims: ModuleType, tmp_path: Path) -> None:
+    """bf16 against float32, or a GPU against the CPU, can make as much as is claimed."""
     arms = {"perfect/vlbert-a": {"words true": 0.9}, "perfect/vlbert-b": {"words true": 0.1}}
     commands = make_results(tmp_path / "results", arms)
     for name in ("vlbert-a-1", "vlbert-a-2", "vlbert-b-2"):
         path = tmp_path / "results" / "perfect" / f"{name}.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "precision": "float32"}))
+        told = {"precision": "float32"} if name != "vlbert-a-2" else {"precision": "float32", "device": "a GPU"}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **told}))
     page = import_module("evidence.report.page").write_page(
         tmp_path / "results", tmp_path / "evidence.md", commands=commands, bounds={}, sizes=SIZES, quick=False,
         table=written(claims, tmp_path / "claims.tsv", {}),
     )  # fmt: skip
-    assert "| 3 (of two precisions: 1) | shown |" in page.read_text("utf-8")
+    assert "| 3 (of two precisions: 1; CPU and GPU: 2) | shown |" in page.read_text("utf-8")
 
 
 def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:

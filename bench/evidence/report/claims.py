@@ -20,12 +20,13 @@ PAPERS = ("VL-BERT", "ViLBERT", "VisualBERT", "ImageBERT", "InterBERT")
 EXPECTED = ("more", "less", "alike", "no more")  # the first, than the second
 FLOOR = "floor"  # in place of the second arm: what a blind reader reaches
 SHOWN, NOT_SHOWN, OTHER_WAY, NOT_RUN = "shown", "not shown", "the other way", "not run"
-VERDICTS = (SHOWN, OTHER_WAY, NOT_SHOWN, NOT_RUN)
+HINT, HINT_AGAINST = "hint", "hint against"  # the interval leaves 0 out, but runs are one, or too different
+WITHHELD_VERDICT = "withheld"
+VERDICTS = (SHOWN, HINT, OTHER_WAY, HINT_AGAINST, NOT_SHOWN, WITHHELD_VERDICT, NOT_RUN)
 ALIKE_POINTS = 2.0  # two shares are alike when the whole interval of their difference lies so near to 0
 MOST_SHORT, MOST_WORDS = 46, 40
-WITHHELD = "Withheld"  # first word of a remark on what a person does not trust: it counts neither way
+WITHHELD = "Withheld"  # first word of a remark that names another difference of the two sides: it counts neither way
 CONTROL = "no claim of the paper"  # so begins the place of a control of ours
-SECOND_ATTEMPT = "-all"  # ends the id of a claim that is the one before this ending once more, after all steps
 
 
 class Bound(Protocol):
@@ -80,13 +81,20 @@ class Claim:
 
 @dataclass(frozen=True)
 class Found:
-    """What the runs say of a claim; shares and their difference in percent and percent points."""
+    """What the runs say of a claim; shares and their difference in percent and percent points.
+
+    Attributes:
+        low, high: the interval over pictures and runs.
+        runs_low, runs_high: over runs alone; None of one run.
+    """
 
     first: float
     second: float
     difference: float
     low: float
     high: float
+    runs_low: float | None
+    runs_high: float | None
     seeds: int
 
 
@@ -101,8 +109,16 @@ class Judged:
     def verdict(self) -> str:
         if self.found is None:
             return NOT_RUN
-        verdict = _verdict(self.claim.expected, self.found)
-        return NOT_SHOWN if verdict != NOT_SHOWN and self.claim.remark.startswith(WITHHELD) else verdict
+        if self.claim.remark.startswith(WITHHELD):
+            return WITHHELD_VERDICT
+        found, expected = self.found, self.claim.expected
+        verdict = _verdict(expected, found.low, found.high)
+        if verdict == NOT_SHOWN:
+            return NOT_SHOWN
+        if found.runs_low is not None and found.runs_high is not None:
+            if _verdict(expected, found.runs_low, found.runs_high) == verdict:
+                return verdict
+        return HINT if verdict == SHOWN else HINT_AGAINST
 
 
 WRITTEN = tuple(field.name for field in fields(Claim) if field.name != "remark")
@@ -201,20 +217,24 @@ def _found(estimate: Estimate, first: Counts, second: Counts | float) -> Found:
         difference=100 * estimate.value,
         low=100 * estimate.low,
         high=100 * estimate.high,
+        runs_low=None if estimate.over_runs is None else 100 * estimate.over_runs[0],
+        runs_high=None if estimate.over_runs is None else 100 * estimate.over_runs[1],
         seeds=estimate.seeds,
     )
 
 
-def _verdict(expected: str, found: Found) -> str:
+def _verdict(expected: str, low: float, high: float) -> str:
+    """What one interval says."""
     if expected == "alike":
-        if -ALIKE_POINTS <= found.low and found.high <= ALIKE_POINTS:
+        if -ALIKE_POINTS <= low and high <= ALIKE_POINTS:
             return SHOWN
-        return OTHER_WAY if found.low > 0 or found.high < 0 else NOT_SHOWN
-    if expected == "no more" and found.high <= ALIKE_POINTS:
+        return OTHER_WAY if low > 0 or high < 0 else NOT_SHOWN
+    if expected == "no more" and high <= ALIKE_POINTS:
         return SHOWN
     if expected == "no more":
-        return OTHER_WAY if found.low > 0 else NOT_SHOWN
-    low, high = (found.low, found.high) if expected == "more" else (-found.high, -found.low)
+        return OTHER_WAY if low > 0 else NOT_SHOWN
+    if expected == "less":
+        low, high = -high, -low
     return SHOWN if low > 0 else OTHER_WAY if high < 0 else NOT_SHOWN
 
 
@@ -238,7 +258,8 @@ def _cells(judged: Judged) -> Iterator[str]:
         "seeds": "{:d}".format,
     }
     for field in fields(Found):
-        yield "" if judged.found is None else show.get(field.name, points)(getattr(judged.found, field.name))
+        value = None if judged.found is None else getattr(judged.found, field.name)
+        yield "" if value is None else show.get(field.name, points)(value)
     yield judged.verdict
 
 

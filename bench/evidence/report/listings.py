@@ -8,13 +8,25 @@ from typing import Any
 import numpy as np
 
 from evidence.arms import LONGER, LONGER_SUFFIX, SEEDS
-from evidence.report.claims import FLOOR, NOT_RUN, NOT_SHOWN, OTHER_WAY, PAPERS, Judged, points
+from evidence.report.claims import (
+    FLOOR,
+    HINT_AGAINST,
+    NOT_RUN,
+    NOT_SHOWN,
+    OTHER_WAY,
+    PAPERS,
+    WITHHELD_VERDICT,
+    Judged,
+    points,
+)
 from evidence.report.intervals import arm_id, share_of
 from evidence.report.own_tables import NAMES as OWN_NAMES
+from evidence.report.standing import second_attempt
 from evidence.report.tables import BESIDE, QUESTIONS, STORES, SYSTEMS, Evidence, paragraph, table
 from evidence.report.task_tables import ASKED
 from evidence.report.task_tables import NAMES as TASK_NAMES
 from evidence.runs import ALL_ARMS
+from evidence.tasks.task_arms import PREFIX
 
 
 def questions(evidence: Evidence) -> Iterator[str]:
@@ -48,19 +60,20 @@ def claims(evidence: Evidence) -> Iterator[str]:
         "Every row compares a first arm, or question, with a second one; one sentence of a paper may have several "
         "rows. The column *first; second* names the arms, as STORE/ARM, and what they are asked "
         "([questions](#floors-and-ceilings)). *Difference* is first less second, in percent points, with its 95 % "
-        "interval. *Of two precisions* names seeds of which one side ran in bf16, the other in float32, which may "
-        "make a difference of its own. Arms are described under [runs](#runs). The table is "
-        "`bench/evidence/claims.tsv`."
+        "interval. *Over runs* is the interval over runs alone. *Of two precisions* names seeds of which one side ran "
+        "in bf16, the other in float32, and *CPU and GPU* those of two devices. Either may make a difference of its "
+        "own. *One start*: all runs of a task start from one pre-trained model a side. Arms are described under "
+        "[runs](#runs). The table is `bench/evidence/claims.tsv`, with the ids of the claims."
     )
     for paper in PAPERS:
         yield f"**{paper}**\n"
         rows = [
             [each.claim.sentence, each.claim.place, _sides(each), each.claim.expected, *_figures(each),
-             _seeds(evidence, each), each.verdict, each.claim.remark]
+             _over_runs(each), _seeds(evidence, each), each.verdict, each.claim.remark]
             for each in evidence.judged if each.claim.paper == paper
         ]  # fmt: skip
-        head = ("what the paper says", "where", "first; second", "expected", "first", "second", "difference", "seeds",
-                "verdict", "remark")  # fmt: skip
+        head = ("what the paper says", "where", "first; second", "expected", "first", "second", "difference",
+                "over runs", "seeds", "verdict", "remark")  # fmt: skip
         yield table(head, rows)
 
 
@@ -84,25 +97,55 @@ def _figures(judged: Judged) -> list[str]:
     return [f"{found.first:.1f}", f"{found.second:.1f}", between]
 
 
+def _over_runs(judged: Judged) -> str:
+    found = judged.found
+    if found is None or found.runs_low is None or found.runs_high is None:
+        return ""
+    return f"{points(found.runs_low)} .. {points(found.runs_high)}"
+
+
 def _seeds(evidence: Evidence, judged: Judged) -> str:
-    """How many, and which of them compare runs of different precision."""
+    """How many, and which of them compare runs of different precision or device."""
     if judged.found is None:
         return ""
-    sides = [evidence.precisions(arm) for arm in (judged.claim.first_arm, judged.claim.second_arm)]
-    mixed = [str(seed) for seed in sides[0] if sides[0][seed] != sides[1].get(seed, sides[0][seed])]
-    return f"{judged.found.seeds} (of two precisions: {', '.join(mixed)})" if mixed else str(judged.found.seeds)
+    told = [f"{judged.found.seeds}"]
+    for fact, name in (("precision", "of two precisions"), ("device", "CPU and GPU")):
+        sides = [evidence.of_runs(arm, fact) for arm in (judged.claim.first_arm, judged.claim.second_arm)]
+        if mixed := [str(seed) for seed in sides[0] if sides[0][seed] != sides[1].get(seed, sides[0][seed])]:
+            told.append(f"{name}: {', '.join(mixed)}")
+    if judged.claim.first_arm.startswith(PREFIX) and judged.found.seeds > 1:
+        told.append("one start")
+    return told[0] if len(told) == 1 else f"{told[0]} ({'; '.join(told[1:])})"
 
 
 def not_shown(evidence: Evidence) -> Iterator[str]:
-    """With the likely reason, where a person wrote one."""
+    """With the likely reason, where a person wrote one; rows of one reason together."""
     yield "## What is not shown, or goes the other way\n"
-    left = [each for each in evidence.judged if each.verdict in (NOT_SHOWN, OTHER_WAY)]
-    for each in left:
-        between = _figures(each)[2]
-        reason = each.claim.remark or "No reason is given yet."
-        yield f"- {each.claim.paper}, {each.claim.short} ({each.claim.first_arm}): {each.verdict}, {between}. {reason}"
-    if not left:
+    failed = (NOT_SHOWN, OTHER_WAY, HINT_AGAINST, WITHHELD_VERDICT)
+    by_id = {each.claim.id: each for each in evidence.judged}
+    seconds = {second.claim.id for each in evidence.judged if (second := second_attempt(each, by_id))}
+    groups: dict[tuple[str, str], list[Judged]] = {}
+    for each in evidence.judged:
+        if each.verdict in failed:
+            reason = each.claim.remark or "No reason is given yet."
+            groups.setdefault((each.claim.paper, reason), []).append(each)
+    if not groups:
         yield "Nothing so far: no claim that was run failed." if evidence.answers else "No runs yet."
+    else:
+        yield paragraph(
+            "*Tried once*: there is no second attempt with more steps. Controls and pairs of our own need none."
+        )
+    for (paper, reason), rows in groups.items():
+        told = []
+        for each in rows:
+            once = not (each.claim.is_control or each.claim.id in seconds or second_attempt(each, by_id))
+            verdict = f"{each.verdict}, {_figures(each)[2]}{', tried once' if once else ''}"
+            told.append(f"{each.claim.short} ({each.claim.first_arm}): {verdict}.")
+        if len(told) == 1:
+            yield f"- {paper}, {told[0]} {reason}"
+        else:
+            yield f"- {paper}, {len(told)} comparisons. {reason}"
+            yield from (f"    - {each}" for each in told)
     yield ""
 
 
@@ -137,11 +180,12 @@ def missing(evidence: Evidence) -> Iterator[str]:
 def runs(evidence: Evidence) -> Iterator[str]:
     yield "## Runs\n"
     yield paragraph(
-        "`make evidence` trains what is missing, and `make evidence ARGS=--list` names it. Each run trains by the "
-        "command shown. *Last quarter* is what hidden words and matching still gained there, in points, on "
-        "pictures for validation: much of it says that the model was not done. Seconds are of one core that did "
-        "other work too. A run on a GPU has its name behind the seed, and no seconds. Where it says float32, the CPU "
-        "was slower in bf16, and the command was run without `--precision bf16`."
+        "`make evidence` trains what is missing, and `make evidence ARGS=--list` names it. "
+        "`PYTHONPATH=bench python -m evidence --one STORE/ARM SEED` makes one run: by the command shown, in "
+        "`build/evidence`, with a run folder and a seed. *Last quarter* is what hidden words and matching still gained "
+        "there, in points, on pictures for validation: much of it says that the model was not done. Seconds are of one "
+        "core that did other work too. A run on a GPU has its name behind the seed, and no seconds. Where it says "
+        "float32, the CPU was slower in bf16, and the command was run without `--precision bf16`."
     )
     hours = sum(run["seconds"] or 0 for run in evidence.runs) / 3600
     elsewhere = sum(run["seconds"] is None for run in evidence.runs)

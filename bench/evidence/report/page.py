@@ -12,12 +12,7 @@ from evidence.report.claims import (
     ALIKE_POINTS,
     FLOOR,
     NOT_RUN,
-    NOT_SHOWN,
-    OTHER_WAY,
     PAPERS,
-    SECOND_ATTEMPT,
-    SHOWN,
-    WITHHELD,
     Bound,
     Claim,
     Judged,
@@ -32,7 +27,9 @@ from evidence.report.listings import claims, missing, not_shown, questions, runs
 from evidence.report.own_tables import HEADS_PLOT, heads_plot, own
 from evidence.report.own_tables import NAMES as OWN_NAMES
 from evidence.report.plots import claims_plot, curve_plot, file_of
+from evidence.report.standing import by_choice, counted, of_papers, paper_sentence, told_sentences, told_verdicts
 from evidence.report.tables import (
+    DETECTOR,
     QUESTIONS,
     SYSTEMS,
     Evidence,
@@ -40,6 +37,7 @@ from evidence.report.tables import (
     noise,
     own_question,
     paragraph,
+    reached,
     stores,
     training_pictures,
 )
@@ -104,19 +102,19 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
     yield "# Evidence: what small models learn on the toy world\n"
     yield paragraph(
         f"Small models of the five papers (width 128, three or four layers) learn from {evidence.train:,} drawn "
-        "pictures with captions: once with perfect regions, once with those of a small detector."
+        "pictures with captions: once with perfect regions, once with those of a small detector. No model had "
+        "finished learning, and most comparisons are made after half the steps, so they say which one learns faster."
     )
     if quick:
         yield "**This is a quick run, to see that all of it works. Its figures say nothing.**\n"
+    yield from reached(evidence)
     yield from _findings(evidence.judged)
-    for paper in PAPERS:
-        yield f"- {paper_sentence(paper, [each for each in evidence.judged if each.claim.paper == paper])}"
-    yield ""
     yield paragraph(
-        "Most lines of a plot compare two trainings that differ in one thing. A dot right of 0 is what the paper "
-        "says; its bar, the 95 % interval, must leave 0 out. A grey band is drawn where the paper expects no "
-        "difference, or no gain: there the bar must lie in the band. Claims without a second training, such as that "
-        "the picture helps, and comparisons of our own are counted above and stand [below](#claims)."
+        "In a plot each line is a choice of the paper, and each bar a comparison that tests it: right of 0 is what "
+        "the paper says. A bar is a 95 % interval, dashed where it is of one run. A grey band is drawn where the "
+        "paper expects no difference, or no gain: there the bar must lie in the band. The bars of a line have the "
+        "order of the [claims](#claims), which name them. Claims without a second training, such as that the picture "
+        "helps, and controls stand there alone."
     )
     for system, paper in SYSTEMS.items():  # in one paragraph: side by side where there is room
         yield f"![Claims of {paper}]({_plot_name(system)})"
@@ -127,23 +125,43 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
 
 def _findings(judged: Sequence[Judged]) -> Iterator[str]:
     """How all claims came out, on how few runs, and what the largest groups of them say."""
-    ran, found = [each for each in judged if each.found is not None], Counter(each.verdict for each in judged)
+    ran = [each for each in counted(judged) if each.found is not None]
     if not ran:
         return
-    few = sum(each.found is not None and each.found.seeds < len(SEEDS) for each in judged)
-    own = Counter(each.verdict for each in ran if not each.claim.is_control)
-    ours = sum(each.claim.is_control for each in ran)
+    papers, ours = of_papers(ran), [each for each in ran if each.claim.is_control]
+    left = sum(each.verdict == NOT_RUN for each in judged)
     yield paragraph(
-        f"**Of {len(ran)} comparisons that were run, {found[SHOWN]} are shown, {found[NOT_SHOWN]} not shown, and "
-        f"{found[OTHER_WAY]} go the other way. {few} of the {len(ran)} rest on fewer than {len(SEEDS)} runs, most of "
-        f"them on one: take these as hints.** Not run yet: {found[NOT_RUN]}. With so many, a few are shown, or "
-        "go the other way, by chance."
+        f"**{len(papers)} comparisons test a sentence of a paper: {told_verdicts(papers)}.** A difference is *shown* "
+        "when it is as expected, and both its interval over pictures and runs and that over runs alone leave 0 out. "
+        "It is a *hint* when only the first does, or when there is one run. "
+        f"{told_sentences(ran)} Of {len(ours)} comparisons of our own, controls among them, {told_verdicts(ours)}. "
+        f"Not run yet: {left}."
     )
     yield paragraph(
-        f"{len(ran) - ours} of them test a sentence of a paper: {own[SHOWN]} are shown, {own[NOT_SHOWN]} not shown, "
-        f"and {own[OTHER_WAY]} go the other way. {_by_sentence(judged)} The other {ours} are comparisons of our own, "
-        "controls among them."
+        "Where nothing differs, about one comparison of 20 is shown or goes the other way by chance, and more are "
+        f"hints. {_of_one_start(ran)}"
     )
+    yield from _groups(ran)
+    yield ""
+    yield paragraph(f"What failed is [listed](#{NOT_SHOWN_ANCHOR}), with a likely reason where one is known. By paper:")
+    for paper in PAPERS:
+        yield f"- {paper_sentence(paper, [each for each in judged if each.claim.paper == paper])}"
+    yield ""
+
+
+def _of_one_start(ran: Sequence[Judged]) -> str:
+    tasks = sum(each.claim.first_arm.startswith(PREFIX) for each in ran)
+    return f"All runs of the {tasks} comparisons of tasks start from one pre-trained model a side." if tasks else ""
+
+
+def _groups(ran: Sequence[Judged]) -> Iterator[str]:
+    """What many comparisons say together."""
+
+    def of_tasks(store: str) -> Callable[[Claim], bool]:
+        return lambda claim: (
+            claim.first_arm.startswith(f"{PREFIX}{store}/") and claim.second_arm == f"{claim.first_arm}-new"
+        )
+
     groups: Mapping[str, Callable[[Claim], bool]] = {
         "A hidden word is guessed better with its own picture than with another one": lambda claim: (
             (claim.first_question, claim.second_question, claim.expected) == ("words true", "words wrong", "more")
@@ -151,35 +169,22 @@ def _findings(judged: Sequence[Judged]) -> Iterator[str]:
         "Whether a caption belongs to a picture is told better than by a blind reader": lambda claim: (
             claim.second_arm == FLOOR and claim.first_question.startswith("matching")
         ),
-        "A pre-trained model learns a task better than a new one": lambda claim: (
-            claim.first_arm.startswith(PREFIX) and claim.second_arm == f"{claim.first_arm}-new"
+        "A pre-trained model learns a task better than one of random weights, on perfect regions": of_tasks("perfect"),
+        "The same on the detector's regions": of_tasks(DETECTOR),
+        "With wrong captions in training the gain from the own picture is gone": lambda claim: (
+            claim.first_arm.endswith("-permuted") and claim.expected == "alike"
         ),
     }
     for told, belongs in groups.items():
-        mine = [each.found for each in ran if belongs(each.claim) and each.found is not None]
-        shown = sum(belongs(each.claim) and each.verdict == SHOWN for each in ran)
-        if mine:
-            low, high = (points(pick(each.difference for each in mine)) for pick in (min, max))
-            yield f"- {told}: shown in {shown} of {len(mine)} comparisons; all differences are {low} to {high} points."
-    yield ""
-    yield paragraph(
-        f"What failed is [listed](#{NOT_SHOWN_ANCHOR}), with a likely reason where one is known. By paper, before the "
-        "plots:"
-    )
-
-
-def _by_sentence(judged: Sequence[Judged]) -> str:
-    """How many sentences of the papers are shown in all of their comparisons that were run, in some, in none."""
-    verdicts: dict[tuple[str, str], set[str]] = {}
-    for each in judged:
-        if each.found is not None and not each.claim.is_control:
-            verdicts.setdefault((each.claim.paper, each.claim.sentence), set()).add(each.verdict)
-    whole = sum(found == {SHOWN} for found in verdicts.values())
-    part = sum(SHOWN in found for found in verdicts.values()) - whole
-    return (
-        f"Of the {len(verdicts)} sentences {whole} are shown in all of their comparisons, {part} in some, and "
-        f"{len(verdicts) - whole - part} in none."
-    )
+        mine = [each for each in ran if belongs(each.claim)]
+        differences = [each.found.difference for each in mine if each.found is not None]
+        if differences:
+            among = f"of {len(mine)} comparisons" if len(mine) > 1 else "of 1 comparison"
+            low, high = (points(pick(differences)) for pick in (min, max))
+            between = (
+                f"all differences are {low} to {high} points" if len(mine) > 1 else f"the difference is {low} points"
+            )
+            yield f"- {told}: {among} {told_verdicts(mine)}; {between}."
 
 
 def _reading(evidence: Evidence) -> Iterator[str]:
@@ -187,7 +192,8 @@ def _reading(evidence: Evidence) -> Iterator[str]:
     few = sum(arms for count, arms in seeds.items() if count < len(SEEDS))
     meant = sum(arm in ALL_ARMS and len(ALL_ARMS[arm].seeds) < len(SEEDS) for arm in evidence.answers)
     yield paragraph(
-        "`make evidence` makes all of this page; do not edit it. The pictures are those of the toy world "
+        "`make evidence ARGS=--page` makes all of this page from the results; do not edit it. `make evidence` first "
+        "trains what is missing. The pictures are those of the toy world "
         "([detectors.md](detectors.md#the-toy-world)). All pre-trained models are asked about the same "
         f"{evidence.test:,} pictures, which none of them saw in training. Tasks and texts have pictures of their own. "
         "What holds here holds for small models in a small world."
@@ -201,25 +207,29 @@ def _reading(evidence: Evidence) -> Iterator[str]:
     )
     yield paragraph(
         "Shares are in percent. An *arm* is one way of training. Each run of it has another *seed*, a number that "
-        f"chooses its random start. An interval is a bootstrap of {DRAWS:,} draws. Each draws pictures and runs, with "
-        "replacement. Three runs are few, so intervals are rather too narrow. Two arms are compared on the same "
-        "pictures and the seeds that both have, so a difference can differ from what two cells of a table give. Runs "
-        "of a task start from one pre-trained model; another one might differ by more than they do."
+        "chooses its random start. Two arms are compared on the same pictures and the seeds that both have, so a "
+        "difference can differ from what two cells of a table give."
+    )
+    yield paragraph(
+        f"A difference has two 95 % intervals. The printed one is a bootstrap of {DRAWS:,} draws: each draws pictures "
+        "and runs, with replacement. Of three runs it is too narrow: where runs alone differ, it leaves 0 out about "
+        "once in four. So the second one is Student's t over the differences of the runs, which is wide with three "
+        "and has no meaning with one. Intervals of a share in the tables are the first kind alone."
     )
     yield paragraph(
         "Most arms that are compared with each other alone, such as those called *-base*, have *half the steps*: "
         f"{HALF:,} in place of {STEPS:,}. Runs through the detector go on from such a run for {END_TO_END_STEPS:,} "
-        f"steps of {END_TO_END_BATCH} pictures. Claims named *all steps* or *2,000 steps* are second attempts."
+        f"steps of {END_TO_END_BATCH} pictures. Claims named *all steps* or *2,000 steps* are second attempts. A "
+        "first attempt is not counted where the second one has as many runs."
     )
     yield paragraph(
-        "Verdicts: *shown*, the difference is as expected and its interval leaves 0 out; *the other way*, it is "
-        "the opposite and leaves 0 out; *not shown*, the interval holds 0, which does not say that both are the same. "
-        "Only the direction is judged, not a size that a paper names. Some are expected to be *alike*: shown when the "
-        f"whole interval lies within {ALIKE_POINTS:g} points of 0, the other way when it leaves 0 out and reaches "
-        "further. *No more* is shown when it lies below "
-        f"+{ALIKE_POINTS:g}, so also when the first is far behind. A remark that begins with *{WITHHELD}* says why a "
-        "comparison that would count, either way, is not trusted: it is *not shown*. Where a paper measures a task, "
-        "hidden words, matching or zero-shot retrieval may stand in: the third column says which."
+        "Verdicts: *shown* and *hint*, see above; *the other way* and *hint against*, the opposite difference; *not "
+        "shown*, the interval holds 0, which does not say that both are the same. Only the direction is judged, not a "
+        "size that a paper names. Some are expected to be *alike*: shown when the whole interval lies within "
+        f"{ALIKE_POINTS:g} points of 0, the other way when it leaves 0 out and reaches further. *No more* is shown "
+        f"when it lies below +{ALIKE_POINTS:g}, so also when the first is far behind. *Withheld*: the two sides differ "
+        "in something else too, which the remark names. Where a paper measures a task, hidden words, matching or "
+        "zero-shot retrieval may stand in: the third column says which."
     )
     if not evidence.answers:
         yield "**No runs yet.**\n"
@@ -234,44 +244,14 @@ def _meant(arms: int) -> str:
     return f"; {arms} are meant to have fewer" if arms else ""
 
 
-def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
-    """How its own claims came out, in one sentence, with the largest difference of two trainings each way by name."""
-    own = [each for each in judged if not each.claim.is_control]
-    total, found = len(own), Counter(each.verdict for each in own)
-    again = {each.claim.id for each in own}  # a first attempt does not stand for its claim where there is a second
-    latest = [each for each in own if f"{each.claim.id}{SECOND_ATTEMPT}" not in again]
-    if found[NOT_RUN] == total:
-        return f"**{paper}**: none of its {total} claims was run yet."
-    told = []
-    for verdict, one, more in ((SHOWN, "is shown", "are shown"), (OTHER_WAY, "goes the other way", "go the other way")):
-        if found[verdict]:
-            named = _clearest([each for each in latest if each.verdict == verdict])
-            told.append(f"{found[verdict]} {one if found[verdict] == 1 else more}{named}")
-    told += [f"{found[verdict]} {verdict}" for verdict in (NOT_SHOWN, NOT_RUN) if found[verdict]]
-    return f"**{paper}**: of {total} claims {'; '.join(told)}."
-
-
-def _clearest(judged: Sequence[Judged]) -> str:
-    """By name that which compares two trainings and differs most; "" where there is none."""
-    compared = [each for each in judged if each.claim.compares_trainings and each.found]
-    if not compared:
-        return ""
-    most = max(compared, key=lambda each: abs(each.found.difference if each.found else 0))
-    if most.found is None:
-        return ""
-    runs = "1 run" if most.found.seeds == 1 else f"{most.found.seeds} runs"
-    return f", most of all *{most.claim.short}* ({points(most.found.difference)} points, {runs})"
-
-
 def _plot_name(system: str) -> str:
     return f"evidence_{system}.svg"
 
 
 def _plot(evidence: Evidence, system: str, paper: str) -> str:
     """The learning curve, where there is one, above the paper's claims that compare two trainings."""
-    compared = [each for each in evidence.judged if each.claim.paper == paper and each.claim.compares_trainings]
-    plotted = [each for each in compared if each.found is not None and not each.claim.is_control]
-    plots = [claims_plot(f"{paper}: what its own choices change", plotted)]
+    choices = by_choice([each for each in evidence.judged if each.claim.paper == paper])
+    plots = [claims_plot(f"{paper}: what its own choices change", choices)]
     sized = evidence.curve(system)
     if len(sized) > 1:
         plots.insert(0, curve_plot(f"{paper}: more training pictures", *_curve(evidence, sized), key=f"{system}-curve"))

@@ -9,36 +9,60 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from evidence.report.claims import ALIKE_POINTS, NOT_SHOWN, OTHER_WAY, SHOWN, Found, Judged, points
+from evidence.report.claims import (
+    ALIKE_POINTS,
+    HINT,
+    HINT_AGAINST,
+    NOT_SHOWN,
+    OTHER_WAY,
+    SHOWN,
+    WITHHELD_VERDICT,
+    Found,
+    Judged,
+)
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.pages.plot import WIDTH_PX, Plot, Series, plot_svg, svg_file
 
-_LEFT, _RIGHT, _ROW, _ABOVE, _BELOW = 16, 16, 38, 62, 46
-_COLOURS = {SHOWN: "var(--series-2)", OTHER_WAY: "var(--series-4)", NOT_SHOWN: "var(--quiet)"}
-_MEANING = {SHOWN: "as the paper says", OTHER_WAY: "the other way", NOT_SHOWN: "not shown"}
+_LEFT, _RIGHT, _NAME, _BAR, _ABOVE, _BELOW = 16, 16, 26, 9, 80, 46
+_COLOURS = {
+    SHOWN: "var(--series-2)", HINT: "var(--series-2)", OTHER_WAY: "var(--series-4)", HINT_AGAINST: "var(--series-4)",
+    NOT_SHOWN: "var(--quiet)", WITHHELD_VERDICT: "var(--quiet)",
+}  # fmt: skip
+_MEANING = {
+    SHOWN: "as the paper says", OTHER_WAY: "the other way", NOT_SHOWN: "not shown", HINT: "a hint of it",
+    HINT_AGAINST: "a hint against it", WITHHELD_VERDICT: "withheld",
+}  # fmt: skip
+_IN_A_ROW = 3  # of the legend
 _MIDDLE = (_LEFT + WIDTH_PX - _RIGHT) / 2
 _HALF = (WIDTH_PX - _LEFT - _RIGHT) / 2
-_LEAST_POINTS, _SPREAD = 3.0, 4.0  # reach of the axis; of a few large differences the bars are cut off
+_LEAST_POINTS = 3.0  # that the axis reaches
 
 
-def claims_plot(title: str, judged: Sequence[Judged]) -> str:
-    """One row for each claim that was run: its name, the difference in points, and a bar for the interval around 0.
+def claims_plot(title: str, choices: Mapping[str, Sequence[Judged]]) -> str:
+    """For each choice of a paper a bar for each comparison that tests it: the difference and its interval around 0.
 
-    Differences are counted in the direction that the paper says. The mark tells the verdict, not the colour alone.
+    Differences are counted in the direction that the paper says. The mark tells the verdict, not the colour alone. A
+    bar of one run is dashed.
+
+    Args:
+        choices: by name, comparisons that were run.
     """
-    height = _ABOVE + _ROW * len(judged) + _BELOW
-    reach = _reach([_towards_the_paper(each) for each in judged])
-    parts = [
-        _text(6, 16, title, weight="bold"),
-        *_legend(),
-        *_axis(reach, height),
-        *(part for number, each in enumerate(judged) for part in _row(each, _ABOVE + _ROW * number, reach)),
-    ]
+    height = _ABOVE + sum(_height(bars) for bars in choices.values()) + _BELOW
+    reach = _reach([_towards_the_paper(each) for bars in choices.values() for each in bars])
+    parts = [_text(6, 16, title, weight="bold"), *_legend(), *_axis(reach, height)]
+    top = float(_ABOVE)
+    for name, bars in choices.items():
+        parts += _choice(name, bars, top, reach)
+        top += _height(bars)
     label = escaped(f"{title}: differences in percent points with 95 % intervals")
     return (
         f'<svg class="plot" viewBox="0 0 {WIDTH_PX} {height}" role="img" aria-label="{label}" font-size="12">'
         f"{''.join(parts)}</svg>"
     )
+
+
+def _height(bars: Sequence[Judged]) -> int:
+    return _NAME + _BAR * len(bars)
 
 
 def curve_plot(title: str, pictures: Sequence[int], shares: Mapping[str, Sequence[float]], key: str) -> str:
@@ -49,7 +73,7 @@ def curve_plot(title: str, pictures: Sequence[int], shares: Mapping[str, Sequenc
 def share_curve(title: str, at: Sequence[float], shares: Mapping[str, Sequence[float]], along: str, key: str) -> str:
     """Shares, 0..1, over numbers whose axis is called `along`."""
     series = [Series(name, list(at), values, number, "points") for number, (name, values) in enumerate(shares.items())]
-    return plot_svg(Plot(title, along, "right (%)", series, percent=True), key)
+    return plot_svg(Plot(title, along, "share (%)", series, percent=True), key)
 
 
 def file_of(plots: Sequence[str]) -> str:
@@ -57,21 +81,23 @@ def file_of(plots: Sequence[str]) -> str:
     return svg_file(plots, columns=1)
 
 
-def _row(judged: Judged, top: float, reach: float) -> Iterator[str]:
-    y = top + 26
-    yield _text(6, top + 14, judged.claim.short)
+def _choice(name: str, bars: Sequence[Judged], top: float, reach: float) -> Iterator[str]:
+    yield _text(6, top + 14, name)
+    shown = sum(each.verdict == SHOWN for each in bars)
+    yield _text(WIDTH_PX - 6, top + 14, f"{shown} of {len(bars)} shown", anchor="end", colour="var(--quiet)")
+    for number, each in enumerate(bars):
+        yield from _bar(each, top + 24 + _BAR * number, reach)
+
+
+def _bar(judged: Judged, y: float, reach: float) -> Iterator[str]:
     value, low, high = _towards_the_paper(judged)
-    yield _text(WIDTH_PX - 6, top + 14, points(value), anchor="end")
     if judged.claim.expected in ("alike", "no more"):
         least = -ALIKE_POINTS if judged.claim.expected == "alike" else -reach
         left, right = _x(least, reach), _x(ALIKE_POINTS, reach)
-        yield f'<rect x="{left:.1f}" y="{y - 6}" width="{right - left:.1f}" height="12" style="fill: var(--line)"/>'
-    style = f"stroke: {_COLOURS[judged.verdict]}; stroke-width: 2; fill: none"
-    yield f'<path d="M{_x(low, reach):.1f},{y}H{_x(high, reach):.1f}" style="{style}"/>'
-    for end, sign in ((low, -1), (high, 1)):
-        if abs(end) > reach and end * sign > 0:
-            x = _x(end, reach)
-            yield f'<path d="M{x - 5 * sign:.1f},{y - 4}L{x:.1f},{y}L{x - 5 * sign:.1f},{y + 4}" style="{style}"/>'
+        yield f'<rect x="{left:.1f}" y="{y - 4}" width="{right - left:.1f}" height="8" style="fill: var(--line)"/>'
+    style = f"stroke: {_COLOURS[judged.verdict]}; stroke-width: 1.5; fill: none"
+    dashes = "; stroke-dasharray: 3 2" if judged.found is not None and judged.found.seeds == 1 else ""
+    yield f'<path d="M{_x(low, reach):.1f},{y}H{_x(high, reach):.1f}" style="{style}{dashes}"/>'
     yield _mark(judged.verdict, _x(value, reach), y)
 
 
@@ -86,10 +112,7 @@ def _towards_the_paper(judged: Judged) -> tuple[float, float, float]:
 
 def _reach(shown: Sequence[tuple[float, float, float]]) -> float:
     """Points from 0 to either end of the axis."""
-    sizes = sorted(max(abs(low), abs(high)) for _, low, high in shown)
-    if not sizes:
-        return _LEAST_POINTS
-    return max(_LEAST_POINTS, min(sizes[-1], _SPREAD * sizes[len(sizes) // 2])) * 1.05
+    return 1.05 * max([_LEAST_POINTS, *(max(abs(low), abs(high)) for _, low, high in shown)])
 
 
 def _x(value: float, reach: float) -> float:
@@ -103,24 +126,27 @@ def _axis(reach: float, height: float) -> Iterator[str]:
         x, colour = _x(number * step, reach), "line" if number else "quiet"
         yield f'<path d="M{x:.1f},{_ABOVE - 6}V{bottom}" style="stroke: var(--{colour})"/>'
         yield _text(x, bottom + 14, f"{number * step:+d}" if number else "0", anchor="middle", colour="var(--quiet)")
-    yield _text(_MIDDLE, bottom + 32, "percent points, 95 % interval", anchor="middle")
+    yield _text(_MIDDLE, bottom + 32, "points in the direction of the paper, 95 % interval", anchor="middle")
 
 
 def _legend() -> Iterator[str]:
-    x = 12.0
-    for verdict, meaning in _MEANING.items():
-        yield _mark(verdict, x, 36)
-        yield _text(x + 9, 40, meaning)
-        x += 28 + 6.4 * len(meaning)
+    for number, (verdict, meaning) in enumerate(_MEANING.items()):
+        x, y = 12.0 + number % _IN_A_ROW * 122, 36 + 18 * (number // _IN_A_ROW)
+        yield _mark(verdict, x, y)
+        yield _text(x + 9, y + 4, meaning)
 
 
 def _mark(verdict: str, x: float, y: float) -> str:
+    """Filled or thick where it counts, hollow or thin where it does not."""
     colour = _COLOURS[verdict]
-    if verdict == OTHER_WAY:
-        cross = f"M{x - 4:.1f},{y - 4}l8,8M{x - 4:.1f},{y + 4}l8,-8"
-        return f'<path d="{cross}" style="stroke: {colour}; stroke-width: 2.5"/>'
+    if verdict in (OTHER_WAY, HINT_AGAINST):
+        cross = f"M{x - 3:.1f},{y - 3}l6,6M{x - 3:.1f},{y + 3}l6,-6"
+        return f'<path d="{cross}" style="stroke: {colour}; stroke-width: {2.5 if verdict == OTHER_WAY else 1.2}"/>'
     fill = colour if verdict == SHOWN else "var(--page)"
-    return f'<circle cx="{x:.1f}" cy="{y}" r="4" style="fill: {fill}; stroke: {colour}; stroke-width: 2"/>'
+    style = f"fill: {fill}; stroke: {colour}; stroke-width: 1.5"
+    if verdict == WITHHELD_VERDICT:
+        return f'<path d="M{x - 4:.1f},{y}l4,-4l4,4l-4,4z" style="{style}"/>'
+    return f'<circle cx="{x:.1f}" cy="{y}" r="3" style="{style}"/>'
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal", colour: str = "") -> str:

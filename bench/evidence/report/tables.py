@@ -102,9 +102,9 @@ class Evidence:
                 found.append((f"{name}, one caption" if beside else name, arm, ""))
         return found
 
-    def precisions(self, arm: str) -> dict[int, str]:
-        """Of its runs, by seed, where the run says so; the others had that of their command."""
-        return {run["seed"]: run.get("precision", "") for run in self.runs if arm_id(run) == arm}
+    def of_runs(self, arm: str, fact: str) -> dict[int, str]:
+        """ "precision" or "device" of its runs, by seed; "" where it is that of the command, or the CPU."""
+        return {run["seed"]: run.get(fact, "") for run in self.runs if arm_id(run) == arm}
 
     def curve(self, system: str) -> list[tuple[int, str]]:
         """(training pictures, arm) of arms that differ in these alone, with answers, fewest first."""
@@ -121,6 +121,41 @@ def _sized(arm: str, system: str) -> re.Match[str] | None:
 def own_question(evidence: Evidence, arm: str, question: str) -> str:
     """The question as the arm's system is asked it: beside a true caption where that was done."""
     return question + BESIDE if evidence.counts(arm, question + BESIDE) is not None else question
+
+
+def reached(evidence: Evidence) -> Iterator[str]:
+    """The main tables in short: what the five systems reach, between a blind and a perfect reader."""
+    asked = {"hidden words": "words true", "matching": "matching", "R@10": "text_to_image_r10"}
+    rows = []
+    for system, name in SYSTEMS.items():
+        cells = []
+        for store in STORES:
+            for question in asked.values():
+                counts = evidence.counts(f"{store}/{system}", own_question(evidence, f"{store}/{system}", question))
+                cells.append("" if counts is None else f"{100 * share_of(counts):.0f}")
+        rows.append([name, *cells] if any(cells) else [])
+    if not any(rows):
+        return
+    for which, told in (("floor", "a blind reader"), ("ceiling", "a perfect reader")):
+        bounds = [getattr(evidence.bounds.get(question), which, None) for question in asked.values()]
+        rows.append([told, *(("" if bound is None else f"{100 * bound:.0f}") for bound in bounds * len(STORES))])
+    heads = (f"{told}, {name}" for told in ("perfect regions", "detector") for name in asked)
+    yield table(("right, in percent", *heads), [row for row in rows if row])
+    yield paragraph(
+        "*Hidden words*: how many are guessed, with the picture. *Matching*: whether a caption belongs to a picture. "
+        f"*R@10*: whether the right one of {evidence.test:,} pictures is among the ten best for a caption, without "
+        f"training for it. {_beside_floors(evidence)}"
+    )
+
+
+def _beside_floors(evidence: Evidence) -> str:
+    floors = [evidence.bound(f"{question}{BESIDE}", "floor") for question in ("matching", "text_to_image_r10")]
+    if not all(floors):
+        return ""
+    return (
+        "VisualBERT is asked beside a true caption, as it is trained, which helps a blind reader too: "
+        f"{floors[0]} at matching, {floors[1]} at R@10."
+    )
 
 
 def stores(evidence: Evidence) -> Iterator[str]:
@@ -150,7 +185,7 @@ def _cost_of_the_detector(evidence: Evidence) -> Iterator[str]:
         yield "## What the detector costs\n"
         yield paragraph(
             "Points that perfect regions bring over those of the toy detector, on the same pictures and seeds; "
-            "VisualBERT beside a true caption. Below 0 the detector's regions are better: why is not known."
+            "VisualBERT beside a true caption."
         )
         yield table(("", *asked), rows)
 
