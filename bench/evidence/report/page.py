@@ -219,8 +219,8 @@ def _reading(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "Most arms that are compared with each other alone, such as those called *-base*, have *half the steps*: "
         f"{HALF:,} in place of {STEPS:,}. Runs through the detector go on from such a run for {END_TO_END_STEPS:,} "
-        f"steps of {END_TO_END_BATCH} pictures. Claims named *all steps* or *2,000 steps* are second attempts. A "
-        "first attempt is not counted where the second one has as many runs."
+        f"steps of {END_TO_END_BATCH} pictures. Claims that end in *all steps*, or begin with *2,000 steps*, are "
+        "second attempts. A first attempt is not counted where the second one has as many runs."
     )
     yield paragraph(
         "Verdicts: *shown* and *hint*, see above; *the other way* and *hint against*, the opposite difference; *not "

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from evidence.report.intervals import arm_id, difference, share_of
+from evidence.report.intervals import arm_id, difference, share, share_of
 from evidence.report.tables import STORES, SYSTEMS, Evidence, gain, paragraph, table
 from evidence.tasks.accidents import ACCIDENTS
 from evidence.tasks.task_arms import BLIND, PAIRS, PERMUTED, PREFIX, TASKS, VQA_KINDS
@@ -139,7 +139,7 @@ def _on_the_detector(evidence: Evidence) -> Iterator[str]:
         for task, systems in PAIRS.items()
         for system in systems
         if (counts := evidence.counts(f"{PREFIX}detector/{task}-{system}", TASKS[task].main)) is not None
-        and (reached := reached_way(evidence, share_of(counts), TASKS[task].main)) is not None
+        and (reached := reached_way(evidence, share(counts).high, TASKS[task].main)) is not None
         and reached < 0
     ]
     if below:
@@ -226,16 +226,17 @@ def _kinds(evidence: Evidence) -> Iterator[str]:
 
 
 def _learned(evidence: Evidence, systems: Sequence[str]) -> Iterator[str]:
-    """For each thing that is asked, who gets half the way from floor to ceiling, and who not even to the floor."""
+    """For each thing that is asked, who gets half the way from floor to ceiling, and whose interval lies below it."""
     for question in VQA_KINDS.values():
-        ways = {}
+        ways, highest = {}, {}
         for system in systems:
             counts = evidence.counts(f"{PREFIX}perfect/vqa-{system}", question)
             reached = None if counts is None else reached_way(evidence, share_of(counts), question)
-            if reached is not None:
+            if counts is not None and reached is not None:
                 ways[SYSTEMS[system]] = reached
+                highest[SYSTEMS[system]] = reached_way(evidence, share(counts).high, question)
         half = [name for name, reached in ways.items() if reached >= 0.5]
-        below = [name for name, reached in ways.items() if reached < 0]
+        below = [name for name, reached in highest.items() if reached is not None and reached < 0]
         parts = [f"half the way or more: {', '.join(half) or 'nobody'}"]
         parts += [f"below the floor: {'all' if len(below) == len(ways) else ', '.join(below)}"] if below else []
         yield f"- {ASKED[question]}: {'; '.join(parts)}."
