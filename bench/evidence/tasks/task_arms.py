@@ -164,7 +164,7 @@ def _not_trained_before() -> Iterator[TaskArm]:
 
 
 def _other_starts() -> Iterator[TaskArm]:
-    """VL-BERT's Table 4 (c); ViLBERT's Tables 1 and 2, and its share of data."""
+    """VL-BERT's Table 4 (c); ViLBERT's Tables 1 and 2, and its share of data; VisualBERT's Tables 3, 4, 5 and 7."""
     for task in ("vqa", "refcoco+"):
         start, told = f"{PERFECT}/vlbert-relation", f"{task}, VL-BERT, pre-trained with the relationship task"
         yield TaskArm(f"{task}-vlbert-relation", told, TASKS[task], "vlbert", PERFECT, start, start)
@@ -178,6 +178,14 @@ def _other_starts() -> Iterator[TaskArm]:
             start, system = f"{PERFECT}/vilbert-{kept}", "vilbert-single-stream" if kept == "single" else "vilbert"
             told = f"{task}, ViLBERT, {what}"
             yield TaskArm(f"{task}-vilbert-{kept}", told, TASKS[task], system, PERFECT, start, start)
+    for task in ("vqa", "vcr", "nlvr2"):
+        for name, kept, what in (
+            ("base", "visualbert-base", "half the steps of pre-training"),
+            ("late", "visualbert-late", "image and text meet in one last layer"),
+            ("text", "text-only", "pre-trained on captions without pictures"),
+        ):
+            start, told = f"{PERFECT}/{kept}", f"{task}, VisualBERT, {what}"
+            yield TaskArm(f"{task}-visualbert-{name}", told, TASKS[task], "visualbert", PERFECT, start, start)
 
 
 def _through_the_detector() -> Iterator[TaskArm]:
