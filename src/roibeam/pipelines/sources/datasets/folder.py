@@ -240,7 +240,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise ValueError(
-            f"cannot read the folder {folder!r}: {error.strerror}; make it readable, or name the other folders beside it"
+            f"cannot read the folder {folder!r}: {error.strerror}; make it readable, or name the folders beside it"
         ) from error
 
 
