@@ -142,7 +142,10 @@ def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no feature store here"):
         FeatureStore(tmp_path / "absent")
     write_shard(tmp_path, 0, [record(1)])
-    with pytest.raises(FileNotFoundError, match="has not finished: run the same command again"):
+    with pytest.raises(FileNotFoundError, match=r"has not finished: run the same command again$"):
+        FeatureStore(tmp_path)
+    (tmp_path / "plan.json").touch()  # of an extraction, which can be watched
+    with pytest.raises(FileNotFoundError, match=f"same command again; roibeam progress {tmp_path} tells whether"):
         FeatureStore(tmp_path)
 
 

@@ -392,9 +392,11 @@ def test_the_output_of_another_run_is_refused(
     assert "made with other settings: distribution was full, is now none" in one_line(other_rows)
     other_photos = tmp_path / "other"
     shutil.copytree(samples, other_photos)
-    assert "holds another run: its source: image_root was" in one_line(
-        roibeam("extract", other_photos, out, *tiny_network)
-    )
+    moved = one_line(roibeam("extract", other_photos, out, *tiny_network))
+    assert "holds another run: its source: image_root was" in moved
+    assert moved.strip().endswith("if the photos are the same and only moved, a link at the old path will do")
+    other_ids = one_line(roibeam("extract", samples, out, *tiny_network, "--id-rule", "with-extension"))
+    assert "id_rule was" in other_ids and "moved" not in other_ids
     assert files(out) == before
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -256,6 +258,22 @@ def test_a_repeated_coco_image_is_one_image(tmp_path: Path) -> None:
     path = coco_text(tmp_path, images, '[{"caption": "x", "image_id": 1}, {"caption": "y", "image_id": 2}]')
     assert ids(path) == ["a"]
     assert read_coco(path).captions == [("a", "x"), ("a", "y")]
+
+
+def test_a_folder_that_may_not_be_read_stops_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its photos would be missing in the store, and nobody would know."""
+    touch(tmp_path, "a.jpg", "lost+found/b.jpg")
+    whole = os.scandir
+
+    def scandir(folder: str) -> Any:  # root may read all, so that rights cannot be tried
+        if "lost+found" in folder:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return whole(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for source in (tmp_path, f"{tmp_path}/**/*.jpg"):
+        with pytest.raises(ValueError, match=r"lost\+found/': Permission denied; make it readable, or name"):
+            open_source(str(source))
 
 
 def test_links_to_folders_are_not_followed_and_links_out_of_the_folder_are_counted(tmp_path: Path) -> None:

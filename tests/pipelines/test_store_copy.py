@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +232,17 @@ def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Roibeam, t
     (tmp_path / "list").write_text("[1]\nplain\n")
     assert read_id_list(tmp_path / "list").ids == {"[1]", "plain"}
     assert roibeam("store", "ids", tmp_path / "of_part").err.startswith("roibeam: 1 id holds")
+
+
+def test_dead_letters_are_listed_a_line_each(roibeam: Roibeam, tmp_path: Path) -> None:
+    store = store_with(tmp_path / "store", records(range(2)), [letter("new\nline"), letter("tab\there")])
+    lines = roibeam("store", "dead-letters", store).out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["new\\nline", "tab\\there"]
+    assert {len(line.split("\t")) for line in lines} == {len(fields(DeadLetter))}
+    told = json.loads(roibeam("store", "dead-letters", store, "--json").out)
+    assert told["dead_letters"] == [asdict(letter("new\nline")), asdict(letter("tab\there"))]
+    nothing = roibeam("store", "dead-letters", tmp_path)
+    assert nothing.code == 1 and "no feature store" in nothing.err
 
 
 def test_images_are_taken_out_and_leave_no_trace(roibeam: Roibeam, tmp_path: Path) -> None:

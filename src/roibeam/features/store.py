@@ -458,9 +458,10 @@ def _read_manifest(folder: Path) -> StoreManifest:
         return StoreManifest.read(folder / STORE_MANIFEST_NAME)
     except (FileNotFoundError, NotADirectoryError):
         if next(folder.glob("part-*.json"), None) is not None:
+            look = f"; roibeam progress {folder} tells whether it is at work" if (folder / PLAN_NAME).exists() else ""
             raise FileNotFoundError(
                 f"{folder}: has shards but no {STORE_MANIFEST_NAME}: the run that writes it has not finished: "
-                f"run the same command again"
+                f"run the same command again{look}"
             ) from None
         if url := _LOOKS_LIKE_A_URL.match(str(folder)):
             raise FileNotFoundError(

@@ -182,8 +182,8 @@ def extract_command(
     if not summary.succeeded:
         _tell(
             f"roibeam: {100 * summary.failed_share:.1f} % of the images failed, more than the {100 * max_failures:g} % "
-            f"of --max-failures; the store is complete for the others; {out}/dead_letters.parquet names the failed "
-            f"ones, --retry-dead-letters tries them again"
+            f"of --max-failures; the store is complete for the others; `roibeam store dead-letters {out}` lists the "
+            f"failed ones, --retry-dead-letters tries them again"
         )
         raise typer.Exit(1)
 

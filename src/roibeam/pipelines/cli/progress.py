@@ -14,7 +14,7 @@ from roibeam.pipelines.cli.surface.option import argument, option
 
 
 def progress_command(
-    store: Annotated[str, argument("STORE", "Store that a run writes: a folder, or a URL (s3://, gs://, ...).")],
+    stores: Annotated[list[str], argument("STORE", "Stores that runs write: folders, or URLs (s3://, gs://, ...).")],
     watch: Annotated[bool, option("watch")] = False,
     every: Annotated[float, option("every", "With --watch.")] = 15.0,
     as_json: Annotated[bool, JSON] = False,
@@ -23,28 +23,31 @@ def progress_command(
 
     It reads what the run has written, on any runner and from any machine, and writes nothing. --watch ends when the
     run has ended, or nothing was heard of it for 20 minutes. The exit code is 1 if the run stopped before its end, is
-    silent for so long, or failed (--max-failures); 0 if it is at work or has finished.
+    silent for so long, or failed (--max-failures); 0 if it is at work or has finished. Of several stores, sums are
+    shown, and the stores that neither work nor have finished; the exit code is 1 if there are such.
 
     Examples:
         roibeam progress store/
         roibeam progress s3://bucket/store --watch
+        roibeam progress parts/*
     """
-    from roibeam.features.folders.folder_choice import output_folder
-    from roibeam.pipelines.extract.report.store_status import SILENT_SECONDS, StatusView, status_json, status_text
+    from roibeam.pipelines.extract.report.several_status import SeveralView
+    from roibeam.pipelines.extract.report.store_status import SILENT_SECONDS
 
-    view = StatusView(output_folder(store))
+    view = SeveralView(stores)
     began = time.monotonic()
     while True:
-        status = view.read()
+        look = view.read()
         if as_json:
-            typer.echo(json.dumps(status_json(status, store)))
+            for line in look.json_lines():
+                typer.echo(json.dumps(line))
         else:
             # On a terminal a look takes the place of the one before.
-            typer.echo(("\x1b[2J\x1b[H" if watch and sys.stdout.isatty() else "") + status_text(status))
+            typer.echo(("\x1b[2J\x1b[H" if watch and sys.stdout.isatty() else "") + look.text())
         # At a URL, a run that was just begun again is silent until its first shard: that is waited for.
         was_long = time.monotonic() - began >= SILENT_SECONDS
-        if not watch or status.is_over or (not status.is_well and was_long):
-            if not status.is_well:
+        if not watch or look.is_over or (was_long and not look.has_work):
+            if not look.is_well:
                 raise typer.Exit(1)
             return
         sys.stdout.flush()

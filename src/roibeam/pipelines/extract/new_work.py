@@ -35,6 +35,7 @@ from roibeam.pipelines.sources.image_table import ImageTable
 from roibeam.pipelines.sources.source_kinds import Source
 
 _NAMED = 3  # images of those that a note counts
+_MOVED = "; if the photos are the same and only moved, a link at the old path will do"
 TRIES = 5  # images from all over the source that are looked at for one that can be extracted
 UNTIMED = (
     f"shards of {UNTIMED_SHARD_IMAGES:,} images: GPUs elsewhere are not timed here; --shard-size sets another number"
@@ -93,7 +94,10 @@ def existing_plan(work: Work) -> Plan | None:
         if changes and is_unused:
             return None
         if changes:
-            raise ValueError(other_run(work.store, what, changes))
+            moved = {"location", "image_root"} >= {
+                key for key in had.keys() | now.keys() if had.get(key) != now.get(key)
+            }
+            raise ValueError(other_run(work.store, what, changes) + (_MOVED if moved else ""))
     return plan
 
 

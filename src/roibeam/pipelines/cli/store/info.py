@@ -1,4 +1,4 @@
-"""`roibeam store info | verify | show | ids`: look at a store; here the other commands on stores are put together."""
+"""`roibeam store info | verify | show | ids | dead-letters`; here the other commands on stores are put together."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = 
             return
         escaped = 0
         for image_id in ids:
-            shown = image_id if image_id.isprintable() else "".join(map(_escape, image_id))
+            shown = _on_a_line(image_id)
             escaped += shown != image_id
             typer.echo(shown)
         if escaped:
@@ -153,6 +153,32 @@ def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = 
                 f"{'is' if escaped == 1 else 'are'} spelled with escapes above; for --ids take `store ids --json`",
                 err=True,
             )
+
+
+@store_app.command("dead-letters", cls=HelpedCommand)
+def dead_letters_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = False) -> None:
+    """Lists the images that gave no record, one on each line.
+
+    A line has the image id, its location, stage, reason and detail, with tabs between. While a run is at work, those of
+    its finished shards are listed. `roibeam extract --retry-dead-letters` tries them again.
+
+    Examples:
+        roibeam store dead-letters store/
+    """
+    from roibeam.pipelines.foundation.files.dead_letters import read_letters
+    from roibeam.pipelines.stores.places import folder_at
+
+    letters = map(asdict, read_letters(folder_at(store)))
+    if as_json:
+        typer.echo(json_line({"store": store, "dead_letters": list(letters)}))
+        return
+    for letter in letters:
+        typer.echo("\t".join(map(_on_a_line, letter.values())))
+
+
+def _on_a_line(text: str) -> str:
+    """A text without what would end its line or field."""
+    return text if text.isprintable() else "".join(map(_escape, text))
 
 
 def _escape(letter: str) -> str:

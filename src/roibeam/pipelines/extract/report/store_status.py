@@ -74,18 +74,24 @@ class Status:
         return max(0.0, self.seen_at - beat.beaten_at)
 
 
+class NotPlannedError(ValueError):
+    """No run of `roibeam extract` has begun in a folder."""
+
+
 class StatusView:
     """Reads how far the run of a store is, again and again; what is finished is read once.
 
     Raises:
-        ValueError: when no run of `roibeam extract` has begun there.
+        NotPlannedError: when no run of `roibeam extract` has begun there.
     """
 
     def __init__(self, folder: OutputFolder) -> None:
         self._folder = folder
         plan = read_plan(folder)
         if plan is None:
-            raise ValueError(f"{folder}: has no plan.json: no run of `roibeam extract` has planned a store there yet")
+            raise NotPlannedError(
+                f"{folder}: has no plan.json: no run of `roibeam extract` has planned a store there yet"
+            )
         self._plan, self._view = plan, ProgressView(folder, plan)
 
     def read(self) -> Status:

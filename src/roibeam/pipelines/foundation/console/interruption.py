@@ -32,6 +32,7 @@ _KEPT = {
     "store show": "nothing is changed; again",
     "store diff": "nothing is changed; again",
     "store ids": "nothing is changed; again",
+    "store dead-letters": "nothing is changed; again",
     "store plan": "nothing is changed; again",
     "progress": "the run itself goes on; to look again",
     "leaks": "nothing is changed; again",

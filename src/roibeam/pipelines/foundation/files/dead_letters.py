@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,8 @@ import pyarrow.parquet as pq
 
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.shard.manifest import DEAD_LETTERS_NAME, DeadLetter, ShardManifest
+from roibeam.features.shard.manifest import DEAD_LETTERS_NAME, STORE_MANIFEST_NAME, DeadLetter, ShardManifest
+from roibeam.features.shard.planned_shards import PLAN_NAME
 
 _ROWS_AT_ONCE = 50_000
 
@@ -29,3 +31,18 @@ def write_letters(store: Path | OutputFolder, letters: Iterable[DeadLetter]) -> 
     with output_folder(store).written_aside(DEAD_LETTERS_NAME) as aside, pq.ParquetWriter(aside, schema) as table:
         while rows := [asdict(letter) for letter in islice(remaining, _ROWS_AT_ONCE)]:
             table.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+
+def read_letters(store: OutputFolder) -> Iterator[DeadLetter]:
+    """The dead letters of all shards that are finished, by shard, also while a run is at work.
+
+    Raises:
+        ValueError: where no store is, or a shard manifest is damaged.
+        OSError: when a manifest cannot be read.
+    """
+    found = [name for name in store.listing("part-") if re.fullmatch(r"part-\d{5,}\.json", name)]
+    if not found and store.num_bytes(STORE_MANIFEST_NAME) is None and store.num_bytes(PLAN_NAME) is None:
+        raise ValueError(f"{store}: no feature store: it has no {STORE_MANIFEST_NAME}, no {PLAN_NAME} and no shard")
+    for name, data in store.read_many(sorted(found, key=lambda name: (len(name), name))):
+        if data is not None:  # else a run took it back after the listing
+            yield from ShardManifest.from_bytes(data, store.where(name)).dead_letters

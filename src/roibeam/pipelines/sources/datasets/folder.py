@@ -239,7 +239,9 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        raise ValueError(f"cannot read the folder {folder!r}: {error.strerror}") from error
+        raise ValueError(
+            f"cannot read the folder {folder!r}: {error.strerror}; make it readable, or name the folders beside it"
+        ) from error
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
