@@ -237,6 +237,10 @@ def _compared() -> Iterator[Arm]:
         "imagebert-two-stages", "ImageBERT, second stage: clean captions", "imagebert", asked, captions="clean",
         steps=quarter, after="imagebert-noisy",
     )  # fmt: skip
+    yield Arm(
+        "imagebert-stage-more", "ImageBERT, noisy captions, then clean ones for half the steps", "imagebert", asked,
+        captions="clean", steps=HALF, after="imagebert-noisy",
+    )  # fmt: skip
     yield Arm("imagebert-clean", "ImageBERT, clean captions alone", "imagebert", asked, captions="clean", steps=HALF)
     yield Arm(
         "imagebert-one-stage", "ImageBERT, both at once", "imagebert", asked, captions="clean-and-noisy", steps=HALF
