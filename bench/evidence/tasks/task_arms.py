@@ -180,8 +180,7 @@ def _other_starts() -> Iterator[TaskArm]:
             yield TaskArm(f"{task}-vilbert-{kept}", told, TASKS[task], system, PERFECT, start, start)
     for task in ("vqa", "vcr", "nlvr2"):
         for name, kept, what in (
-            ("base", "visualbert-base", "half the steps of pre-training"),
-            ("late", "visualbert-late", "image and text meet in one last layer"),
+            ("late", "visualbert-late-all", "image and text meet in one last layer"),
             ("text", "text-only", "pre-trained on captions without pictures"),
         ):
             start, told = f"{PERFECT}/{kept}", f"{task}, VisualBERT, {what}"
