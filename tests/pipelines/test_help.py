@@ -235,7 +235,7 @@ def test_a_wrong_name_is_answered_with_near_ones(
     "words, told",
     [
         (("look", "a.jpg", "b.jpg"), "'b.jpg' is one argument too many: roibeam look takes PHOTO; "),
-        (("probe", "run", "a.jpg", "a", "red", "[MASK]"), "'red', '[MASK]' are arguments too many: roibeam probe takes "),
+        (("probe", "run", "a.jpg", "a", "red", "[MASK]"), "'red', '[MASK]' are arguments too many: roibeam probe "),
         (("demo", "a", "b", "c"), "'b', 'c' are arguments too many: roibeam demo takes OUT; "),
     ],
 )
