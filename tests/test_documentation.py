@@ -209,7 +209,7 @@ def test_a_page_as_it_should_be_has_no_problem() -> None:
     [
         ("bash\nroibeam extract photos store --colour red", "has no option --colour"),
         ("console\n$ cd x && roibeam extrude photos", "no command 'extrude'"),
-        ("bash\nroibeam store info a b c > out.txt", "nexpected extra argument"),
+        ("bash\nroibeam store info a b c > out.txt", "are arguments too many"),
         ("bash\nfor x in a b; do roibeam store info; done", "issing argument"),
         ("bash\nroibeam pretrain run --steps many", "--steps 'many': expected a whole number"),
         ("bash\nroibeam extract photos store --runner flink -- --flink_slaster=x:8081", "Beam has no option"),

@@ -175,6 +175,18 @@ def test_swapped_columns_of_a_hand_made_file_are_told(tmp_path: Path) -> None:
 # ---- in memory
 
 
+def test_a_spreadsheet_of_captions_is_told_where_it_goes(tmp_path: Path) -> None:
+    """The first file that most people have; it is read, but as a source."""
+    (tmp_path / "mine.csv").write_text("image,caption\na.jpg,A dog.\n")
+    with pytest.raises(ValueError, match=r"mine.csv.* is a source of its own: roibeam extract TABLE OUT$"):
+        CaptionFile(str(tmp_path / "mine.csv"))
+    (tmp_path / "mine.doc").write_text("A dog.")
+    with pytest.raises(ValueError, match=r"mine.doc.*the caption, a tab, the photo; or Flickr30k's .token$"):
+        CaptionFile(str(tmp_path / "mine.doc"))
+    (tmp_path / "a.jpg").touch()
+    assert [image.captions for image in open_source(str(tmp_path / "mine.csv")).images] == [("A dog.",)]
+
+
 def test_a_table_of_captions_is_a_sequence_of_rows() -> None:
     ids = TextColumn(f"image-{number}" for number in range(3))
     table = CaptionTable(ids, [(2, "two"), (0, "zero"), (2, "zwei"), (1, "ünï 🐕")])

@@ -232,6 +232,32 @@ def test_a_wrong_name_is_answered_with_near_ones(
     assert done.code == 2 and near in done.err and done.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (("look", "a.jpg", "b.jpg"), "'b.jpg' is one argument too many: roibeam look takes PHOTO; "),
+        (("probe", "run", "a.jpg", "a", "red", "[MASK]"), "'red', '[MASK]' are arguments too many: roibeam probe "),
+        (("demo", "a", "b", "c"), "'b', 'c' are arguments too many: roibeam demo takes OUT; "),
+    ],
+)
+def test_words_too_many_are_named_and_quotes_advised(
+    roibeam: Callable[..., Any], words: tuple[str, ...], told: str
+) -> None:
+    done = roibeam(*words)
+    assert done.code == 2 and told in done.err and "needs quotes" in done.err and done.err.count("\n") == 1
+
+
+def test_a_home_folder_that_the_shell_left_is_found(
+    roibeam: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell does not expand `--out=~/a`, which wrote a folder of the name ~; whoever deletes that may lose more."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert f"{tmp_path}/home/no: no feature store here" in roibeam("store", "info", "~/no").err
+    assert f"{tmp_path}/home/b" in roibeam("leaks", tmp_path, "--held-out=list=~/b").err
+    assert f"{tmp_path}/home/c" in roibeam("leaks", tmp_path, "--held-out", "list=~/c").err
+    assert "a~/no: no feature store here" in roibeam("store", "info", "a~/no").err
+
+
 def test_other_words_lead_to_options_and_commands_that_exist() -> None:
     from roibeam.pipelines.cli.surface.command import OTHER_COMMANDS, OTHER_WORDS
 

@@ -68,7 +68,7 @@ def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, fol
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("PHOTO", "PHOTO"), "unexpected extra argument"),  # what a shell makes of *.jpg
+        (("PHOTO", "PHOTO"), "one argument too many"),  # what a shell makes of *.jpg
         (("PHOTO", "-o", "a.jpg"), "the picture to write must end in .png"),
         (("PHOTO", "-o", "taken.png"), "taken.png: is there already, and roibeam did not draw it"),
         (("PHOTO", "-o", "folder.png"), "folder.png: is there already"),

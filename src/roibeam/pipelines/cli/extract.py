@@ -130,7 +130,7 @@ def extract_command(
     """Extracts region features of all photos of SOURCE into a store.
 
     Run the same command again to continue, or to add new photos. Photos that fail are listed with the reason in
-    OUT/dead_letters.parquet.
+    OUT/report.html.
 
     Examples:
         roibeam extract photos/ store/ --detector toy
@@ -182,8 +182,8 @@ def extract_command(
     if not summary.succeeded:
         _tell(
             f"roibeam: {100 * summary.failed_share:.1f} % of the images failed, more than the {100 * max_failures:g} % "
-            f"of --max-failures; the store is complete for the others; `roibeam store dead-letters {out}` lists the "
-            f"failed ones, --retry-dead-letters tries them again"
+            f"of --max-failures; the store is complete for the others; {out}/report.html tells why, and "
+            f"`roibeam store dead-letters {out}` lists all that failed; --retry-dead-letters tries them again"
         )
         raise typer.Exit(1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from itertools import pairwise
 from typing import Any, cast
 
@@ -9,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from roibeam.near_names import near_names
-from roibeam.pipelines.cli.surface.help_page import called, command_page, group_page
+from roibeam.pipelines.cli.surface.help_page import argument_names, called, command_page, group_page
 from roibeam.pipelines.cli.surface.option_names import OPTIONS, OptionName
 
 HELP_NAMES = ["-h", "--help"]
@@ -31,16 +33,23 @@ OTHER_COMMANDS = {
 }  # fmt: skip
 
 
+# A home folder that a shell leaves as it is: --out=~/store, --held-out list=~/ids.txt, '~/photos'.
+_HOME = re.compile(r"((?:[^\s=/]+=)*)~(?=/|$)")
+
+
 class HelpedCommand(TyperCommand):
     """A command with our page of help, and `--help-all`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = args[: args.index("--")] if "--" in args else list(args)  # the parser empties the list
+        end = args.index("--") if "--" in args else len(args)
+        own = [_with_home(word) for word in args[:end]]
+        args = own + args[end:]  # a copy: the parser empties its list
         if "--help-all" in own and not ctx.resilient_parsing:
             typer.echo(command_page(self, ctx, everything=True))
             ctx.exit()
+        ctx.allow_extra_args = True  # what is too much is said below, in our words
         try:
-            return super().parse_args(ctx, args)
+            too_many = super().parse_args(ctx, args)
         except Exception as error:
             # Which class it is of, depends on the version of typer.
             if wrong := _wrong_number(getattr(error, "param", None), own):
@@ -48,7 +57,10 @@ class HelpedCommand(TyperCommand):
             if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
                 raise
             name = str(error.option_name)
-        return cast(list[str], ctx.fail(_no_such_option(self, name) + self.where_else(name)))
+            return cast(list[str], ctx.fail(_no_such_option(self, name) + self.where_else(name)))
+        if too_many and not ctx.resilient_parsing:
+            ctx.fail(_too_many(self, ctx, too_many))
+        return too_many
 
     def where_else(self, name: str) -> str:
         """What else to say of an option that this command does not have: where it belongs."""
@@ -74,6 +86,17 @@ class HelpedGroup(TyperGroup):
 
     def get_help(self, ctx: Any) -> str:
         return group_page(self, ctx)
+
+
+def _with_home(word: str) -> str:
+    found = _HOME.match(word)
+    return word if found is None else found[1] + os.path.expanduser("~") + word[found.end() :]
+
+
+def _too_many(command: Any, context: Any, words: list[str]) -> str:
+    taken = " ".join(argument_names(command)) or "no argument"
+    many = f"{words[0]!r} is one argument" if len(words) == 1 else f"{', '.join(map(repr, words))} are arguments"
+    return f"{many} too many: {called(context)} takes {taken}; a text or name with spaces needs quotes around it"
 
 
 def _wrong_number(parameter: Any, args: list[str]) -> str:

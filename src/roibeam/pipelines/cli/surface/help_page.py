@@ -33,7 +33,7 @@ def command_page(command: Any, context: Any, *, everything: bool) -> str:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option"]
     shown = [each for each in options if everything or not each.hidden or each.required]
-    names = " ".join([called(context), "[OPTIONS]", *map(_in_usage, arguments)])
+    names = " ".join([called(context), "[OPTIONS]", *argument_names(command)])
     page = [*_usage(names), "", *_paragraphs(text), *_examples(examples)]
     page += _section("Arguments", [(_name_of(each), _sentence(each)) for each in arguments])
     for group in sorted({_group(each) for each in shown}, key=_place):
@@ -69,6 +69,11 @@ def called(context: Any) -> str:
         words.insert(0, str(context.info_name))
         context = context.parent
     return " ".join(["roibeam", *words])
+
+
+def argument_names(command: Any) -> list[str]:
+    """The arguments of a command, as its usage shows them: "SOURCE...", "OUT", "[RUN]"."""
+    return [_in_usage(each) for each in command.params if each.param_type_name == "argument"]
 
 
 def examples_of(command: Any) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,10 +93,13 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
         tell(f"   {name.replace('_', ' '):<23} {result.evaluation[name]:.3f}")
 
     tell("\n" + "\n".join(output_tree(store)))
-    tell(f"\nLook at the world:   {(world / CONTACT_SHEET_NAME).absolute()}")
-    tell(f"Look at the regions: {(store / REPORT_NAME).absolute()}")
+    tell(f"\nLook at the world:    {(world / CONTACT_SHEET_NAME).absolute()}")
+    tell(f"Look at the regions:  {(store / REPORT_NAME).absolute()}")
+    tell(f"Look at the training: {(run_dir / REPORT_NAME).absolute()}")
     photo = max((world / "coco" / "train2014").iterdir())
-    tell(f'Ask the model:       {command} probe {run_dir} {photo} "a [MASK] boat" --detector toy')
+    asked = [command, "probe", str(run_dir), str(photo), "a [MASK] boat", "--detector", "toy"]
+    tell(f"Ask the model:        {shlex.join(asked)}")
+    tell(f"To undo all of this, delete the folder {out}")
 
 
 def _judge(labels: Path) -> list[str]:

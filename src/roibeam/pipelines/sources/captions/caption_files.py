@@ -51,9 +51,11 @@ class CaptionFile:
         if extension == ".json":
             self.kind = "list" if caption_list.is_caption_list(location) else json_kind(location)
         if self.kind not in ("coco", "karpathy", "sbu", "list", "tsv", "token"):
+            tables = "; a table of photos and captions is a source of its own: roibeam extract TABLE OUT"
             raise ValueError(
                 f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, or {caption_list.EXPECTED}; a "
-                f"caption .tsv, or Flickr30k's .token"
+                f"caption .tsv, a line each: the caption, a tab, the photo; or Flickr30k's .token"
+                + (tables if extension in (".csv", ".jsonl", ".parquet") else "")
             )
         if split is not None and self.kind != "karpathy":
             raise ValueError(f"{location!r} has no splits, a Karpathy file has; leave --split {split} out")
