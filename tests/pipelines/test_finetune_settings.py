@@ -24,6 +24,8 @@ from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
+from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
+from roibeam.pipelines.pretraining.requests.requested_settings import train_config_of
 from roibeam.pipelines.sources.datasets.own_table import read_table
 
 
@@ -42,6 +44,19 @@ def test_seeds_are_runs_of_their_own() -> None:
     assert summary["measures"]["x"]["sd"] == pytest.approx(0.02**0.5)
     chosen = seed_summary([(Path("a"), {"x": 0.5}), (Path("b"), {"x": 0.7})], "x", [4, 8])
     assert chosen["steps"] == [4, 8] and "steps" not in summary
+
+
+def test_steps_that_nobody_names_are_those_of_the_run_that_goes_on(tmp_path: Path) -> None:
+    """A finished run of 20 steps would go on to the 1,000 of a new one."""
+
+    def steps(**named: Any) -> list[int]:
+        tuned = sections_of(request(out=tmp_path, **named), VqaOptions, None)["train"].steps
+        pretrained = PretrainRequest(tmp_path, training=RequestedTraining(**named))
+        return [tuned, train_config_of(pretrained, None)(1).steps]
+
+    assert steps() == [1000, 1000]
+    (tmp_path / "config.json").write_text(json.dumps({"train": {"steps": 20}, "task": {}, "recorded": {}}), "utf-8")
+    assert steps() == [20, 20] and steps(steps=30) == [30, 30]
 
 
 def write_vqa(folder: Path, answers: list[str]) -> Path:

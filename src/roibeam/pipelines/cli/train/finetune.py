@@ -49,7 +49,7 @@ def finetune_command(
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
     drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
     numbers_of: Annotated[str | None, NUMBERS_OF] = None,
-    steps: Annotated[int | None, option("steps", default="1,000")] = None,
+    steps: Annotated[int | None, option("steps", default="1,000; where a run goes on, its own")] = None,
     epochs: Annotated[float | None, option("epochs", default="--steps, or those of the recipe")] = None,
     batch_size: Annotated[int | None, option("batch-size", "Here: questions or statements.", default="32")] = None,
     learning_rate: Annotated[

@@ -117,7 +117,7 @@ def pretrain_command(
         str | None,
         option("tokenizer", "Or captions: made from them.", default="that of --from-run or --from-bert, else captions"),
     ] = None,
-    steps: Annotated[int | None, option("steps", default="1,000")] = None,
+    steps: Annotated[int | None, option("steps", default="1,000; where a run goes on, its own")] = None,
     batch_size: Annotated[
         int | None,
         option("batch-size", "Here: captions.", default="32; with --recipe the largest divisor of its batch up to 32"),

@@ -18,7 +18,7 @@ from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.foundation.overrides import apply_overrides, refuse_two_values
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.training.processes.launched import num_processes
-from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, saved_config
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, saved_config
 from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
 from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfig, with_settings
 
@@ -232,7 +232,8 @@ def _train_config(
     steps: int | None,
     evaluate_every: int | None,
 ) -> TrainConfig:
-    given = request.steps or steps or (STEPS if request.epochs is None else _NOT_COUNTED)
+    unnamed = _NOT_COUNTED if request.epochs is not None else begun_steps(request.out) or STEPS
+    given = request.steps or steps or unnamed
     pause = max(1, min(1000, given // 10))
     fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
     fields |= {"warmup_steps": round(WARMUP * given), "checkpoint_every": pause}

@@ -114,7 +114,7 @@ class RequestedTraining:
 
     Attributes:
         steps, batch_size, learning_rate, warmup_steps: None for those of the recipe, else 1000, 32 captions for each
-            micro-batch and process, 0.0001 and 0.
+            micro-batch and process, 0.0001 and 0. Where a run goes on, no steps are its own ones.
         device: as of `TrainConfig`.
         threads: of the CPU; None for torch's choice.
         seed: of weights, order, masks and dropout.

@@ -14,6 +14,7 @@ from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.training.processes.launched import num_processes
+from roibeam.pipelines.training.run_folder.folder import begun_steps
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 OF_MODEL, OF_TRAIN = "model.", "train."  # sections of settings that are read by themselves
@@ -31,6 +32,8 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
     asked, batch_size = request.training, batch_size_of(request, recipe)
     options = {"steps": asked.steps, "learning_rate": asked.learning_rate, "warmup_steps": asked.warmup_steps}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if asked.steps is None and (begun := begun_steps(request.out)) is not None:
+        given["steps"] = begun
     of_train = [setting for setting in asked.settings if setting.startswith(OF_TRAIN)]
 
     def train_config(num_captions: int) -> TrainConfig:

@@ -217,6 +217,18 @@ def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
     return config
 
 
+def begun_steps(folder: Path) -> int | None:
+    """The steps of the run that the folder holds: what a command goes on to that names none. None for no run.
+
+    Raises:
+        ValueError: as `saved_config`.
+    """
+    if not (folder / CONFIG_NAME).is_file():
+        return None
+    steps = saved_config(folder)["train"].get("steps")
+    return steps if isinstance(steps, int) else None
+
+
 def saved_config(folder: Path) -> dict[str, Any]:
     """The configuration that a run's folder, or one of its checkpoints, holds.
 
