@@ -15,6 +15,7 @@ from roibeam.pipelines.collection.page import Page
 from roibeam.pipelines.collection.reading.broken import BrokenPage
 from roibeam.pipelines.collection.reading.record_ends import is_at_end, next_record, record_end
 from roibeam.pipelines.collection.reasons import Reason
+from roibeam.pipelines.sources.download.opt_out import said_of_use
 
 _HTML = ("text/html", "application/xhtml+xml")
 
@@ -32,6 +33,7 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
     with _opened(place) as file:
         start: int | None = 0
         count = 0  # responses and what is damaged
+        others: set[str] = set()  # types of other records
         while start is not None:
             last, error = None, ""
             try:
@@ -40,6 +42,8 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
                     if record.record_type == _response():
                         count += 1
                         yield from _page(record, f"{name}, record {count}", max_bytes)
+                    else:
+                        others.add(str(record.record_type))
             except (OSError, ValueError, EOFError, UnicodeError) as problem:  # whatever FastWARC meets in hostile bytes
                 error = str(problem)
             if not file.seekable():
@@ -49,6 +53,9 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
             if is_damaged:
                 count += 1
                 yield BrokenPage(f"{name}, record {count}", Reason.BROKEN_RECORD, printable(error or "damaged", 200))
+        if not count:
+            found = f"only {', '.join(sorted(others))}; is it a WET or WAT file?" if others else "it is empty"
+            yield BrokenPage(name, Reason.NO_PAGE, f"no response record: {found}")
 
 
 def _goes_on(file: BinaryIO, start: int, last: int | None, *, is_packed: bool) -> tuple[int | None, bool]:
@@ -112,7 +119,7 @@ def _page(record: Any, place: str, max_bytes: int) -> Iterator[Page | BrokenPage
         except (OSError, ValueError, EOFError) as error:
             yield BrokenPage(place, Reason.BROKEN_RECORD, printable(str(error), 200))
             return
-        robots = tuple(printable(value, 200) for value in headers.get_multiple("X-Robots-Tag"))
+        robots = tuple(printable(value, 200) for value in said_of_use(headers.get_multiple))
         yield Page(url, body, record.http_charset, robots, place)
 
 
