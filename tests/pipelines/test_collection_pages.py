@@ -21,6 +21,7 @@ from roibeam.pipelines.collection.looking.page_steps import PageOutcome, look_in
 from roibeam.pipelines.collection.looking.text_rules import clean_text, text_reason
 from roibeam.pipelines.collection.page import NOWHERE, Page
 from roibeam.pipelines.collection.pair import TextSource
+from roibeam.pipelines.collection.reading import warc_pages
 from roibeam.pipelines.collection.reading.broken import BrokenPage
 from roibeam.pipelines.collection.reading.page_units import plan_units
 from roibeam.pipelines.collection.reading.warc_pages import read_warc
@@ -320,6 +321,22 @@ def test_a_file_without_a_page_is_told(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         (found,) = read_warc(str(tmp_path / name), max_bytes=1000)
         assert isinstance(found, BrokenPage) and found.reason is Reason.NO_PAGE and detail in found.detail
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset by peer"), TimeoutError(), OSError(5, "I/O error")])
+def test_a_network_that_fails_is_no_damage(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unit would count as done, and what had not come yet would be lost."""
+
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > 100:
+                raise error
+            return super().read(min(size or 0, 80) if size != -1 else 80)
+
+    data = write_warc([(f"http://a.org/{at}", b"<p>hello") for at in range(9)], packed=False)
+    monkeypatch.setattr(warc_pages, "_opened", lambda _: Failing(data))
+    with pytest.raises(OSError, match=r"s3://b/a.warc: cannot be read \(.+\); what is done is kept, run again"):
+        list(read_warc("s3://b/a.warc", max_bytes=1000))
 
 
 def test_headers_of_a_page_that_speak_of_its_use(tmp_path: Path) -> None:

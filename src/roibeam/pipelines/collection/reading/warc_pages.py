@@ -27,8 +27,19 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
         place: path, or a URL that fsspec opens (https, s3, with the extra `remote`). Where such a place cannot be
             read from the middle, what follows a damaged record is not read.
     Raises:
-        OSError: if the file is not there.
+        OSError: if the file is not there, or a disk or network fails: that is no damage of the file.
     """
+    try:
+        yield from _read(place, max_bytes)
+    except Exception as error:  # whatever the library of a URL raises
+        if "://" not in place:
+            raise
+        cause = error.__cause__ or error  # fsspec's own "not found" stands for whatever went wrong
+        told = printable(str(cause) or type(cause).__name__, 200)
+        raise OSError(f"{place}: cannot be read ({told}); what is done is kept, run again") from error
+
+
+def _read(place: str, max_bytes: int) -> Iterator[Page | BrokenPage]:
     name = os.path.basename(place)
     with _opened(place) as file:
         start: int | None = 0
@@ -45,6 +56,8 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
                     else:
                         others.add(str(record.record_type))
             except (OSError, ValueError, EOFError, UnicodeError) as problem:  # whatever FastWARC meets in hostile bytes
+                if _is_of_machine(problem):
+                    raise
                 error = str(problem)
             if not file.seekable():
                 start, is_damaged = None, bool(error)
@@ -56,6 +69,12 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
         if not count:
             found = f"only {', '.join(sorted(others))}; is it a WET or WAT file?" if others else "it is empty"
             yield BrokenPage(name, Reason.NO_PAGE, f"no response record: {found}")
+
+
+def _is_of_machine(error: Exception) -> bool:
+    """Whether a disk or a network failed, and not the bytes."""
+    is_told = isinstance(error, OSError) and error.errno is not None
+    return is_told or isinstance(error, ConnectionError | TimeoutError)
 
 
 def _goes_on(file: BinaryIO, start: int, last: int | None, *, is_packed: bool) -> tuple[int | None, bool]:
