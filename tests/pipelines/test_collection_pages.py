@@ -9,6 +9,7 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 from warc_files import write_warc
@@ -20,6 +21,7 @@ from roibeam.pipelines.collection.looking.page_steps import PageOutcome, look_in
 from roibeam.pipelines.collection.looking.text_rules import clean_text, text_reason
 from roibeam.pipelines.collection.page import NOWHERE, Page
 from roibeam.pipelines.collection.pair import TextSource
+from roibeam.pipelines.collection.reading import warc_pages
 from roibeam.pipelines.collection.reading.broken import BrokenPage
 from roibeam.pipelines.collection.reading.page_units import plan_units
 from roibeam.pipelines.collection.reading.warc_pages import read_warc
@@ -81,10 +83,29 @@ def test_a_page_gives_its_dominant_image_with_texts_and_sources() -> None:
         (TEXT + "<img src=a.jpg alt='a wide banner of nothing' width=900 height=90>", Reason.NO_DOMINANT_IMAGE),
         (f"<main><img src=a.jpg alt=IMG_2031.jpg width=500 height=500><h2>Dogs</h2>{TEXT * 3}</main>", Reason.NO_TEXT),
         ("<meta name=robots content='index, noimageai'>" + GOOD, Reason.PAGE_OPTED_OUT),
+        ("<meta name=tdm-reservation content=1>" + GOOD, Reason.PAGE_OPTED_OUT),
     ],
 )  # fmt: skip
 def test_a_page_without_a_pair_says_why(page: str, reason: Reason) -> None:
     assert look(page).reason is reason
+
+
+@pytest.mark.parametrize(
+    "attributes, url",
+    [
+        ("src='my photo.jpg'", "my%20photo.jpg"),  # as browsers read it
+        ("src=' a\n.jpg\t'", "a.jpg"),
+        ("src='a\u00a0b.jpg'", "a%C2%A0b.jpg"),
+        ("src=s.jpg srcset='s.jpg 300w,l.jpg 1200w'", "l.jpg"),  # no blank behind the comma
+        ("src=s.jpg srcset='/w_3,h_2/s.jpg 300w, /w_9,h_6/l.jpg 900w 600h'", "/w_9,h_6/l.jpg"),
+        ("src=s.jpg srcset=', m.jpg, l.jpg 2x,'", "l.jpg"),
+        ("src=s.jpg srcset='l.jpg,'", "l.jpg"),
+        (f"src=s.jpg srcset='{',' * 20_000}'", "s.jpg"),  # in no time
+    ],
+)
+def test_addresses_of_images_are_read_as_browsers_read_them(attributes: str, url: str) -> None:
+    found = look(GOOD.replace("src=dog.jpg", attributes)).candidate
+    assert found is not None and found.image.url == urljoin("http://a.org/x/", url)
 
 
 def test_a_page_may_opt_out_by_header() -> None:
@@ -291,8 +312,48 @@ def test_what_is_no_warc_is_counted_and_no_crash(tmp_path: Path, content: bytes)
     assert all(isinstance(page, BrokenPage) for page in read_warc(str(tmp_path / "a.warc.gz"), max_bytes=1000))
 
 
+def test_a_file_without_a_page_is_told(tmp_path: Path) -> None:
+    """Common Crawl's WET files hold texts without their HTML; nothing said why they gave no page."""
+    text = b"A dog runs."
+    head = b"WARC/1.0\r\nWARC-Type: conversion\r\nWARC-Target-URI: http://a.org/\r\nContent-Length: 11\r\n\r\n"
+    for name, content, detail in (("a.warc.gz", gzip.compress(head + text + b"\r\n\r\n"), "only conversion"),
+                                  ("b.warc", b"", "it is empty")):  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+        (found,) = read_warc(str(tmp_path / name), max_bytes=1000)
+        assert isinstance(found, BrokenPage) and found.reason is Reason.NO_PAGE and detail in found.detail
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset by peer"), TimeoutError(), OSError(5, "I/O error")])
+def test_a_network_that_fails_is_no_damage(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unit would count as done, and what had not come yet would be lost."""
+
+    class Failing(io.BytesIO):
+        has_failed = False
+
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > 1000 and not self.has_failed:
+                self.has_failed = True
+                raise error
+            return super().read(80)
+
+    data = write_warc([(f"http://a.org/{at}", b"<p>hello") for at in range(9)], packed=False)
+    monkeypatch.setattr(warc_pages, "_opened", lambda _: Failing(data))
+    with pytest.raises(OSError, match=r"s3://b/a.warc: cannot be read \(.+\); what is done is kept, run again"):
+        list(read_warc("s3://b/a.warc", max_bytes=1000))
+
+
+def test_headers_of_a_page_that_speak_of_its_use(tmp_path: Path) -> None:
+    body = b"HTTP/1.1 200 OK\r\nx-robots-tag: all\r\nTDM-Reservation: 1\r\nContent-Type: text/html\r\n\r\n<p>"
+    head = "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.org/\r\nContent-Type: application/http"
+    record = f"{head}; msgtype=response\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body + b"\r\n\r\n"
+    (tmp_path / "a.warc").write_bytes(record)
+    (page,) = read_warc(str(tmp_path / "a.warc"), max_bytes=1000)
+    assert isinstance(page, Page) and page.robots == ("all", "tdm-reservation: 1")
+
+
 def test_units_follow_names_and_no_links(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
+    os.mkfifo(tmp_path / "b" / "pipe.html")  # nobody writes to it
     (tmp_path / "secret.html").write_text(GOOD)
     for name in ("b/z.html", "a.htm", "c.txt"):
         (tmp_path / "b" / name.replace("/", "_")).write_text(GOOD)

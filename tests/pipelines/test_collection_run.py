@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -48,6 +49,13 @@ def photo(seed: int, height: int = 320, width: int = 400) -> np.ndarray:
     return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
 
 
+REQUESTS: dict[str, Counter[str]] = {}  # what was asked for, by folder of the web
+
+
+def site_requests(site: tuple[Path, str]) -> Counter[str]:
+    return REQUESTS[str(site[0])]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A folder of pages, a folder with a WARC of them, and the address at which their pictures are."""
@@ -63,7 +71,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
     (web / "site" / "forbidden").mkdir()
     cv2.imwrite(str(web / "site" / "forbidden" / "a.jpg"), photo(9))
     (web / "site" / "robots.txt").write_text("User-agent: *\nDisallow: /forbidden/\n")
-    with serve_toy_web(web) as (port, _):
+    with serve_toy_web(web) as (port, requests):
+        REQUESTS[str(web)] = requests
         address = f"http://127.0.0.1:{port}/"
         shown = {
             "brown": "img/brown.jpg", "white": "img/white.jpg", "bird": "img/bird.jpg", "tiny": "img/tiny.jpg",
@@ -145,6 +154,40 @@ def test_a_rerun_does_nothing_again_and_ids_stay(site: tuple[Path, str], collect
     assert done.code == 1 and "with other thresholds of page, language, image, text or size" in done.err
     done = roibeam("collect", "run", site[0] / "warc", collected, *ALLOWED)
     assert done.code == 1 and "holds a collection of other pages" in done.err
+
+
+def test_images_of_an_earlier_collection_are_asked_of_no_server_again(
+    site: tuple[Path, str], collected: Path, tmp_path: Path, roibeam: Cli
+) -> None:
+    """A page came, one went, rules changed and one file was lost: all images are there after three requests."""
+    pages, earlier = tmp_path / "pages", tmp_path / "earlier"
+    shutil.copytree(site[0] / "pages", pages)
+    shutil.copytree(collected, earlier)
+    (pages / "gone.html").unlink()
+    new = f'<main>{TEXT}<img src="{site[1]}img/white.jpg?again" alt="a white cat on a chair at home"></main>'
+    (pages / "new.html").write_text(new)
+    stored = sorted((earlier / "work" / "fetched" / "images").rglob("*.*"))
+    stored[0].unlink()
+    words = (*ALLOWED, "--set", "text.min_words=4", "--set", "picture.larger_than_px=200")
+    asked = site_requests(site)
+    before = Counter(asked)
+    done = roibeam("collect", "run", pages, tmp_path / "out", *words, "--images-from", earlier)
+    assert done.code == 0 and f"{len(stored) - 1} images taken from {earlier}" in done.err
+    fetched = Counter({path: count for path, count in (asked - before).items() if path != "/robots.txt"})
+    assert fetched.total() == 3  # the new one, the lost one, and the one that was too small
+    assert fetched["/img/white.jpg?again"] == fetched["/img/tiny.jpg"] == 1
+    taken = json.loads((tmp_path / "out" / "collection.json").read_text())
+    assert taken["pairs"] == 4 and taken["images"] == 10
+    assert taken["dropped"]["fetch"] == {"image opted out": 2, "not fetched": 2}
+    before = Counter(asked)
+    assert roibeam("collect", "run", pages, tmp_path / "out", *words, "--images-from", earlier).code == 0
+    assert asked == before
+
+
+def test_folders_that_have_no_images_to_take(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
+    for folder, message in ((tmp_path, "is the folder to write into"), (site[0], "holds no collection with fetched")):
+        done = roibeam("collect", "run", site[0] / "pages", tmp_path, *ALLOWED, "--images-from", folder)
+        assert done.code == 1 and message in done.err
 
 
 def test_without_the_extra_the_answer_says_what_to_install() -> None:

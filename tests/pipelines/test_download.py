@@ -198,6 +198,17 @@ def test_retry_after_is_waited_for_within_a_limit(server: FaultyServer, tmp_path
     assert letter["detail"] == "Too Many Requests; asks to wait 86400 s, the limit is 60 s (--max-wait)"
 
 
+def test_a_host_that_asks_for_too_long_a_pause_again_and_again_is_left_alone(
+    server: FaultyServer, tmp_path: Path
+) -> None:
+    """Also for robots.txt and whatever else is there; a dead letter that may be tried again another day."""
+    rows = write_list(tmp_path / "list.tsv", [server.url("429-for-long", row) for row in range(40)])
+    coverage = download(rows, tmp_path / "out", limits=DownloadLimits(connections=4, per_host=2))
+    assert 5 <= server.requests.total() <= 6  # two were under way
+    num_asked = server.requests.total()
+    assert coverage.failures == {"HTTP 429": num_asked, "host asks to wait": 40 - num_asked}
+
+
 def test_a_host_gets_no_more_connections_than_it_may(server: FaultyServer, tmp_path: Path) -> None:
     rows = write_list(tmp_path / "list.tsv", [server.url("good", row) for row in range(60)])
     download(rows, tmp_path / "out", limits=DownloadLimits(connections=16, per_host=3))

@@ -28,7 +28,7 @@ from roibeam.pipelines.sources.download.fetcher import _retry_after
 from roibeam.pipelines.sources.download.host_gates import HostGates
 from roibeam.pipelines.sources.download.image_files import ImageFiles, StoredImage
 from roibeam.pipelines.sources.download.journal import FailedRow, Journal
-from roibeam.pipelines.sources.download.opt_out import refusal
+from roibeam.pipelines.sources.download.opt_out import agent_names, refusal, said_of_use
 from roibeam.pipelines.sources.download.outage import OutageWatch
 from roibeam.pipelines.sources.download.url_list import UrlList
 
@@ -88,10 +88,37 @@ def test_networks_that_the_user_allows_and_no_others() -> None:
         (["max-image-preview: large, noai"], "noai"),  # what follows a value concerns everybody all the same
         (["unavailable_after: Wed, 25 Jun 2031 15:00:00 GMT, noai"], "noai"),
         (["notnoai"], None),
+        (["noai noimageai"], "noai"),  # without a comma
+        (["mylab: noai"], None),
+        (["tdm-reservation: 1"], "tdm-reservation: 1"),
+        (["tdm-reservation: 0"], None),
+        (["content-usage: search=y, train-ai=n"], "content-usage: train-ai=n"),
+        (["content-usage: train-ai=y"], None),
     ],
 )
 def test_opt_out_headers(values: list[str], directive: str | None) -> None:
     assert refusal(values) == directive
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "names"),
+    [
+        ("MyLab-bot/1.0 (+mailto:me@mylab.org)", ("roibeam", "mylab-bot")),
+        ("Mozilla/5.0 (compatible; lab2/1.0; +https://mylab.org)", ("roibeam", "lab2")),
+        ("Mozilla/5.0 (X11; Linux x86_64)", ("roibeam",)),
+        ("Mozilla/5.0 (compatible; roibeam/1.0)", ("roibeam",)),
+        ("", ("roibeam",)),
+    ],
+)
+def test_a_site_may_call_us_what_its_log_calls_us(user_agent: str, names: tuple[str, ...]) -> None:
+    assert agent_names(user_agent) == names
+    assert refusal([f"otherbot: noai, {names[-1]}: noindex"], names) == "noindex"
+
+
+def test_headers_that_speak_of_use() -> None:
+    headers = {"X-Robots-Tag": ["all", "nofollow"], "tdm-reservation": ["1"]}
+    said = said_of_use(lambda name: headers.get(name, ()))
+    assert said == ("all", "nofollow", "tdm-reservation: 1")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -44,11 +45,25 @@ FOR_ALL = "User-agent: *\nDisallow: /private/\nAllow: /private/open\nDisallow: /
         ("Disallow: /\n", "/a.jpg", None),  # of nobody
         ("User-agent: *\nAllow: /a\nDisallow: /a\n", "/a", None),
         ("User-agent: *\nDisallow: *\n", "/a", "Disallow: *"),
+        ("User-agent: *\rDisallow: /\r", "/a", "Disallow: /"),  # CR alone ends a line, too
+        ("User-agent: *\nContent-Signal: search=yes,ai-train=no\nAllow: /\n", "/a",
+         "Content-Signal: search=yes,ai-train=no"),
+        ("User-agent: *\nContent-Signal: ai-train=yes\nContent-Usage: /b/ train-ai=n\n", "/a", None),
+        ("User-agent: *\nAllow: /\nContent-Usage: /b/ train-ai=n\n", "/b/a", "Content-Usage: /b/ train-ai=n"),
+        ("User-agent: b\nContent-Usage: train-ai=n\nUser-agent: *\nAllow: /\n", "/a", None),
+        ("User-agent: *\nContent-Usage: train-ai=n\nUser-agent: roibeam\nAllow: /\n", "/a", None),
         ("<html>\x00\x07: :::\nUser-agent\n" * 50, "/a", None),
     ],
 )  # fmt: skip
 def test_which_rule_decides(text: str, path: str, rule: str | None) -> None:
     assert read_robots(text.removeprefix("\ufeff")).refusal(path) == rule
+
+
+def test_a_group_of_the_name_that_servers_see_counts() -> None:
+    text = "User-agent: mylab\nDisallow: /a\nUser-agent: roibeam\nDisallow: /b\nUser-agent: *\nDisallow: /c\n"
+    rules = read_robots(text, ("roibeam", "mylab"))
+    assert [rules.refusal(path) is None for path in ("/a", "/b", "/c")] == [False, False, True]
+    assert read_robots("User-agent: lab2\nDisallow: /", ("roibeam", "lab")).refusal("/a") is None
 
 
 def test_a_hostile_pattern_takes_no_time() -> None:
@@ -72,6 +87,8 @@ class _Host(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         if place:
             self.send_header("Location", place)
+        if body.startswith(b"\x1f\x8b"):
+            self.send_header("Content-Encoding", "gzip")
         self.end_headers()
         self.wfile.write(body)
 
@@ -80,10 +97,11 @@ class _Host(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def host(status: int, robots: str = "", place: str = "") -> Iterator[tuple[str, Counter[str]]]:
+def host(status: int, robots: str | bytes = "", place: str = "") -> Iterator[tuple[str, Counter[str]]]:
     """Address of a server with such a robots.txt, and what it was asked for."""
     asked = Counter[str]()
-    handler = partial(_Host, robots=(status, robots.encode(), place), asked=asked)
+    body = robots.encode() if isinstance(robots, str) else robots
+    handler = partial(_Host, robots=(status, body, place), asked=asked)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -123,3 +141,23 @@ def test_each_host_is_asked_once_and_obeyed(tmp_path: Path) -> None:
         assert refused.endswith("/robots.txt: Disallow: /private/") or refused.endswith("Disallow: /private")
         again = DownloadOptions(limits, ("127.0.0.1",), retry_dead_letters=True)
         assert run_download(rows, tmp_path / "out", again).images == 120  # nobody asks unless told to
+
+
+@pytest.mark.parametrize(
+    "robots, num_images, reason",
+    [
+        (gzip.compress(FOR_ALL.encode()), 2, "robots.txt"),
+        (gzip.compress(FOR_ALL.encode() + bytes(50_000_000), 1), 2, "robots.txt"),  # unpacked no further than is read
+        (gzip.compress(FOR_ALL.encode())[:-9], 0, "damaged encoding"),  # who knows what the rest forbids
+    ],
+)
+def test_a_robots_txt_that_comes_compressed_is_obeyed(
+    tmp_path: Path, robots: bytes, num_images: int, reason: str
+) -> None:
+    with host(200, robots) as (address, asked):
+        paths = ("a/1", "private/1", "a/2", "private/2")
+        rows = write_list(tmp_path / "list.tsv", [f"{address}/{path}.jpg" for path in paths])
+        options = DownloadOptions(DownloadLimits(attempts=1), ("127.0.0.1",), asks_robots_txt=True)
+        coverage = run_download(rows, tmp_path / "out", options)
+        assert coverage.images == num_images and dict(coverage.failures) == {reason: 4 - num_images}
+        assert not any(path.startswith("/private/") for path in asked)

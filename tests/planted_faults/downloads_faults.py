@@ -105,8 +105,8 @@ FAULTS = (
     Fault(
         "a pause is forgotten when nobody waits",
         GATES,
-        "return self.users > 0 or self.closed_until > monotonic()",
-        "return self.users > 0",
+        "return self.users > 0 or self.closed_until > monotonic() or",
+        "return self.users > 0 or",
         _part("test_a_pause_holds_back_whoever_comes_to_that_host_only"),
     ),
     Fault(
@@ -126,8 +126,8 @@ FAULTS = (
     Fault(
         "who refuses all robots refuses us not",
         f"{DOWNLOAD}/opt_out.py",
-        'is_for_us = name in (AGENT, "*")',
-        "is_for_us = name == AGENT",
+        'ours = {*names, "*", USAGE}',
+        "ours = {*names, USAGE}",
         _part("test_opt_out_headers[values9-noai]"),
     ),
     Fault(

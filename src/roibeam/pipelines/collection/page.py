@@ -16,7 +16,7 @@ class Page:
             `NOWHERE`.
         body: the HTML, undecoded.
         charset: what the HTTP header calls its encoding; None where it says nothing.
-        robots: values of its X-Robots-Tag headers, in order.
+        robots: what its headers say of its use, see `said_of_use`.
         place: where it was read, for reports: "crawl.warc.gz, record 17" or "docs/a.html".
     """
 

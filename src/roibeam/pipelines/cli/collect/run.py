@@ -27,6 +27,7 @@ def collect_run_command(
     base_url: Annotated[str | None, option("base-url", default="none; images must have whole addresses")] = None,
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
     held_out_images: Annotated[list[str] | None, option("held-out-images")] = None,
+    images_from: Annotated[Path | None, option("images-from")] = None,
     picture_judge: Annotated[Path | None, option("picture-judge", default="none: the step is off")] = None,
     pair_judge: Annotated[Path | None, option("pair-judge", default="none: the step is off")] = None,
     detector: Annotated[str | None, option("detector", "The judges' own.", default="none")] = None,
@@ -74,7 +75,7 @@ def collect_run_command(
     request = CollectRequest(
         pages, Path(os.path.abspath(out)), NOWHERE if base_url is None else base_url,
         settings=tuple(settings or ()), held_out=tuple(held_out or ()), held_out_images=tuple(held_out_images or ()),
-        is_nsfw_checked=nsfw, allow_private=tuple(allow_private or ()), user_agent=user_agent,
+        images_from=images_from, is_nsfw_checked=nsfw, allow_private=tuple(allow_private or ()), user_agent=user_agent,
         retry_dead_letters=retry_dead_letters, asks_robots_txt=robots_txt, as_json=as_json,
         limits=DownloadLimits(
             connections=connections, per_host=per_host, max_bytes=max_bytes, max_pixels=max_pixels

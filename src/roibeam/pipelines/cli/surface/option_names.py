@@ -111,6 +111,7 @@ _INPUTS = {
     "held-out-images": _text(
         "Folder of images that must not be inside, known by their pixels; may be given again.", "FOLDER", INPUT
     ),
+    "images-from": _path("Earlier collection whose images are taken along, not fetched again.", "FOLDER", INPUT),
     "picture-judge": _path("Judge of pictures: a file of `roibeam collect train-images`.", "FILE", MODEL),
     "pair-judge": _path("Judge of pairs: a file of `roibeam collect train-pairs`.", "FILE", MODEL),
     "pairs": _path("Texts beside images, labelled: CSV with image, text, label (1 or 0), page.", "FILE", INPUT),

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser
+
+from roibeam.pipelines.sources.download.opt_out import AGENT, TDM
 
 _HIDDEN = [
     "script",
@@ -37,7 +39,10 @@ _BLOCKS = frozenset(
     "br".split()
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff]")
+_LINE_END, _BLANK = re.compile(r"[\t\n\r]"), re.compile(r"\s")
 _MAX_URL_CHARS = 2048
+_VERSION = re.compile(r"([^\s,]\S*+)(?:(?<!,)\s++([^,]*+))?")  # of a srcset: address, what is said of it
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)[wxh](?:\s|$)")
 _MAX_IMAGES = 500  # of one page; a page with more is an index of images
 _MAX_ANCESTORS = 60
 _MAX_NAMES_CHARS = 500  # of a class, id and role
@@ -81,7 +86,7 @@ class Document:
     first_nodes: of each, the parser's node of its first text.
     images: in order.
     meta: names and properties of <meta>, lower case, to their first content.
-    robots: contents of <meta name=robots> and of those with our name.
+    robots: contents of <meta name=robots>, of those with our name, and of tdm-reservation.
     """
 
     blocks: tuple[str, ...]
@@ -108,7 +113,8 @@ def plain(text: str) -> str:
 
 def web_url(base: str, reference: str) -> str | None:
     """The absolute http or https URL without fragment; None where there is none that could be fetched."""
-    reference = "".join(reference.split())  # browsers drop line ends in URLs too
+    # As browsers do: no blanks around it, no line ends and tabs inside it, other blanks encoded.
+    reference = _BLANK.sub(lambda found: quote(found[0]), _LINE_END.sub("", reference).strip())
     if not reference or len(reference) > _MAX_URL_CHARS or _CONTROL.search(reference):
         return None
     try:
@@ -183,8 +189,10 @@ def _meta(tree: Any) -> tuple[dict[str, str], tuple[str, ...]]:
         content = plain(values.get("content") or "")
         if name and content:
             meta.setdefault(name, content)
-            if name in ("robots", "roibeam"):
+            if name in ("robots", AGENT):
                 robots.append(content)
+            elif name == TDM:
+                robots.append(f"{TDM}: {content}")
     return meta, tuple(robots)
 
 
@@ -261,14 +269,12 @@ def _urls(node: Any, values: dict[str, str | None], base: str) -> Iterator[tuple
 def _largest(srcset: str) -> str | None:
     """The address of the widest (or densest) version of a srcset."""
     best, largest = None, -1.0
-    for part in re.split(r",\s+|,$", srcset[:20_000]):
-        words = part.split()
-        if not words:
-            continue
-        number = re.fullmatch(r"(\d+(?:\.\d+)?)[wxh]", words[1]) if len(words) > 1 else None
+    # An address ends at a blank, or at a comma that a blank follows; what follows it, at any comma.
+    for address, words in _VERSION.findall(srcset[:20_000]):
+        number = _SIZE.match(words)
         size = float(number[1]) if number else 1.0
         if size > largest:
-            best, largest = words[0], size
+            best, largest = address.rstrip(","), size
     return best
 
 

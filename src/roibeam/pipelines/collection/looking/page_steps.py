@@ -14,7 +14,7 @@ from roibeam.pipelines.collection.page import NOWHERE, Page
 from roibeam.pipelines.collection.pair import CandidateImage, CandidateText, PageCandidate, TextSource
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.thresholds import Thresholds
-from roibeam.pipelines.sources.download.opt_out import refusal
+from roibeam.pipelines.sources.download.opt_out import refusal, shown
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ def look_into(page: Page, thresholds: Thresholds) -> PageOutcome:
     if len(page.body) > thresholds.page.max_bytes:
         return _dropped(page, Reason.TOO_LARGE, f"{len(page.body):,} bytes")
     if directive := refusal(page.robots):
-        return _dropped(page, Reason.PAGE_OPTED_OUT, f"X-Robots-Tag: {directive}")
+        return _dropped(page, Reason.PAGE_OPTED_OUT, shown(directive, "X-Robots-Tag"))
     document = parse_document(decode_page(page.body, page.charset), page.url)
     if directive := refusal(document.robots):
-        return _dropped(page, Reason.PAGE_OPTED_OUT, f"meta robots: {directive}")
+        return _dropped(page, Reason.PAGE_OPTED_OUT, shown(directive, "meta robots"))
     found = page_language(document.blocks, thresholds.language)
     if found is None:
         return _dropped(page, Reason.TOO_LITTLE_TEXT, "")

@@ -101,7 +101,7 @@ def _files_below(folder: str) -> Iterator[str]:
         folders.sort()
         for name in files:
             whole = os.path.join(current, name)
-            if not os.path.islink(whole):
+            if os.path.isfile(whole) and not os.path.islink(whole):  # whoever opens a pipe waits for ever
                 yield os.path.relpath(whole, folder)
 
 

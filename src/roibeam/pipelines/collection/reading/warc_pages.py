@@ -15,6 +15,7 @@ from roibeam.pipelines.collection.page import Page
 from roibeam.pipelines.collection.reading.broken import BrokenPage
 from roibeam.pipelines.collection.reading.record_ends import is_at_end, next_record, record_end
 from roibeam.pipelines.collection.reasons import Reason
+from roibeam.pipelines.sources.download.opt_out import said_of_use
 
 _HTML = ("text/html", "application/xhtml+xml")
 
@@ -26,12 +27,24 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
         place: path, or a URL that fsspec opens (https, s3, with the extra `remote`). Where such a place cannot be
             read from the middle, what follows a damaged record is not read.
     Raises:
-        OSError: if the file is not there.
+        OSError: if the file is not there, or a disk or network fails: that is no damage of the file.
     """
+    try:
+        yield from _read(place, max_bytes)
+    except Exception as error:  # whatever the library of a URL raises
+        if "://" not in place:
+            raise
+        cause = error.__cause__ or error  # fsspec's own "not found" stands for whatever went wrong
+        told = printable(str(cause) or type(cause).__name__, 200)
+        raise OSError(f"{place}: cannot be read ({told}); what is done is kept, run again") from error
+
+
+def _read(place: str, max_bytes: int) -> Iterator[Page | BrokenPage]:
     name = os.path.basename(place)
     with _opened(place) as file:
         start: int | None = 0
         count = 0  # responses and what is damaged
+        others: set[str] = set()  # types of other records
         while start is not None:
             last, error = None, ""
             try:
@@ -40,7 +53,11 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
                     if record.record_type == _response():
                         count += 1
                         yield from _page(record, f"{name}, record {count}", max_bytes)
+                    else:
+                        others.add(str(record.record_type))
             except (OSError, ValueError, EOFError, UnicodeError) as problem:  # whatever FastWARC meets in hostile bytes
+                if _is_of_machine(problem):
+                    raise
                 error = str(problem)
             if not file.seekable():
                 start, is_damaged = None, bool(error)
@@ -49,6 +66,15 @@ def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
             if is_damaged:
                 count += 1
                 yield BrokenPage(f"{name}, record {count}", Reason.BROKEN_RECORD, printable(error or "damaged", 200))
+        if not count:
+            found = f"only {', '.join(sorted(others))}; is it a WET or WAT file?" if others else "it is empty"
+            yield BrokenPage(name, Reason.NO_PAGE, f"no response record: {found}")
+
+
+def _is_of_machine(error: Exception) -> bool:
+    """Whether a disk or a network failed, and not the bytes."""
+    is_told = isinstance(error, OSError) and error.errno is not None
+    return is_told or isinstance(error, ConnectionError | TimeoutError)
 
 
 def _goes_on(file: BinaryIO, start: int, last: int | None, *, is_packed: bool) -> tuple[int | None, bool]:
@@ -112,7 +138,7 @@ def _page(record: Any, place: str, max_bytes: int) -> Iterator[Page | BrokenPage
         except (OSError, ValueError, EOFError) as error:
             yield BrokenPage(place, Reason.BROKEN_RECORD, printable(str(error), 200))
             return
-        robots = tuple(printable(value, 200) for value in headers.get_multiple("X-Robots-Tag"))
+        robots = tuple(printable(value, 200) for value in said_of_use(headers.get_multiple))
         yield Page(url, body, record.http_charset, robots, place)
 
 

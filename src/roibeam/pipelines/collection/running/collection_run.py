@@ -91,7 +91,12 @@ def _pictures(
     tell(f"{counted(num_images, 'image')} to fetch")
     if not num_images:
         return Counts(), Counts(), iter(())
-    fetch_images(fetch, request.download_options(), larger_than_px=thresholds.picture.larger_than_px)
+    num_taken = fetch_images(
+        fetch, request.download_options(), larger_than_px=thresholds.picture.larger_than_px,
+        earlier=request.images_from,
+    )  # fmt: skip
+    if num_taken is not None:
+        tell(f"{counted(num_taken, 'image')} taken from {request.images_from}")
     units, fetched = picture_units(fetch, larger_than_px=thresholds.picture.larger_than_px)
     folder = request.out / WORK_NAME / PICTURES_NAME
     job = PictureJob(
@@ -139,5 +144,5 @@ def _check_state(out: Path, state: str) -> None:
     elif read_json_object(path).get("state") != state:
         raise ValueError(
             f"{out}: holds a collection of other pages (or of these before they changed), or with other thresholds of "
-            f"page, language, image, text or size; name a new folder"
+            f"page, language, image, text or size; name a new folder, and --images-from {out} takes its images along"
         )

@@ -16,6 +16,7 @@ from typing import Any
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.pipelines.collection.pictures.picture_step import FetchedFile
 from roibeam.pipelines.collection.reasons import Reason
+from roibeam.pipelines.collection.running.earlier_images import FETCH_NAME, LIST_NAME, take_images
 from roibeam.pipelines.collection.running.part import Counts, read_rows
 from roibeam.pipelines.collection.running.picture_job import PictureUnit, unit_state
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
@@ -26,7 +27,7 @@ from roibeam.pipelines.sources.download.options import DownloadOptions
 from roibeam.pipelines.sources.download.robots_txt import REASON as ROBOTS_REASON
 from roibeam.pipelines.sources.download.url_list import UrlList
 
-LIST_NAME, FETCH_NAME, UNITS_NAME = "images.tsv", "fetched", "picture_units"
+UNITS_NAME = "picture_units"
 PICTURES_PER_UNIT = 200
 MOST_PAGES_OF_AN_IMAGE = 1000  # the first of a site whose every page names one image; ours
 _REASONS = {"too small": Reason.TOO_SMALL, "opted out": Reason.IMAGE_OPTED_OUT, ROBOTS_REASON: Reason.IMAGE_OPTED_OUT}
@@ -69,11 +70,17 @@ def gather(work: Path, pages: Path, num_units: int) -> Fetch:
     return Fetch(work, table)
 
 
-def fetch_images(fetch: Fetch, options: DownloadOptions, *, larger_than_px: int) -> None:
+def fetch_images(
+    fetch: Fetch, options: DownloadOptions, *, larger_than_px: int, earlier: Path | None = None
+) -> int | None:
     """Writes the list and downloads what is missing; private addresses, opt-outs and the journal are the download's.
 
+    Args:
+        earlier: folder of a collection whose images are taken first.
+    Returns:
+        How many were taken from there in this run; None without such a folder.
     Raises:
-        ValueError, LocalFaultError: as of `run_download`.
+        ValueError, LocalFaultError: as of `run_download` and `take_images`.
     """
     path = fetch.work / LIST_NAME
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -82,7 +89,9 @@ def fetch_images(fetch: Fetch, options: DownloadOptions, *, larger_than_px: int)
             file.write(f"{candidates[0]['image']['texts'][0]['text']}\t{url}\n")
     os.replace(aside, path)
     limits = replace(options.limits, min_side=larger_than_px + 1)
+    num_taken = None if earlier is None else take_images(earlier, fetch.work, limits)
     run_download(str(path), fetch.work / FETCH_NAME, replace(options, limits=limits))
+    return num_taken
 
 
 def picture_units(fetch: Fetch, *, larger_than_px: int) -> tuple[list[PictureUnit], Counts]:

@@ -7,12 +7,14 @@ import importlib.util
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from roibeam.pipelines.collection.judges import Judges
 from roibeam.pipelines.collection.page import NOWHERE
 from roibeam.pipelines.collection.reading.page_units import PageUnit, plan_units
+from roibeam.pipelines.collection.running.earlier_images import check_earlier
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.foundation.overrides import apply_overrides
@@ -36,6 +38,7 @@ class CollectRequest:
         held_out_images: folders of evaluation images.
         judges: of pictures and pairs; None for none.
         judges_state: digest of what the judges read, see `files_state`.
+        images_from: folder of an earlier collection whose fetched images are taken along.
         is_nsfw_checked: whether pictures are looked at for porn.
         limits: of the download; `min_side` is set by the thresholds.
         allow_private, user_agent, retry_dead_letters, asks_robots_txt: of the download.
@@ -50,6 +53,7 @@ class CollectRequest:
     held_out_images: tuple[str, ...] = ()
     judges: Judges | None = None
     judges_state: str = ""
+    images_from: Path | None = None
     is_nsfw_checked: bool = True
     limits: DownloadLimits = field(default_factory=DownloadLimits)
     allow_private: tuple[str, ...] = ()
@@ -93,6 +97,9 @@ class CollectRequest:
             named.need("PAGES", self.pages)
         for folder in self.held_out_images:
             named.need("--held-out-images", folder, FOLDER)
+        earlier = self.images_from
+        if earlier is not None and named.need("--images-from", earlier, FOLDER):
+            named.look(partial(check_earlier, earlier, self.out))
         named.need_output_folder(self.out)
         named.look(self._check_base_url)
         named.look(self.download_options)

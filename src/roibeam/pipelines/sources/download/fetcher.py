@@ -21,11 +21,11 @@ from yarl import URL
 
 from roibeam.features.printable import printable
 from roibeam.pipelines.sources.download.addresses import AddressRule, PrivateAddressError
-from roibeam.pipelines.sources.download.body import Body
+from roibeam.pipelines.sources.download.body import Body, Unpacker
 from roibeam.pipelines.sources.download.failures import DownloadError, LocalFaultError
 from roibeam.pipelines.sources.download.host_gates import HostGates
 from roibeam.pipelines.sources.download.limits import DownloadLimits
-from roibeam.pipelines.sources.download.opt_out import refusal
+from roibeam.pipelines.sources.download.opt_out import agent_names, refusal, said_of_use, shown
 from roibeam.pipelines.sources.download.robots_txt import MAX_ROBOTS_BYTES, RobotsTxt
 
 _log = logging.getLogger(__name__)
@@ -71,17 +71,28 @@ async def open_fetcher(
         ),
     )
     async with session:
-        yield Fetcher(session, limits, asks_robots_txt=asks_robots_txt)
+        yield Fetcher(session, limits, agents=agent_names(user_agent), asks_robots_txt=asks_robots_txt)
 
 
 class Fetcher:
-    """Fetches through one pool of connections, in turns at each host."""
+    """Fetches through one pool of connections, in turns at each host.
 
-    def __init__(self, session: aiohttp.ClientSession, limits: DownloadLimits, *, asks_robots_txt: bool) -> None:
-        self._session, self._limits = session, limits
+    Args:
+        agents: our names, to which a site may speak.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        limits: DownloadLimits,
+        *,
+        agents: tuple[str, ...],
+        asks_robots_txt: bool,
+    ) -> None:
+        self._session, self._limits, self._agents = session, limits, agents
         self._gates = HostGates(limits.per_host)
         self._places = asyncio.Semaphore(limits.connections)
-        self._robots = RobotsTxt(self._robots_text) if asks_robots_txt else None
+        self._robots = RobotsTxt(self._robots_text, agents) if asks_robots_txt else None
 
     async def fetch(self, address: str, open_file: Callable[[], FileIO]) -> int:
         """Writes the body of the image at `address` into a file.
@@ -115,7 +126,10 @@ class Fetcher:
                 await robots.check(url)
             # Waiting for a turn costs no connection and counts for no time limit.
             async with self._gates.turn(url.host or ""), self._places:
+                if self._gates.is_given_up(url.host or ""):
+                    raise DownloadError("fetch", "host asks to wait", "not asked: it wants a pause over --max-wait")
                 found = await self._request(url, read)
+                self._gates.gave(url.host or "")
             if not isinstance(found, URL):
                 return found
             url = found
@@ -140,8 +154,9 @@ class Fetcher:
 
     async def _read(self, answer: aiohttp.ClientResponse, url: URL, open_file: Callable[[], FileIO]) -> Body | URL:
         """The body of an image, or where else to look."""
-        if directive := refusal(answer.headers.getall("X-Robots-Tag", ())):
-            raise DownloadError("fetch", "opted out", f"X-Robots-Tag: {directive}")
+        said = said_of_use(lambda name: answer.headers.getall(name, ()))
+        if directive := refusal(said, self._agents):
+            raise DownloadError("fetch", "opted out", shown(directive, "X-Robots-Tag"))
         if answer.status in _REDIRECTS and "Location" in answer.headers:
             return _parse(answer.headers["Location"], base=url)
         if answer.status != 200:
@@ -168,12 +183,15 @@ class Fetcher:
                 return ""
             if answer.status != 200:
                 raise self._refused(answer, url)
-            data = b""
+            data = bytearray()
+            unpacker = Unpacker(answer.headers.get("Content-Encoding", ""))
             async for piece in answer.content.iter_chunked(_PIECE_BYTES):
-                data += piece
-                if len(data) >= MAX_ROBOTS_BYTES:
-                    break
-            return data[:MAX_ROBOTS_BYTES].decode("utf-8-sig", "replace")
+                for part in unpacker.pieces(piece):
+                    data += part
+                    if len(data) >= MAX_ROBOTS_BYTES:
+                        return data[:MAX_ROBOTS_BYTES].decode("utf-8-sig", "replace")
+            unpacker.finish()
+            return data.decode("utf-8-sig", "replace")
 
         return await self._follow(url, read, None)
 
@@ -184,6 +202,7 @@ class Fetcher:
         if wait is not None and wait > self._limits.max_wait_seconds:
             limit = self._limits.max_wait_seconds
             detail += f"; asks to wait {wait:.0f} s, the limit is {limit:g} s (--max-wait)"
+            self._gates.asked_too_long(url.host or "", wait)
             return DownloadError("fetch", reason, detail)
         if wait:
             self._gates.pause(url.host or "", wait)

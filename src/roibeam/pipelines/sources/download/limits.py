@@ -18,7 +18,8 @@ class DownloadLimits:
         connect_seconds: until a connection stands.
         stall_seconds: longest silence of a server.
         total_seconds: for one answer, whole; a server that sends a byte now and then is not silent.
-        max_wait_seconds: longest Retry-After that is waited for; a host that asks for more is given up.
+        max_wait_seconds: longest Retry-After that is waited for; a URL whose host asks for more is given up, and the
+            host with it after five such answers in a row.
         backoff_seconds: before the second attempt; doubled for each further one, times 0.5 to 1.5 at random.
         max_redirects: followed for one URL.
         max_bytes: of one image, also after decompression.
