@@ -21,11 +21,9 @@ EXPECTED = ("more", "less", "alike", "no more")  # the first, than the second
 FLOOR = "floor"  # in place of the second arm: what a blind reader reaches
 SHOWN, NOT_SHOWN, OTHER_WAY, NOT_RUN = "shown", "not shown", "the other way", "not run"
 HINT, HINT_AGAINST = "hint", "hint against"  # the interval leaves 0 out, but runs are one, or too different
-WITHHELD_VERDICT = "withheld"
-VERDICTS = (SHOWN, HINT, OTHER_WAY, HINT_AGAINST, NOT_SHOWN, WITHHELD_VERDICT, NOT_RUN)
+VERDICTS = (SHOWN, HINT, OTHER_WAY, HINT_AGAINST, NOT_SHOWN, NOT_RUN)
 ALIKE_POINTS = 2.0  # two shares are alike when the whole interval of their difference lies so near to 0
 MOST_SHORT, MOST_WORDS = 46, 40
-WITHHELD = "Withheld"  # first word of a remark that names another difference of the two sides: it counts neither way
 CONTROL = "no claim of the paper"  # so begins the place of a control of ours
 
 
@@ -109,8 +107,6 @@ class Judged:
     def verdict(self) -> str:
         if self.found is None:
             return NOT_RUN
-        if self.claim.remark.startswith(WITHHELD):
-            return WITHHELD_VERDICT
         found, expected = self.found, self.claim.expected
         verdict = _verdict(expected, found.low, found.high)
         if verdict == NOT_SHOWN:

@@ -15,7 +15,6 @@ from evidence.report.claims import (
     NOT_SHOWN,
     OTHER_WAY,
     PAPERS,
-    WITHHELD_VERDICT,
     Judged,
     points,
 )
@@ -121,7 +120,7 @@ def _seeds(evidence: Evidence, judged: Judged) -> str:
 def not_shown(evidence: Evidence) -> Iterator[str]:
     """With the likely reason, where a person wrote one; rows of one reason together."""
     yield "## What is not shown, or goes the other way\n"
-    failed = (NOT_SHOWN, OTHER_WAY, HINT_AGAINST, WITHHELD_VERDICT)
+    failed = (NOT_SHOWN, OTHER_WAY, HINT_AGAINST)
     by_id = {each.claim.id: each for each in evidence.judged}
     seconds = {second.claim.id for each in evidence.judged if (second := second_attempt(each, by_id))}
     groups: dict[tuple[str, str], list[Judged]] = {}

@@ -227,9 +227,8 @@ def _reading(evidence: Evidence) -> Iterator[str]:
         "shown*, the interval holds 0, which does not say that both are the same. Only the direction is judged, not a "
         "size that a paper names. Some are expected to be *alike*: shown when the whole interval lies within "
         f"{ALIKE_POINTS:g} points of 0, the other way when it leaves 0 out and reaches further. *No more* is shown "
-        f"when it lies below +{ALIKE_POINTS:g}, so also when the first is far behind. *Withheld*: the two sides differ "
-        "in something else too, which the remark names. Where a paper measures a task, hidden words, matching or "
-        "zero-shot retrieval may stand in: the third column says which."
+        f"when it lies below +{ALIKE_POINTS:g}, so also when the first is far behind. Where a paper measures a task, "
+        "hidden words, matching or zero-shot retrieval may stand in: the third column says which."
     )
     if not evidence.answers:
         yield "**No runs yet.**\n"

@@ -16,7 +16,6 @@ from evidence.report.claims import (
     NOT_SHOWN,
     OTHER_WAY,
     SHOWN,
-    WITHHELD_VERDICT,
     Found,
     Judged,
 )
@@ -26,11 +25,11 @@ from roibeam.pipelines.foundation.pages.plot import WIDTH_PX, Plot, Series, plot
 _LEFT, _RIGHT, _NAME, _BAR, _ABOVE, _BELOW = 16, 16, 26, 9, 80, 46
 _COLOURS = {
     SHOWN: "var(--series-2)", HINT: "var(--series-2)", OTHER_WAY: "var(--series-4)", HINT_AGAINST: "var(--series-4)",
-    NOT_SHOWN: "var(--quiet)", WITHHELD_VERDICT: "var(--quiet)",
+    NOT_SHOWN: "var(--quiet)",
 }  # fmt: skip
 _MEANING = {
     SHOWN: "as the paper says", OTHER_WAY: "the other way", NOT_SHOWN: "not shown", HINT: "a hint of it",
-    HINT_AGAINST: "a hint against it", WITHHELD_VERDICT: "withheld",
+    HINT_AGAINST: "a hint against it",
 }  # fmt: skip
 _IN_A_ROW = 3  # of the legend
 _MIDDLE = (_LEFT + WIDTH_PX - _RIGHT) / 2
@@ -143,10 +142,7 @@ def _mark(verdict: str, x: float, y: float) -> str:
         cross = f"M{x - 3:.1f},{y - 3}l6,6M{x - 3:.1f},{y + 3}l6,-6"
         return f'<path d="{cross}" style="stroke: {colour}; stroke-width: {2.5 if verdict == OTHER_WAY else 1.2}"/>'
     fill = colour if verdict == SHOWN else "var(--page)"
-    style = f"fill: {fill}; stroke: {colour}; stroke-width: 1.5"
-    if verdict == WITHHELD_VERDICT:
-        return f'<path d="M{x - 4:.1f},{y}l4,-4l4,4l-4,4z" style="{style}"/>'
-    return f'<circle cx="{x:.1f}" cy="{y}" r="3" style="{style}"/>'
+    return f'<circle cx="{x:.1f}" cy="{y}" r="3" style="fill: {fill}; stroke: {colour}; stroke-width: 1.5"/>'
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal", colour: str = "") -> str:

@@ -12,7 +12,6 @@ from evidence.report.claims import (
     NOT_SHOWN,
     OTHER_WAY,
     SHOWN,
-    WITHHELD_VERDICT,
     Judged,
     points,
 )
@@ -25,7 +24,6 @@ _TOLD: Mapping[str, tuple[str, str]] = {
     OTHER_WAY: ("goes the other way", "go the other way"),
     HINT_AGAINST: ("is a hint against it", "are hints against it"),
     NOT_SHOWN: ("is not shown", "are not shown"),
-    WITHHELD_VERDICT: ("is withheld", "are withheld"),
     NOT_RUN: ("was not run", "were not run"),
 }
 
