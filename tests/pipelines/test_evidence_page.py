@@ -467,12 +467,12 @@ def test_a_papers_sentence_names_what_differs_most(claims: ModuleType) -> None:
 
 
 def test_a_first_attempt_is_not_counted_where_the_second_has_as_many_runs(claims: ModuleType) -> None:
-    counted = import_module("evidence.report.standing").counted
+    latest = import_module("evidence.report.standing").latest_attempts
     found = found_of(claims, 10, (9, 11))
 
     def ids(*rows: tuple[str, int]) -> list[str]:
         made = [claims.Judged(claims.Claim(**{**ROW, "id": name}), replace(found, seeds=n)) for name, n in rows]
-        return [each.claim.id for each in counted(made)]
+        return [each.claim.id for each in latest(made)]
 
     assert ids(("words", 3), ("words-all", 3), ("a-learned-image", 1), ("a-longer-image", 1)) == [
         "words-all", "a-longer-image",

@@ -27,7 +27,14 @@ from evidence.report.listings import claims, missing, not_shown, questions, runs
 from evidence.report.own_tables import HEADS_PLOT, heads_plot, own
 from evidence.report.own_tables import NAMES as OWN_NAMES
 from evidence.report.plots import claims_plot, curve_plot, file_of
-from evidence.report.standing import by_choice, counted, of_papers, paper_sentence, told_sentences, told_verdicts
+from evidence.report.standing import (
+    by_choice,
+    latest_attempts,
+    of_papers,
+    paper_sentence,
+    told_sentences,
+    told_verdicts,
+)
 from evidence.report.tables import (
     DETECTOR,
     QUESTIONS,
@@ -125,7 +132,7 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
 
 def _findings(judged: Sequence[Judged]) -> Iterator[str]:
     """How all claims came out, on how few runs, and what the largest groups of them say."""
-    ran = [each for each in counted(judged) if each.found is not None]
+    ran = [each for each in latest_attempts(judged) if each.found is not None]
     if not ran:
         return
     papers, ours = of_papers(ran), [each for each in ran if each.claim.is_control]

@@ -37,7 +37,7 @@ def second_attempt(judged: Judged, by_id: Mapping[str, Judged]) -> Judged | None
     return None
 
 
-def counted(judged: Sequence[Judged]) -> list[Judged]:
+def latest_attempts(judged: Sequence[Judged]) -> list[Judged]:
     """All but first attempts whose second one rests on as many runs: a claim is counted once."""
     by_id = {each.claim.id: each for each in judged}
     kept = []
@@ -83,7 +83,7 @@ def told_sentences(judged: Sequence[Judged]) -> str:
 
 def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
     """How its own claims came out, with the largest difference of two trainings each way by name."""
-    own = of_papers(counted(judged))
+    own = of_papers(latest_attempts(judged))
     if all(each.found is None for each in own):
         return f"**{paper}**: nothing was run yet."
     sentences = len({each.claim.sentence for each in own})
@@ -98,7 +98,7 @@ def by_choice(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
     The choice is what stands before the colon of a claim's short name; the question stands behind it.
     """
     groups: dict[str, list[Judged]] = {}
-    for each in of_papers(counted(judged)):
+    for each in of_papers(latest_attempts(judged)):
         if each.claim.compares_trainings and each.found is not None:
             groups.setdefault(each.claim.short.partition(":")[0], []).append(each)
     return groups
