@@ -62,6 +62,18 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         OSError: when a file cannot be read.
     """
     check_request(request)
+    settings, choice, encoder = requested_parts(request)
+    if not request.data.stores:
+        return pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
+    return _pretrain_on_stores(request, settings, choice, HeldOut(request.data.held_out), encoder)
+
+
+def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice, EndToEnd | None]:
+    """How the run trains, which model, and end to end through which encoder: all but the data, which is not looked at.
+
+    Raises:
+        ValueError: as `run_pretraining`.
+    """
     asked, training = request.model, request.training
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
     system, build = _system(request, recipe)
@@ -87,7 +99,6 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         overrides = {**recipe.changes, **overrides}
     from_bert = _bert(asked, recipe)
     encoder = requested_encoder(request.encoder, sections, start) if request.end_to_end else None
-    rules = HeldOut(request.data.held_out)
     settings = RunSettings(
         train_config,
         data=sections["data"],
@@ -105,11 +116,7 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         start=start,
         background_first=asked.background_first,
     )
-    if request.data.stores:
-        result = _pretrain_on_stores(request, settings, choice, rules, encoder)
-    else:
-        result = pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
-    return result
+    return settings, choice, encoder
 
 
 def _pretrain_on_stores(
