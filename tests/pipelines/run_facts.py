@@ -102,6 +102,7 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         **COMMON,
         "num_attention_heads": _attention("", "num_heads"),
         "with_match_head": _has("match_head."),
+        "early_fusion": lambda model: model.visualbert.late_layer is None,
     },
     "imagebert": {
         **COMMON,
@@ -137,7 +138,9 @@ HELD: Mapping[str, Mapping[str, Read]] = {
 
 
 def _words(model: Any) -> tuple[int, ...]:
-    (shape,) = {tuple(each.shape) for name, each in model.state_dict().items() if name.endswith("embeddings.words.weight")}
+    (shape,) = {
+        tuple(each.shape) for name, each in model.state_dict().items() if name.endswith("embeddings.words.weight")
+    }
     return shape
 
 
