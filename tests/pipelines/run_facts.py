@@ -112,6 +112,11 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         "with_region_class_head": _has("region_class_head."),
         "with_match_head": _has("match_head."),
         "with_word_head": _has("masked_word_head."),
+        "global_feature_size": lambda model: (
+            0
+            if model.imagebert.embeddings.global_feature is None
+            else model.imagebert.embeddings.global_feature.in_features
+        ),
         "dummy_position": lambda model: model.imagebert.embeddings.dummy_position,
         "final_separator": lambda model: model.imagebert.embeddings.final_separator,
     },

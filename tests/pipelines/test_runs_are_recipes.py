@@ -1,7 +1,7 @@
 """A run is its recipe: what is built for `roibeam pretrain --recipe` has each field as the recipe says.
 
-Compared are the built model, rules, training, optimizer and encoder, on torch's meta device and without data. What a mode may
-change is `MODE_CHANGES`, and nothing else. tests/pipelines/test_recipes.py holds the recipes against their papers.
+Compared are the built model, rules, training, optimizer and encoder, on torch's meta device and without data. What a mode
+may change is `MODE_CHANGES`, and nothing else. tests/pipelines/test_recipes.py holds the recipes against their papers.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def changed(modes: set[str]) -> set[str]:
 
 
 def check_model(name: str, made: RunModel, modes: set[str]) -> None:
-    """Each field as the recipe says; the parts as a model has them that is made of these fields; and the fields that can
-    be read from the parts, read from them."""
+    """Each field as the recipe says; the parts as a model has them that is made of these fields; and what can be read
+    from the parts, read from them."""
     recipe = RECIPES[name]
     free = {field.removeprefix("model.") for field in changed(modes) if field.startswith("model.")}
     config, published = made.model.config, recipe.build()
@@ -148,7 +148,7 @@ def check_encoder(name: str, made: RunModel, encoder: EndToEnd | None) -> None:
     masking = recipe.masking or DEFAULT_MASKING
     appearances = SYSTEMS[recipe.system].named.masking
     if appearances:
-        assert getattr(made.model.config, "masked_appearance") == appearances[masking]
+        assert made.model.config.masked_appearance == appearances[masking]
         assert choices.masked_pixels == MASKINGS[masking]
     assert (choices.blank_pixels, choices.whole_image) == ("after_resize", SYSTEMS[recipe.system].whole_image)
     network: Any = joint.region_encoder

@@ -19,6 +19,7 @@ from roibeam.pipelines.training.parameter_groups import ENCODER_RULES
 from roibeam.pipelines.training.train_config import TASK_GROUPS
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
+TOY_ENCODER = "toy"  # of a recipe's toy, where no other is named
 R2C = "r2c-r50"
 JOINT_FORMAT = 1
 _MAX_CONFIG_BYTES = 2**20
@@ -59,8 +60,8 @@ class EncoderOptions:
         every parameter its rate."""
         if parameter_groups not in (TASK_GROUPS, *ENCODER_RULES):
             raise ValueError(
-                f"--end-to-end: the release's rule {parameter_groups!r} of train.parameter_groups knows no parameters of "
-                f"a region encoder; add --set train.parameter_groups={TASK_GROUPS}"
+                f"--end-to-end: the release's rule {parameter_groups!r} of train.parameter_groups knows no parameters "
+                f"of a region encoder; add --set train.parameter_groups={TASK_GROUPS}"
             )
         if self.learning_rate_scale != 1 and parameter_groups != TASK_GROUPS:
             raise ValueError(
