@@ -1,7 +1,7 @@
 """A run is its recipe: what is built for `roibeam pretrain --recipe` has each field as the recipe says.
 
-Compared are the built model, rules, training, optimizer and encoder, on torch's meta device and without data. What a mode
-may change is `MODE_CHANGES`, and nothing else. tests/pipelines/test_recipes.py holds the recipes against their papers.
+Compared are the built model, rules, training, optimizer and encoder, on torch's meta device and without data. What a
+mode may change is `MODE_CHANGES`, and nothing else. tests/pipelines/test_recipes.py holds recipes against their papers.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ MODE_CHANGES = (
             *("train.steps", "train.learning_rate", "train.warmup_steps", "train.accumulation", "train.decay_steps"),
             *("train.evaluate_every", "data.batch_size"),
         ),
-        "60 steps of a micro-batch (end to end 10), a tenth of them warm-up, at the rate 0.001, which small models need",
+        "60 steps of a micro-batch (end to end 10), a tenth of them warm-up, at the rate 0.001: models are small",
     ),
     ModeChange(TOY_TASK, ("start",), "new weights where it starts from a BERT: none is as small"),
     ModeChange(TOY_TASK, ("detector",), "the toy detector's network and its edges, where no other is named"),
