@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,45 @@ def test_a_recipe_can_be_built(name: str) -> None:
     steps = recipe.train_config(1_000_000, micro_batch=8, processes=1).steps
     assert steps == -(-recipe.epochs * 1_000_000 // recipe.batch_size)
     assert isinstance(recipe.toy_config(micro_batch=8), TrainConfig)
+
+
+# What recipes are from, of VL-BERT 4373674, vilbert_beta f0c9a2b, visualbert 2a9e8bd and InterBERT 7ccabb1.
+PUBLIC_FILES = {
+    "jackroos/VL-BERT": {
+        *(f"cfgs/pretrain/{size}_prec_4x16G_{kind}.yaml" for size, kind in (("base", "fp32"), ("large", "fp16"))),
+        *(f"cfgs/pretrain/{size}_e2e_16x16G_fp16.yaml" for size in ("base", "large")),
+        "cfgs/pretrain/base_prec_withouttextonly_4x16G_fp32.yaml",
+        *(f"cfgs/vqa/{size}_4x16G_fp32.yaml" for size in ("base", "large")),
+        *(f"cfgs/vcr/base_{problem}_4x16G_fp32.yaml" for problem in ("q2a", "qa2r")),
+        *(f"cfgs/vcr/large_{problem}_4x16G_fp16.yaml" for problem in ("q2a", "qa2r")),
+        *(f"cfgs/refcoco/{size}_gt_boxes_4x16G.yaml" for size in ("base", "large")),
+        *(f"cfgs/refcoco/{size}_detected_regions_4x16G.yaml" for size in ("base", "large")),
+    },
+    "jiasenlu/vilbert_beta": {
+        "train_concap.py", "train_tasks.py", "vlbert_tasks.yml", "vilbert/datasets/retreival_dataset.py",
+    },
+    "uclanlp/visualbert": {
+        *(f"visualbert/configs/{task}/coco-pre-train.json" for task in ("vqa", "nlvr2", "vcr", "flickr")),
+        *(f"visualbert/configs/{task}/pre-train.json" for task in ("vqa", "nlvr2", "vcr", "flickr")),
+        *(f"visualbert/configs/{task}/fine-tune.json" for task in ("vqa", "nlvr2", "flickr")),
+        *(f"visualbert/configs/vcr/fine-tune-{problem}.json" for problem in ("qa", "qar")),
+    },
+    "black4321/InterBERT": {
+        "README.md", "interbert_tasks.yml", "bertmodel/task_utils.py", "train_concap.py", "train_tasks.py",
+    },
+}  # fmt: skip
+
+
+def test_every_file_that_a_recipe_is_from_is_in_its_repository() -> None:
+    cited: dict[str, set[str]] = {name: set() for name in PUBLIC_FILES}
+    for name, recipe in {**RECIPES, **TASK_RECIPES}.items():
+        for part in recipe.source.split("; "):
+            files = re.findall(r"[\w./-]+\.(?:py|ya?ml|json|md)\b", part)
+            repository = part.split()[0]
+            assert not files or set(files) <= PUBLIC_FILES[repository], (name, part)
+            if files:
+                cited[repository] |= set(files)
+    assert cited == PUBLIC_FILES
 
 
 def test_batch_and_rate_do_not_depend_on_the_processes() -> None:

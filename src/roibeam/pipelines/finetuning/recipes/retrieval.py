@@ -84,7 +84,8 @@ _VILBERT_ROWS = (
 _RELEASE, _ACCIDENTS = parted_settings("vilbert-release-tasks")
 _VILBERT = TaskRecipe(
     summary="ViLBERT, Flickr30k image retrieval: the right one of four pairs",
-    source="arXiv:1908.02265, section 3.2; jiasenlu/vilbert_beta vlbert_tasks.yml, retreival_dataset.py",
+    source="arXiv:1908.02265, section 3.2; jiasenlu/vilbert_beta vlbert_tasks.yml, "
+    "vilbert/datasets/retreival_dataset.py",
     task="retrieval",
     system="vilbert",
     model="vilbert",
@@ -223,7 +224,7 @@ def _interbert_runs() -> Iterator[tuple[str, TaskRecipe]]:
         replace(
             _INTERBERT,
             summary="InterBERT, Flickr30k image retrieval: every pair by itself, one in four is right; as released",
-            source="black4321/InterBERT README.md, vlbert_tasks.yml, task_utils.py and train_tasks.py",
+            source="black4321/InterBERT README.md, interbert_tasks.yml, bertmodel/task_utils.py and train_tasks.py",
             model="interbert-release",
             options=RetrievalOptions(loss=BINARY),
             settings={**settings, "average_rate": 0.9999},
