@@ -136,8 +136,8 @@ _REFERRING = TaskRecipe(
         "that much (--set 'refcoco+.target=binary' is the paper's way).",
         "The release cuts expressions at 20 pieces after their [SEP], which long ones lose; here it stays "
         "(--set layout.cut=release is the release's way).",
-        "At most 99 regions and the whole image are candidates, as released, where a photo with more boxes stops the run; "
-        "here detected ones go.",
+        "At most 99 regions and the whole image are candidates, as released. There a photo with more boxes stops the "
+        "run; here detected ones go.",
         "That the whole image is a candidate, and annotated boxes stand behind the others in training, is by the "
         "release.",
     ),
