@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from disturbed_runs import NETWORK, Command, Run
 from tiny_commands import Pictures
 
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS, PRINTED
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named, stages_before
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -124,6 +126,34 @@ def test_ablations_of_visualbert(end: str) -> None:
     assert not first.figures and [each.task for each in second.figures] == ["NLVR2"]
     assert first.build().early_fusion == (end != "late-fusion")
     assert first.build().with_match_head == (end != "without-second-caption")
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith(("vilbert", "interbert"))])
+def test_parameters_are_counted_again(name: str) -> None:
+    """And what comes nearest to the numbers of InterBERT's paper is what it is called."""
+    recipe = RECIPES[name]
+    with torch.device("meta"):
+        model = SYSTEMS[recipe.system].model_class(recipe.build())
+    counts = {path: each.numel() for path, each in model.named_parameters()}
+    assert sum(counts.values()) == PARAMETERS[name]
+    if name not in PRINTED:
+        return
+    nearest = sum(count for path, count in counts.items() if "layers." in path or ".region_embeddings." in path)
+    config = model.config
+    if recipe.system == "vilbert":  # biOutput.q_dense1 and q_dense2 of jiasenlu/vilbert_beta vilbert/vilbert.py
+        width = config.image_hidden_size + config.hidden_size
+        nearest += len(config.text_co_attention) * (config.co_attention_size + 1) * width
+    assert nearest == PRINTED[name].nearest and round(nearest / 1e6) == PRINTED[name].millions
+
+
+def test_a_recipe_tells_its_parameters_beside_the_printed_ones(roibeam: Cli) -> None:
+    for name, words in (
+        ("interbert", "199,746,685; 173 million in InterBERT's paper, section 3.5, near the 172,674,048"),
+        ("vilbert-paper", "239,023,229; 221 million in InterBERT's paper, section 3.5, near the 221,052,416"),
+        ("interbert-single-stream", "parameters 114,692,221"),
+    ):
+        assert words in " ".join(roibeam("recipes", name).out.split())
+    assert json.loads(roibeam("recipes", "interbert", "--json").out)["interbert"]["parameters"] == 199_746_685
 
 
 def test_the_list_and_one_of_them(roibeam: Cli) -> None:

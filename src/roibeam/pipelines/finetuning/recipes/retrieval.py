@@ -30,6 +30,7 @@ from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import (
     RetrievalOptions,
 )
 from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.pretraining.recipes.imagebert import STAND_IN_OPEN
 from roibeam.pipelines.training.step_policies import parted_settings
 
 Recalls = tuple[float, float, float]
@@ -130,6 +131,7 @@ _IMAGEBERT = TaskRecipe(
     epochs=130,
     warmup=0.1,
     left_open=(
+        STAND_IN_OPEN,
         "How many wrong pairs a group has is not said: three, as ViLBERT. Captions in half of the groups, images in "
         "the others.",
         "What the batch of 24 counts is not said: groups over all processes. An epoch is one pass over the images, "
