@@ -30,7 +30,6 @@ from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import (
     RetrievalOptions,
 )
 from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
-from roibeam.pipelines.pretraining.recipes.imagebert import STAND_IN_OPEN
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _POOLS = ("Flickr30k", "COCO (1k)", "COCO (5k)")
@@ -116,7 +115,8 @@ _IMAGEBERT = TaskRecipe(
     epochs=130,
     warmup=0.1,
     left_open=(
-        STAND_IN_OPEN,
+        "Its model was pre-trained on LAIT, which was never released; Conceptual 12M stands in for it "
+        "(docs/collection.md).",
         "How many wrong pairs a group has is not said: three, as ViLBERT. Captions in half of the groups, images in "
         "the others.",
         "What the batch of 24 counts is not said: groups over all processes. An epoch is one pass over the images, "

@@ -39,7 +39,7 @@ _UNICODER_OPEN = (
     "the two rows may be the other's."
 )
 _SAMPLED_OPEN = "Which 2 M of LAIT's 10 M pairs were sampled is not said."
-STAND_IN_OPEN = (
+_STAND_IN_OPEN = (
     "LAIT was never released. An open stand-in is 2 M pairs of Conceptual 12M, or what roibeam collect makes "
     "(docs/collection.md); figures then are of other data."
 )
@@ -89,7 +89,7 @@ IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             "ImageBERT, first stage: images and texts of the web",
             _LAIT,
             figures_of("ImageBERT", "LAIT"),
-            left_open=(STAND_IN_OPEN, _SAMPLED_OPEN, _REGRESSION_OPEN),
+            left_open=(_STAND_IN_OPEN, _SAMPLED_OPEN, _REGRESSION_OPEN),
         ),
         "imagebert-stage-2": _run(
             "ImageBERT, second stage: public captions",
@@ -100,14 +100,14 @@ IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 for figure in figures_of("ImageBERT", row)
             ),
             after="imagebert-stage-1",
-            left_open=(STAND_IN_OPEN, _MIXED, _REGRESSION_OPEN, _ROWS_OPEN),
+            left_open=(_STAND_IN_OPEN, _MIXED, _REGRESSION_OPEN, _ROWS_OPEN),
         ),
         "imagebert-stage-1-36-regions": _run(
             "ImageBERT with 36 regions, first stage",
             _LAIT,
             (),
             sampling=_FEWER,
-            left_open=(STAND_IN_OPEN, _SAMPLED_OPEN, _REGRESSION_OPEN, _FEWER_OPEN),
+            left_open=(_STAND_IN_OPEN, _SAMPLED_OPEN, _REGRESSION_OPEN, _FEWER_OPEN),
         ),
         "imagebert-stage-2-36-regions": _run(
             "ImageBERT with 36 regions, second stage",
@@ -115,7 +115,7 @@ IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             figures_of("ImageBERT", "RoI(36)"),
             after="imagebert-stage-1-36-regions",
             sampling=_FEWER,
-            left_open=(STAND_IN_OPEN, _MIXED, _REGRESSION_OPEN, _FEWER_OPEN),
+            left_open=(_STAND_IN_OPEN, _MIXED, _REGRESSION_OPEN, _FEWER_OPEN),
         ),
         "imagebert-cc-sbu": _run(
             "ImageBERT in one stage on public captions",
@@ -127,7 +127,7 @@ IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             "ImageBERT in one stage on all data",
             f"{_LAIT}, {_CC} and {_SBU}",
             figures_of("ImageBERT", "LAIT+CC+SBU"),
-            left_open=(STAND_IN_OPEN, _MIXED, _SAMPLED_OPEN, _REGRESSION_OPEN),
+            left_open=(_STAND_IN_OPEN, _MIXED, _SAMPLED_OPEN, _REGRESSION_OPEN),
         ),
         "imagebert-cc": _run(
             "ImageBERT on Conceptual Captions, without feature regression",
