@@ -60,8 +60,8 @@ def _appearance_of_vlbert(model: Any) -> str:
 
 
 COMMON: Mapping[str, Read] = {
-    "vocab_size": lambda model: model.get_input_embeddings().num_embeddings,
-    "hidden_size": lambda model: model.get_input_embeddings().embedding_dim,
+    "vocab_size": lambda model: _words(model)[0],
+    "hidden_size": lambda model: _words(model)[1],
 }
 # system -> field of the configuration -> how it is read from the parts
 HELD: Mapping[str, Mapping[str, Read]] = {
@@ -102,16 +102,28 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         **COMMON,
         "num_attention_heads": _attention("", "num_heads"),
         "with_match_head": _has("match_head."),
+        "early_fusion": lambda model: model.visualbert.late_layer is None,
     },
     "imagebert": {
         **COMMON,
         "num_attention_heads": _attention("", "num_heads"),
         "masked_appearance": lambda model: model.get_submodule("imagebert.embeddings").masked_appearance,
-        "with_region_feature_head": _has("masked_region_feature_head.", "region_feature_head."),
+        "with_region_feature_head": _has("region_feature_head."),
+        "with_region_class_head": _has("region_class_head."),
+        "with_match_head": _has("match_head."),
+        "with_word_head": _has("masked_word_head."),
+        "global_feature_size": lambda model: (
+            0
+            if model.imagebert.embeddings.global_feature is None
+            else model.imagebert.embeddings.global_feature.in_features
+        ),
+        "dummy_position": lambda model: model.imagebert.embeddings.dummy_position,
+        "final_separator": lambda model: model.imagebert.embeddings.final_separator,
     },
     "vilbert": {
         **COMMON,
         "masked_appearance": lambda model: _one_attribute(model, "masked_appearance"),
+        "with_match_head": _has("match_head."),
         "whole_image_count": lambda model: _one_attribute(model, "whole_image_count"),
         "fusion": lambda model: _one_attribute(model, "fusion"),
     },
@@ -120,8 +132,21 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         **COMMON,
         "masked_appearance": lambda model: _one_attribute(model, "masked_appearance"),
         "fusion": lambda model: _one_attribute(model, "fusion"),
+        "region_projection": lambda model: {"FeatureMlp": "mlp", "Linear": "linear"}[
+            type(model.interbert.region_embeddings.features).__name__
+        ],
+        "with_region_segment": _has("interbert.region_embeddings.segment."),
+        "with_region_positions": _has("interbert.region_embeddings.positions."),
+        "with_image_sep": _has("interbert.region_embeddings.sep."),
     },
 }
+
+
+def _words(model: Any) -> tuple[int, ...]:
+    (shape,) = {
+        tuple(each.shape) for name, each in model.state_dict().items() if name.endswith("embeddings.words.weight")
+    }
+    return shape
 
 
 def _one_attribute(model: Any, name: str) -> Any:
