@@ -29,6 +29,10 @@ _SCHEDULE_OPEN = (
     "released. There decay lies on biases and LayerNorms (--set steps.rule=release). Their later multi-task code has a "
     "schedule of its own (release-mt)."
 )
+REGIONS_OPEN = (
+    "How many regions are shown is not in the paper: the first 99 of the file and the whole image, the 100 slots of "
+    "the release."
+)
 _TWENTY_OPEN = 'Epochs are "a maximum of 20", and how one is chosen is not said: 20.'
 _VQA = TaskRecipe(
     summary="ViLBERT, VQA v2: the product of both pooled streams, all answers by themselves",
@@ -37,7 +41,7 @@ _VQA = TaskRecipe(
     system="vilbert",
     model="vilbert",
     options=VqaOptions(train="train+val"),
-    layout=LayoutOptions(max_pieces=16, max_regions=100, region_order="file", whole_image="all"),
+    layout=LayoutOptions(max_pieces=16, max_regions=99, region_order="file", whole_image="all"),
     head="release",
     settings={**_RELEASE, "parameter_groups": "vilbert-tasks"},
     accidents=_ACCIDENTS,
@@ -52,6 +56,7 @@ _VQA = TaskRecipe(
         _TWENTY_OPEN,
         "The release cuts questions at 16 pieces after their [SEP], which long ones lose; here it stays "
         "(--set layout.cut=release is the release's way).",
+        REGIONS_OPEN,
         MINIVAL_OPEN,
         LABELS_OPEN,
     ),
@@ -107,7 +112,7 @@ _REFERRING = TaskRecipe(
         text="raw",
         annotated_in_training=True,
         whole_image="size",
-        max_boxes=101,
+        max_boxes=100,
         target="iou",
         judged_target="overlap",
         one_pixel_more=True,
@@ -131,7 +136,8 @@ _REFERRING = TaskRecipe(
         "that much (--set 'refcoco+.target=binary' is the paper's way).",
         "The release cuts expressions at 20 pieces after their [SEP], which long ones lose; here it stays "
         "(--set layout.cut=release is the release's way).",
-        "The release fails for a photo with more than 100 boxes; here detected ones go.",
+        "At most 99 regions and the whole image are candidates, as released. There a photo with more boxes stops the "
+        "run; here detected ones go.",
         "That the whole image is a candidate, and annotated boxes stand behind the others in training, is by the "
         "release.",
     ),
