@@ -30,6 +30,7 @@ from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, 
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
     FinetuneData,
+    begun_notes,
     evaluated_as_begun,
     evaluation_pause,
     evaluation_words,
@@ -155,7 +156,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         told: list[str] = []
         if store is not None:
             data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
-        notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
+        begun = begun_notes(request, named.options, recipe)
+        notes = [*begun, *choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
         groups = _groups_of_steps(task, data.train.groups)
@@ -226,6 +228,7 @@ def _trained(
             source=start.source,
             beside=task.beside,
             num_told_classes=0 if task.told_classes is None else task.told_classes.num_classes,
+            grounding=task.grounding,
         )
         notes = [*notes, *_begun(network, sections, start, asked, task.labels, tokenizer)]
     batches = GroupBatches(
