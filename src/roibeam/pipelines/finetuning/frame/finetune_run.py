@@ -302,6 +302,7 @@ def _judged(
     """How the run is trained, and the groups that its evaluations ask about; what these will cost is told."""
     judged = data.asked[: sections["data"].validation_groups or None]
     if not judged:
+        logger.info("no evaluations: beside %s nothing is left to be judged on", task.train)
         return without_evaluations(sections["train"]), judged
     config = evaluated_as_begun(sections["train"], request.out, request.settings)
     check_best_by(task, judged, config.best_by)
