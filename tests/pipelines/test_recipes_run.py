@@ -19,6 +19,7 @@ from glue_files import write_task
 
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_before
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
@@ -62,6 +63,13 @@ class World:
         command("toyworld", self.world, "--num-images", 120, "--workers", 1, *options)
         for name in set(GLUE_TASKS) - {path.name for path in self.tasks.iterdir()}:
             write_task(self.tasks / name, name)
+        # The detector of the "detected" track finds each annotated box, and is sure of it.
+        boxes = json.loads((self.tasks / "refcoco+" / "instances.json").read_text())["annotations"]
+        found = [
+            {"box": each["bbox"], "image_id": each["image_id"], "category_id": each["category_id"], "score": 0.9}
+            for each in boxes
+        ]
+        (self.tasks / "refcoco+" / DETECTIONS_NAME).write_text(json.dumps(found))
         self.captions, self.few = self.world / "coco" / "dataset_coco.json", folder / "few.tsv"
         photos, rows = folder / "photos", []
         photos.mkdir()
@@ -96,6 +104,8 @@ class World:
         given: list[object] = ["--data", folders.get(recipe.task, self.tasks / recipe.task)]
         if recipe.task not in GLUE_TASKS:
             given += ["--store", self.perfect, "--min-match", 0]
+        if recipe.task == "vcr" and recipe.options.boxes == "detected":
+            given += ["--annotated-store", self.perfect]
         given += ["--tokenizer", self.world / "vocab.txt", "--set", "data.validation_groups=2"]
         if recipe.end_to_end:
             given += ["--end-to-end", "--detector", "toy", "--photos", self.world]

@@ -145,10 +145,14 @@ def _points(sentences: Iterable[str]) -> list[str]:
 
 
 def _photos(recipe: TaskRecipe) -> str:
+    from roibeam.pipelines.pretraining.recipes.published import RECIPES
+
     edges = [f"edges {' x '.join(map(str, recipe.edges))}"] if recipe.edges else []
+    goes_on = recipe.start == PRETRAINED and RECIPES[recipe.model].end_to_end
+    begins = f"goes on from {recipe.model}" if goes_on else "begins with the detector's own weights"
     named = [f"--detector {recipe.detector}"] if recipe.detector else []
     settings = [_settings(each) for each in (recipe.encoder, recipe.photos, recipe.photo_options) if each]
-    return ", ".join(["through the detector's network", *named, *edges, *settings])
+    return ", ".join([f"through the detector's network, which {begins}", *named, *edges, *settings])
 
 
 def _wrapped(head: str, text: str) -> list[str]:

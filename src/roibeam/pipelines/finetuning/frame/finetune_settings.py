@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from roibeam.pipelines.foundation.overrides import apply_overrides, refuse_two_v
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.model_files.encoder_settings import TOY_ENCODER
 from roibeam.pipelines.training.processes.launched import num_processes
-from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, saved_config
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, defaults_of, saved_config
 from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
 from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfig, with_settings
 
@@ -128,6 +128,7 @@ def sections_of(
             sections["photos"] = replace(sections["photos"], **recipe.photos)
             edges = {} if request.toy else dict(zip(("short_edge", "long_edge"), recipe.edges, strict=False))
             sections["detector"] = replace(sections["detector"], **edges)
+    sections |= _as_begun(sections, request)
     refuse_two_values(request, {**OPTIONS, "data.batch_size": "batch_size"}, request.settings)
     train = [each for each in request.settings if each.startswith("train.")]
     others = [each for each in request.settings if each not in train]
@@ -152,6 +153,41 @@ def _task_options(request: FinetuneRequest, options: type, recipe: TaskRecipe | 
         return options()
     found = recipe.options_for(request.end_to_end)
     return replace(found, min_occurrence=1) if request.toy and hasattr(found, "min_occurrence") else found
+
+
+def _as_begun(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str, Any]:
+    """What the run that goes on in OUT began with, where its recipe may have been another; settings win over it."""
+    if request.recipe is None or request.resume is False or not (request.out / CONFIG_NAME).is_file():
+        return {}
+    saved, name = saved_config(request.out), task_name(request.task)
+    begun = saved["task"]
+    if (begun.get("task"), saved["recorded"].get("recipe")) != (name, request.recipe):
+        return {}
+    places = {name: "task_options", "layout": "layout", "photos": "photos"}
+    found = {each: _with_saved(sections[each], begun[where]) for each, where in places.items() if each in sections}
+    encoder = begun["model"].get("region_encoder")
+    if encoder is not None and "detector" in sections:
+        edges = {each: encoder["detector"][each] for each in ("short_edge", "long_edge")}
+        found["detector"] = replace(sections["detector"], **edges)
+    return found
+
+
+def _with_saved(section: Any, saved: Mapping[str, Any]) -> Any:
+    """The section with what a configuration file says of it; what this does not say is as it was then, the default."""
+    values = {**defaults_of(section), **saved}
+    return replace(section, **{name: tuple(each) if isinstance(each, list) else each for name, each in values.items()})
+
+
+def begun_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> list[str]:
+    """In what a run goes on as it began, and its recipe is another by now; arguments as `sections_of`."""
+    kept, fresh = (sections_of(each, options, recipe) for each in (request, replace(request, resume=False)))
+    return [
+        f"{section}.{field.name} stays {getattr(kept[section], field.name)!r}, as this run began; "
+        f"{request.recipe} has {getattr(fresh[section], field.name)!r} now"
+        for section in kept.keys() & {task_name(request.task), "layout", "photos", "detector"}
+        for field in fields(kept[section])
+        if getattr(kept[section], field.name) != getattr(fresh[section], field.name)
+    ]
 
 
 def _by_step_rule(
