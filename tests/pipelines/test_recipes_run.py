@@ -104,8 +104,10 @@ class World:
         given: list[object] = ["--data", folders.get(recipe.task, self.tasks / recipe.task)]
         if recipe.task not in GLUE_TASKS:
             given += ["--store", self.perfect, "--min-match", 0]
-        if recipe.task == "vcr" and recipe.options.boxes == "detected":
+        if not recipe.end_to_end and getattr(recipe.options, "boxes", "").startswith("detected"):
             given += ["--annotated-store", self.perfect]
+        if recipe.task == "vcr":
+            given += ["--set", f"vcr.object_names={self.tasks / 'vcr' / 'object_names.txt'}"]
         given += ["--tokenizer", self.world / "vocab.txt", "--set", "data.validation_groups=2"]
         if recipe.end_to_end:
             given += ["--end-to-end", "--detector", "toy", "--photos", self.world]
