@@ -98,6 +98,8 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         bert=None if from_bert is None else read_bert(from_bert),
         start=start,
         background_first=asked.background_first,
+        recipe=asked.recipe or "",
+        features=None if recipe is None or asked.toy else recipe.features,
     )
     if request.data.stores:
         result = _pretrain_on_stores(request, settings, choice, rules, encoder)
