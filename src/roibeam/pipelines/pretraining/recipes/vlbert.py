@@ -50,6 +50,7 @@ def _release(summary: str, source: str, *, size: str, end_to_end: bool, text_cor
         start=f"bert-{size}-uncased",
         text_corpus=text_corpus,
         end_to_end=end_to_end,
+        masking="release" if end_to_end else "",
         left_open=(
             _RATE_OPEN,
             *([_CORPUS_OPEN] if text_corpus else []),
@@ -93,6 +94,7 @@ VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             data=_CAPTIONS,
             features=_FEATURES,
             end_to_end=True,
+            masking="paper",
             figures=figures_of("VL-BERT, version 1", "VL-BERT"),
             left_open=(
                 "Adam's epsilon and clipping are not given: torch's AdamW with 1e-6, no clipping.",
