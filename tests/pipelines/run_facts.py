@@ -132,6 +132,9 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         **COMMON,
         "masked_appearance": lambda model: _one_attribute(model, "masked_appearance"),
         "fusion": lambda model: _one_attribute(model, "fusion"),
+        "pair_from": lambda model: {"TwoStreamPooler": "pooled", "StatePairPooler": "states"}[
+            type(model.interbert.pooler).__name__
+        ],
         "region_projection": lambda model: {"FeatureMlp": "mlp", "Linear": "linear"}[
             type(model.interbert.region_embeddings.features).__name__
         ],

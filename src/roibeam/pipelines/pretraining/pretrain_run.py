@@ -119,10 +119,17 @@ def pretrain(
 
 
 def _told_of_data(read: RunData, choice: ModelChoice) -> RunData:
-    """With what differs, and may, from the features that the model was trained on; ValueError for what may not. What is
-    to be known of the data is said: before the first step, since a run may be stopped."""
+    """With what differs, and may, from the features that the model was trained on or that the recipe is of; ValueError
+    for what may not. What is to be known of the data is said: before the first step, since a run may be stopped."""
     if choice.start is not None:
         read = dataclasses.replace(read, choices=[*check_feature_space(choice.start, read.store), *read.choices])
+    if choice.features is not None:
+        boxes_alone = read.end_to_end is not None
+        others = [
+            choice.features.note(choice.recipe, str(each.store.path), each.store.fingerprint, boxes_alone=boxes_alone)
+            for each in read.joined
+        ]
+        read = dataclasses.replace(read, choices=[*(note for note in others if note is not None), *read.choices])
     tell([*read.choices, *read.notes])
     return read
 

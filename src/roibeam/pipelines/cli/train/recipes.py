@@ -17,6 +17,7 @@ from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, NOTHING, PRET
 
 if TYPE_CHECKING:
     from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
+    from roibeam.pipelines.inputs.needed_features import Features
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 
 
@@ -66,6 +67,7 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         f"  source     {recipe.source}",
         f"  system     {named_system(recipe.system).title}",
         f"  data       {recipe.data}",
+        *_features(recipe),
         f"  starts     from {'the run of ' + recipe.after if recipe.after else recipe.start or 'nothing'}",
         *([f"  stages     {', '.join([*stages_before(name), name])}, in one command"] if recipe.after else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} captions, rate {recipe.learning_rate:g}, "
@@ -110,6 +112,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         f"  task       {recipe.task}; system {recipe.system}, head {recipe.head}",
         f"  model      that of {recipe.model}, {starts[recipe.start]}; {recipe.parameters:,} parameters are trained",
         *([f"  in turn    with {recipe.in_turn_with}, by one model"] if recipe.in_turn_with else []),
+        *_features(recipe),
         *(_wrapped("  end to end", _photos(recipe)) if recipe.end_to_end else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} questions, rate {recipe.learning_rate:g}, "
         f"warm-up {warmup}{falls}",
@@ -126,6 +129,15 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         "  left open",
         *_points(recipe.left_open),
     ]
+
+
+def _features(recipe: Recipe | TaskRecipe) -> list[str]:
+    """What to extract, and the command of each store."""
+    if recipe.features is None:
+        return ["  features   none: texts alone"]
+    own = "; the run makes features of its own: the store's boxes are read" if recipe.end_to_end else ""
+    words = _wrapped("  features", f"{recipe.features.words()}{own}")
+    return [*words, *(f"    {command}" for command in recipe.features.commands)]
 
 
 def _hours(recipe: TaskRecipe) -> str:
@@ -177,6 +189,7 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
         return {
             **dataclasses.asdict(bare),
             "figures": figures,
+            "features": _plain_features(recipe.features),
             "updates_apart": apart,
             "step_rules": recipe.step_rules,
             **told,
@@ -189,9 +202,14 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
         "settings": dict(recipe.settings),
         "changes": dict(recipe.changes),
         "sampling": dataclasses.asdict(recipe.sampling),
+        "features": _plain_features(recipe.features),
         "figures": [_figure(each) for each in recipe.figures],
         "model": dict(recipe.build.fields),
     }
+
+
+def _plain_features(features: Features | None) -> dict[str, Any] | None:
+    return None if features is None else {**dataclasses.asdict(features), "commands": features.commands}
 
 
 def _figure(figure: PaperFigure) -> dict[str, Any]:

@@ -154,6 +154,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
             logger.warning("%s", line)
         read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
         choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
+        choices += _recipe_notes(recipe, request, store, annotated)
         shown = store if annotated is None or store is None else StorePair(store, annotated)
         data = joined_data(task, store, shown, request.min_match)
         told: list[str] = []
@@ -186,6 +187,21 @@ def _groups_of_steps(task: DownstreamTask, groups: Sequence[TaskGroup]) -> int:
     if task.turns is None or task.updates != "step":
         return len(groups)
     return len(groups) // len(set(map(task.turns, groups)))
+
+
+def _recipe_notes(
+    recipe: TaskRecipe | None, request: FinetuneRequest, store: FeatureStore | None, annotated: FeatureStore | None
+) -> list[str]:
+    """Where the stores were made otherwise than the recipe has it."""
+    if recipe is None or recipe.features is None:
+        return []
+    notes = []
+    for each, features in ((store, recipe.features), (annotated, recipe.features.of_annotated)):
+        if each is not None and features is not None:
+            notes.append(
+                features.note(request.recipe or "", str(each.path), each.fingerprint, boxes_alone=request.end_to_end)
+            )
+    return [note for note in notes if note is not None]
 
 
 def _start_notes(

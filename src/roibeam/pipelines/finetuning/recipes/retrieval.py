@@ -30,6 +30,7 @@ from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import (
     RetrievalOptions,
 )
 from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _POOLS = ("Flickr30k", "COCO (1k)", "COCO (5k)")
@@ -75,6 +76,7 @@ _VILBERT = TaskRecipe(
     task="retrieval",
     system="vilbert",
     model="vilbert",
+    features=Features("butd-10-100"),
     options=RetrievalOptions(),
     layout=LayoutOptions(max_pieces=30, max_regions=99, region_order="file", whole_image="all"),
     settings=_RELEASE,
@@ -89,6 +91,7 @@ _VILBERT = TaskRecipe(
         "Warm-up, what comes behind it, decay, clipping, Adam's betas and epsilon are not in the paper: as released, "
         "where decay lies on biases and LayerNorms (--set steps.rule=release).",
         "The rate is 2e-5 in the paper and the settings; the README's command says 4e-5.",
+        REGIONS_OPEN,
         "The third wrong pair is a caption of an image that looks like it in the release, the paper has the image.",
         REGIONS_OPEN,
         "Behind the random image's regions the release leaves those of the first one, masked; here is padding.",
@@ -107,6 +110,7 @@ _IMAGEBERT = TaskRecipe(
     task="retrieval",
     system="imagebert",
     model="imagebert-stage-2",
+    features=Features(detector="pythia-x152-fpn"),
     options=RetrievalOptions(distractors=_EACH_WAY, loss=BINARY, per=PER_IMAGE),
     layout=LayoutOptions(max_pieces=44, max_regions=100),
     head="match",
@@ -173,6 +177,7 @@ _INTERBERT = TaskRecipe(
     task="retrieval",
     system="interbert",
     model="interbert",
+    features=Features("interbert"),
     options=RetrievalOptions(distractors=(IMAGE, IMAGE, HARD_IMAGE)),
     layout=LayoutOptions(max_pieces=30, max_regions=100, region_order="file", whole_image="all"),
     head="match",

@@ -18,6 +18,7 @@ from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE, VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import VCR_UPDATES_APART, parted_settings
 
 _SOURCE = "arXiv:1908.02265, section 3.2; jiasenlu/vilbert_beta vlbert_tasks.yml and train_tasks.py"
@@ -30,8 +31,8 @@ _SCHEDULE_OPEN = (
     "schedule of its own (release-mt)."
 )
 REGIONS_OPEN = (
-    "How many regions are shown is not in the paper: the first 99 of the file and the whole image, the 100 slots of "
-    "the release."
+    "Which regions the task has is not in the paper; the release shows the first 99 of the file and the whole image, its "
+    "100 slots. Here they are bottom-up attention's 10 to 100, as in its feature files; in pre-training there are 10 to 36."
 )
 _TWENTY_OPEN = 'Epochs are "a maximum of 20", and how one is chosen is not said: 20.'
 _VQA = TaskRecipe(
@@ -40,6 +41,7 @@ _VQA = TaskRecipe(
     task="vqa",
     system="vilbert",
     model="vilbert",
+    features=Features("butd-10-100"),
     options=VqaOptions(train="train+val"),
     layout=LayoutOptions(max_pieces=16, max_regions=99, region_order="file", whole_image="all"),
     head="release",
@@ -54,9 +56,9 @@ _VQA = TaskRecipe(
     left_open=(
         _SCHEDULE_OPEN,
         _TWENTY_OPEN,
+        REGIONS_OPEN,
         "The release cuts questions at 16 pieces after their [SEP], which long ones lose; here it stays "
         "(--set layout.cut=release is the release's way).",
-        REGIONS_OPEN,
         MINIVAL_OPEN,
         LABELS_OPEN,
     ),
@@ -77,6 +79,7 @@ def _vcr(problem: str) -> TaskRecipe:
         task="vcr",
         system="vilbert",
         model="vilbert",
+        features=Features("butd-10-100", annotated="vcr"),
         options=VcrOptions(
             problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running",
             max_pieces=pieces - 3, rationale_pieces=77 if problem == BOTH else 0,
@@ -95,7 +98,8 @@ def _vcr(problem: str) -> TaskRecipe:
         left_open=(
             _SCHEDULE_OPEN,
             "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
-            "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released.",
+            "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released. "
+            "The detected ones are bottom-up attention's 10 to 100.",
             NAMES_OPEN,
             BOTH_OPEN if problem == BOTH else "One model for both problems: the recipe vilbert-vcr.",
         ),
@@ -108,6 +112,7 @@ _REFERRING = TaskRecipe(
     task="refcoco+",
     system="vilbert",
     model="vilbert",
+    features=Features("butd-10-100", boxes="mattnet", annotated="refcoco+"),
     options=ReferringOptions(
         text="raw",
         annotated_in_training=True,

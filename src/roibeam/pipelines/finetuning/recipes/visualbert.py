@@ -19,6 +19,7 @@ from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"
@@ -65,6 +66,7 @@ _VQA = _run(
     f"{_CONFIGS}/vqa/fine-tune.json; {_PAPER}, appendix B.1",
     task="vqa",
     model="visualbert-task-vqa",
+    features=Features(detector="pythia-x152-fpn"),
     options=VqaOptions(train="train+val", loss="kl", question="pythia"),
     head="release",
     left_open=(
@@ -95,6 +97,7 @@ def _vcr(problem: str) -> TaskRecipe:
         f"{_CONFIGS}/vcr/{file}; {_PAPER}, appendix B.2",
         task="vcr",
         model="visualbert-task-vcr",
+        features=Features(detector="r2c-r50", boxes="vcr"),
         options=VcrOptions(
             problem=problem, boxes="named", whole_region=True, told_classes=True, names="restarted",
             truncation="choice-front", max_pieces=125,
@@ -139,6 +142,7 @@ _NLVR2 = _run(
     f"{_CONFIGS}/nlvr2/fine-tune.json; {_PAPER}, appendix B.3",
     task="nlvr2",
     model="visualbert-task-nlvr2",
+    features=Features(detector="mask-rcnn-r101-fpn"),
     options=Nlvr2Options(max_regions=144, image_names="with-extension"),
     judged_by="accuracy",
     left_open=(
@@ -153,6 +157,7 @@ _ENTITIES = _run(
     f"{_CONFIGS}/flickr/fine-tune.json; {_PAPER}, appendix B.4",
     task="flickr30k-entities",
     model="visualbert-task-flickr",
+    features=Features("butd-10-100"),
     options=EntitiesOptions(),
     judged_by="R@1",
     layout=LayoutOptions(max_pieces=128, box_numbers=True),

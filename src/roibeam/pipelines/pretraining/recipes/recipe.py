@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Recipe:
         start: the BERT it starts from; "" for none.
         after: the recipe whose run it goes on from; "" for none.
         data: what it was trained on, for people.
+        features: that it needs of the images; None for a run on texts alone.
         task_text: whether that is a task's own text, see `TaskTexts`, and no captions.
         share: of the images.
         text_corpus: whether rows of text alone are mixed in.
@@ -82,6 +84,7 @@ class Recipe:
     epochs: float
     warmup: float
     data: str
+    features: Features | None
     start: str = "bert-base-uncased"
     after: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from typing import Any
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.visualbert.presets import visualbert_fields
 from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling
 from roibeam.pipelines.training.step_policies import release_settings
@@ -34,6 +35,9 @@ _CUT_OPEN = (
     "loses its end (sampling.cut=release_front is the release's way)."
 )
 _POOLER_OPEN = "The release trains nothing named pooler; so does this."
+# Of VQA, and of NLVR2, whose ablations show the best of the 144 regions; Flickr30k's get six numbers of their box.
+_PYTHIA, _DETECTRON = Features(detector="pythia-x152-fpn"), Features(detector="mask-rcnn-r101-fpn")
+_BUTD = Features("butd-10-100")
 _VARIANT_OPEN = "Batch, rate, epochs and warm-up of the variant are not given: the full model's."
 _VARIANT_SOURCE = f"{_PAPER}, appendix B"
 _LATE = "-late-fusion"
@@ -100,12 +104,14 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             f"{_CONFIGS}/vqa/coco-pre-train.json",
             batch_size=48,
             data=_COCO,
+            features=_PYTHIA,
         ),
         "visualbert-coco-nlvr2": _phase(
             "VisualBERT, first phase for NLVR2: COCO captions, 144 regions of width 1024",
             f"{_CONFIGS}/nlvr2/coco-pre-train.json",
             batch_size=64,
             data=_COCO,
+            features=_DETECTRON,
             sampling=VisualBertSampling(max_regions=144),
         ),
         "visualbert-coco-vcr": _phase(
@@ -114,9 +120,10 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             batch_size=128,
             learning_rate=1e-4,
             data=_COCO,
+            features=Features(detector="r2c-r50", boxes="coco"),
             left_open=(
-                "The release's ResNet-50 looks at boxes of another detector here, at VCR's own in the second phase; "
-                "with --boxes in both extractions both stores have features of one space.",
+                "The release's ResNet-50 looks at boxes of another detector here, which is not named, at VCR's own in "
+                "the second phase; with COCO's annotated boxes here both stores have features of one space.",
             ),
         ),
         "visualbert-coco-flickr": _phase(
@@ -124,6 +131,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             f"{_CONFIGS}/flickr/coco-pre-train.json",
             batch_size=32,
             data=_COCO,
+            features=_BUTD,
             sampling=VisualBertSampling(box_numbers=True),
         ),
         "visualbert-task-vqa": _phase(
@@ -131,6 +139,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             f"{_CONFIGS}/vqa/pre-train.json",
             batch_size=64,
             data="VQA v2, training questions, each with one of its ten answers behind it in one text",
+            features=_PYTHIA,
             sampling=_TASK_TEXT,
             model={"with_match_head": False},
             after="visualbert-coco-vqa",
@@ -150,6 +159,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             warmup=0.1879,
             data="VCR, training questions: each with four answers, and with its right answer and four rationales; "
             "features of VCR's own boxes (extract --boxes vcr1images/)",
+            features=Features(detector="r2c-r50", boxes="vcr"),
             sampling=VisualBertSampling(text_form=TASK_TEXT, aligned_words="first_piece"),
             after="visualbert-coco-vcr",
             figures=figures_of("VisualBERT", "VisualBERT", "VCR")
@@ -169,6 +179,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             f"{_CONFIGS}/nlvr2/pre-train.json",
             batch_size=64,
             data=_STATEMENTS,
+            features=_DETECTRON,
             sampling=VisualBertSampling(text_form=TASK_TEXT, max_regions=144),
             after="visualbert-coco-nlvr2",
             figures=figures_of("VisualBERT", "VisualBERT", "NLVR2"),
@@ -183,6 +194,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             f"{_CONFIGS}/flickr/pre-train.json; {_PAPER}, section 2",
             batch_size=32,
             data="Flickr30k, training captions",
+            features=_BUTD,
             sampling=VisualBertSampling(text_form="words_only", box_numbers=True),
             model={"with_match_head": False},
             after="visualbert-coco-flickr",
@@ -256,7 +268,7 @@ def _ablation(
 ) -> dict[str, Recipe]:
     """Both phases of a row of Table 7."""
     before = f"visualbert-coco-{name}"
-    shared: dict[str, Any] = {"batch_size": 64, "model": model, "start": start}
+    shared: dict[str, Any] = {"batch_size": 64, "model": model, "start": start, "features": _DETECTRON}
     return {
         before: _phase(
             f"{what}; first phase",
@@ -295,6 +307,7 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
             f"{_ABLATION}; {_CONFIGS}/nlvr2/pre-train.json",
             batch_size=64,
             data=_STATEMENTS,
+            features=_DETECTRON,
             sampling=_FEWER_STATEMENTS,
             figures=figures_of("VisualBERT", "C1 VisualBERT w/o COCO Pre-training"),
             left_open=(*_ABLATION_OPEN, _RIGHT_OPEN),

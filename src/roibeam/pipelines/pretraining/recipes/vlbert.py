@@ -9,12 +9,14 @@ from typing import Any
 
 from roibeam.model.vlbert.presets import vlbert_fields
 from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.vlbert.config.VLBertConfig"
-_CAPTIONS = "Conceptual Captions, 3.3 M pairs; 10 to 100 regions of score 0.5 and more (butd-10-100)"
+_CAPTIONS = "Conceptual Captions, 3.3 M pairs; 10 to 100 regions of score 0.5 and more"
+_FEATURES = Features("vl-bert")
 _RATE_OPEN = (
     "The paper has a rate of 1e-4 where the release's files have 1e-7 for each sample of a step, text corpus included; "
     "here it is the release's product."
@@ -44,6 +46,7 @@ def _release(summary: str, source: str, *, size: str, end_to_end: bool, text_cor
         epochs=10,
         warmup=16000 if text_corpus else 8000,
         data=_CAPTIONS + ("; BookCorpus and English Wikipedia" if text_corpus else ""),
+        features=_FEATURES,
         start=f"bert-{size}-uncased",
         text_corpus=text_corpus,
         end_to_end=end_to_end,
@@ -90,6 +93,7 @@ VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             epochs=10,
             warmup=8000,
             data=_CAPTIONS,
+            features=_FEATURES,
             end_to_end=True,
             masking="paper",
             figures=figures_of("VL-BERT, version 1", "VL-BERT"),

@@ -116,6 +116,8 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
         bert=None if from_bert is None else read_bert(from_bert),
         start=start,
         background_first=asked.background_first,
+        recipe=asked.recipe or "",
+        features=None if recipe is None or asked.toy else recipe.features,
     )
     return settings, choice, encoder
 
