@@ -31,8 +31,8 @@ _SCHEDULE_OPEN = (
     "schedule of its own (release-mt)."
 )
 REGIONS_OPEN = (
-    "Which regions the task has is not in the paper; the release shows the first 99 of the file and the whole image, its "
-    "100 slots. Here they are bottom-up attention's 10 to 100, as in its feature files; in pre-training there are 10 to 36."
+    "Which regions the task has is not in the paper; the release shows the first 99 of the file and the whole image, "
+    "its 100 slots. Here they are bottom-up attention's 10 to 100, as in its feature files; in pre-training 10 to 36."
 )
 _TWENTY_OPEN = 'Epochs are "a maximum of 20", and how one is chosen is not said: 20.'
 _VQA = TaskRecipe(
