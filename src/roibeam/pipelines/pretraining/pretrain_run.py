@@ -169,7 +169,9 @@ def _model(
     model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size, changes=classes.changes)
     sampler = system.sampler(run.settings.sampling, tokenizer, model.config, num_classes=classes.number)
     joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=config.seed)
-    notes = (classes.note,) if classes.note else ()
+    cuts = system.notes_of_cuts(sampler, corpus_of(read.joined))
+    tell(cuts)
+    notes = (*((classes.note,) if classes.note else ()), *cuts)
     return RunModel(model, tokenizer, sampler, classes.number, config.seed, joint, heads, notes)
 
 

@@ -1,6 +1,7 @@
 """A metric's case: a .json with inputs (files beside it), options and expected values, each compared with ours.
 
-A value that the official code printed is compared at its decimals: ours, not rounded, lies within half a unit of the last.
+A value that the official code printed is compared at its decimals: ours, not rounded, lies within half a unit of the
+last.
 """
 
 from __future__ import annotations

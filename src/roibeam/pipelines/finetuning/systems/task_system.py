@@ -92,6 +92,8 @@ class TaskSystem:
         joins_context: whether the parts before a choice stand together, without a [SEP] between.
         tells_whole_image: whether its whole image has a class too, where classes of regions are learned.
         grounds_words: whether words that name a region are told to the model (`VLBatch.aligned_words`).
+        reads_cut_phrases: whether its release reads a phrase whose word "before_sep" cuts where it stood, in the one
+            sequence of text and regions, see `places_in_row`.
         classifier: of the head for labels, of `CLASSIFIERS`.
         changes: by form, fields of the configuration that a model must have for it.
         pair_start: pre-trained model -> fields of the configuration, and the state, of one that is shown two images in
@@ -120,6 +122,7 @@ class TaskSystem:
     joins_context: bool = False
     tells_whole_image: bool = False
     grounds_words: bool = False
+    reads_cut_phrases: bool = False
     classifier: str = "linear"
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
