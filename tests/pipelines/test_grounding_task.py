@@ -271,8 +271,11 @@ def test_a_run_is_judged_as_its_file_is_scored_and_page_and_card_tell_phrases(
     words = ("--task", "flickr30k-entities", "--store", store, "--data", data, "--device", "cpu")
     small = ("--from", "none", "--system", "visualbert", "--steps", "2", "--batch-size", "4")
     run, out, page = str(tmp_path / "run"), tmp_path / "said.json", tmp_path / "page.html"
-    told = roibeam("finetune", run, *words, *small, "--set", "flickr30k-entities.heads=2", "--json")
+    heads = ("--set", "flickr30k-entities.heads=2")
+    told = roibeam("finetune", run, *words, *small, *heads, "--json")
     evaluation = json.loads(told.out)["evaluation"]
+    ignored = roibeam("finetune", tmp_path / "other", *words, *small, *heads, "--set", "head.kind=release")
+    assert "heads 2 change nothing: the head of the release is one" in ignored.err and "change nothing" not in told.err
     assert roibeam("predict", run, *words[2:], "--out", out, "--page", page).code == 0
     scored = json.loads(roibeam("score", "flickr30k-entities", out, "--data", data, "--json").out)
     values = {each["name"].replace(" ", "_"): each["value"] for each in scored["figures"]}

@@ -164,7 +164,8 @@ class VisualBertSampler:
         looked_at = evenly(range(len(corpus)), MOST_TEXTS)
         for row in looked_at:
             text = corpus.text(row)
-            for lines in [(0, line) for line in range(1, len(text.lines))] or [(0,)]:
+            pairs: list[tuple[int, ...]] = [(0, line) for line in range(1, len(text.lines))]
+            for lines in pairs or [(0,)]:
                 texts = _Texts([self._pieces(text.lines[line]) for line in lines], None, lines)
                 named = self._named_pieces(text, texts)
                 whole += sum(int((each[:, 0] >= 0).sum()) for each in named)
