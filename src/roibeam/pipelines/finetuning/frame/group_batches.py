@@ -119,7 +119,8 @@ class GroupBatches:
         self._global_width = int(getattr(config, "global_feature_size", 0))
         self._photos: GroupPhotos | None = None
         self._reads_cut_phrases = system.reads_cut_phrases and options.cut == BEFORE_SEP
-        self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
+        self._grounds_words = system.grounds_words
+        self._tells_words = self._grounds_words and getattr(config, "text_visual", "") == "grounded"
 
     def without_regions(self, image_id: str) -> GroupBatches:
         """The same for groups whose images are nowhere: they are shown nothing, as by a blind one.
@@ -193,7 +194,7 @@ class GroupBatches:
     def _notes_of_lost_words(self, groups: Iterable[TaskGroup], what: str) -> list[str]:
         """What else is to be said of texts that are cut."""
         phrases = naming = masks = 0
-        told = self._system.grounds_words and getattr(self._config, "text_visual", "grounded") == "grounded"
+        told = self._grounds_words and getattr(self._config, "text_visual", "grounded") == "grounded"
         for group in groups:
             for row, parts in zip(group.rows, self._parts(group), strict=True):
                 text = self._text(parts, len(row.images))
@@ -330,7 +331,7 @@ class GroupBatches:
             for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
                 shown = [images[each] for each in together]
                 image = rows.image((place, *together), partial(self._image, shown))
-                words = self._aligned(group.id, text, shown[0]) if self._system.grounds_words else None
+                words = self._aligned(group.id, text, shown[0]) if self._grounds_words else None
                 rows.row(group.id, number, image, words, labels)
                 if self._asked.form == PHRASE:
                     rows.row_phrases.append(self._phrases(row, text, len(shown[0].regions)))
