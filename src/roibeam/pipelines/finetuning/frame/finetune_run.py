@@ -33,6 +33,7 @@ from roibeam.pipelines.finetuning.frame.finetune_settings import (
     evaluated_as_begun,
     evaluation_pause,
     evaluation_words,
+    published_encoder,
     sections_of,
     steps_for,
     without_evaluations,
@@ -138,7 +139,9 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         torch.set_num_threads(request.threads)
     recipe, named = recipe_of(request), task_named(request.task)
     if request.end_to_end and recipe is not None:
-        request = replace(request, encoder=asked_encoder(request.encoder, request.start, recipe.detector))
+        request = replace(
+            request, encoder=asked_encoder(request.encoder, request.start, published_encoder(request, recipe))
+        )
     sections = sections_of(request, named.options, recipe)
     start = start_of(request, recipe)
     with waiting("reading the task"):

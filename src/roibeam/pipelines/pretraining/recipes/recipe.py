@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Of every toy variant: for some minutes on 2 cores, see bench/toy_recipes.py.
 TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32
-TOY_STEPS_END_TO_END, TOY_ENCODER = 40, "toy"
+TOY_STEPS_END_TO_END = 40
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class Recipe:
         share: of the images.
         text_corpus: whether rows of text alone are mixed in.
         end_to_end: whether the detector's head is trained along.
-        figures: what was printed for it.
+        masking: of such a run, what becomes of a masked region, one of `MASKINGS`; its `build` has the same.
+        figures: what was printed for it, of paper_figures.csv.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
     """
 
@@ -88,7 +89,8 @@ class Recipe:
     task_text: bool = False
     text_corpus: bool = False
     end_to_end: bool = False
-    figures: tuple[Figure, ...] = ()
+    masking: str = ""
+    figures: tuple[PaperFigure, ...] = ()
     left_open: tuple[str, ...] = field(default=())
 
     def at_once(self, processes: int, *, most: int = 32) -> int:
