@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -126,7 +127,7 @@ PARSE = (
 
 
 def questions_by_hand(
-    tmp_path: Path, word: str, parse: str = PARSE
+    tmp_path: Path, word: str, parse: str = PARSE, most: int = 24
 ) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[str]]:
     (tmp_path / "p.conll").write_text(parse)
     line = "[/EN#1/people A man] wearing [/EN#2/clothing a boy 's hat] near [/EN#3/animals a dog] ."
@@ -136,11 +137,15 @@ def questions_by_hand(
     parses = parses_by_caption(read_conll(str(tmp_path / "p.conll")), [("7", 0)], "p.conll")
 
     def pieces(text: str) -> list[list[int]]:
-        """Two for each word."""
-        return [[2 * place + 1, 2 * place + 2] for place in range(len(text.split()))]
+        """Two for each word, of which `most` are read."""
+        whole = [[2 * place + 1, 2 * place + 2] for place in range(len(text.split()))]
+        return [[piece for piece in each if piece <= most] for each in whole]
+
+    def cut(text: str) -> frozenset[int]:
+        return frozenset(place for place in range(len(text.split())) if 2 * place + 2 > most)
 
     record = type("Record", (), {"record_id": "7", "image_id": "7", "num_regions": 1})()
-    found = Questioner(pieces, word, parses, left_out).captions(image, record)
+    found = Questioner(pieces, word, parses, left_out, cut).captions(image, record)
     return [(q.population, q.phrase, q.pieces) for each in found for q in each.questions], left_out.lines()
 
 
@@ -162,6 +167,14 @@ def test_who_must_look_at_what(tmp_path: Path) -> None:
 def test_which_piece_looks(tmp_path: Path, word: str, pieces: tuple[int, ...]) -> None:
     asked, _ = questions_by_hand(tmp_path, word)
     assert [each[2] for each in asked if each[:2] == (ENTITY, "a boy 's hat")] == [pieces]
+
+
+@pytest.mark.parametrize(("word", "asked_of"), [("last", ["A man"]), ("first", ["A man", "a boy 's hat"])])
+def test_what_is_cut_is_left_out_and_counted(tmp_path: Path, word: str, asked_of: list[str]) -> None:
+    """Of "a boy 's hat" the hat is cut: its last piece is not that of the boy's."""
+    asked, left_out = questions_by_hand(tmp_path, word, most=13)
+    assert [phrase for population, phrase, _ in asked if population == ENTITY] == asked_of
+    assert re.fullmatch(r"\d phrases and words that are cut: .*'a boy 's hat'.*", " ".join(left_out).replace('"', "'"))
 
 
 def test_a_caption_whose_parse_has_other_words_is_asked_about_phrases_alone(tmp_path: Path) -> None:

@@ -173,7 +173,9 @@ def _model(
     )
     for note in made.notes:
         logger.info("%s", note)
-    return made
+    cuts = run.choice.system.notes_of_cuts(made.sampler, corpus_of(read.joined))
+    tell(cuts)
+    return dataclasses.replace(made, notes=(*made.notes, *cuts))
 
 
 def run_model(

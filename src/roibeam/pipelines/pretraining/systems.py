@@ -43,6 +43,7 @@ class System:
             pieces of a caption are read, [CLS] and [SEP] counted.
         review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
             cannot be used.
+        notes_of_cuts: its rules and the captions -> what hangs on words that are cut, for people.
         as_deep_as_bert: whether a model that starts from a BERT has its number of layers (`num_hidden_layers`). Else it
             keeps that of the preset: InterBERT shares BERT's layers out to its joint ones and those of the text.
         whole_image: `EndToEndChoices.whole_image` of such a run.
@@ -56,6 +57,7 @@ class System:
     feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
     most_pieces: Callable[[Any, Callable[[str], Any]], int] = field(default=lambda sampling, model: sampling.max_pieces)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
+    notes_of_cuts: Callable[[Any, Corpus], list[str]] = field(default=lambda sampler, corpus: [])
     as_deep_as_bert: bool = True
     whole_image: str = "model"
 
@@ -141,6 +143,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
             most_pieces=lambda sampling, model: min(sampling.max_pieces, model(_POSITIONS)),
             review=review_captions,
+            notes_of_cuts=VisualBertSampler.notes_of_cuts,
         ),
         "imagebert": System(
             named=NAMED_SYSTEMS["imagebert"],

@@ -162,6 +162,11 @@ class EvaluationSamples:
         """Whether `text` leaves pieces out."""
         return len(self._tokenizer.encode(caption).ids) > self._longest
 
+    def cut_words(self, caption: str) -> frozenset[int]:
+        """Words, counted between white space, of which `text` leaves a piece out."""
+        words = self._tokenizer.pieces_of_words(caption) if self.is_cut(caption) else []
+        return frozenset(word for word, pieces in enumerate(words) if pieces and pieces[-1] >= self._longest - 1)
+
     def pieces_of_words(self, caption: str) -> list[list[int]]:
         """Of each word, counted between white space, the places of its pieces in `text`; [] where none is left."""
         last = self._longest - 1

@@ -60,7 +60,7 @@ from roibeam.pipelines.finetuning.frame.task_data import TaskData, guarded_data,
 from roibeam.pipelines.finetuning.own_task_file import digest_of_task, is_own, task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.systems.head_options import WORDS
+from roibeam.pipelines.finetuning.systems.head_options import OURS, WORDS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
@@ -348,10 +348,13 @@ def _begun(
     dropout, notes = sections["model"].dropout, list[str]()
     if dropout is not None:
         set_dropout(network, dropout)
+    if asked.num_heads > 1 and sections["head"].kind != OURS:
+        notes = [f"heads {asked.num_heads} change nothing: the head of the release is one; add --set head.kind=ours"]
+        logger.warning("%s", notes[0])
     from_words = sections["head"].start == WORDS
     if start.first is not None:
-        notes = [start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=not from_words)]
-        logger.info("%s", notes[0])
+        notes.append(start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=not from_words))
+        logger.info("%s", notes[-1])
     if from_words:
         start_from_words(network, labels, tokenizer)
     return notes

@@ -13,7 +13,7 @@ from typing import Any
 
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.layout_options import BEFORE_SEP, LayoutOptions
 from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
@@ -160,7 +160,7 @@ _ENTITIES = _run(
     features=Features("butd-10-100"),
     options=EntitiesOptions(),
     judged_by="R@1",
-    layout=LayoutOptions(max_pieces=128, box_numbers=True),
+    layout=LayoutOptions(max_pieces=128, cut=BEFORE_SEP, box_numbers=True),
     head="release",
     batch_size=32,
     epochs=5,
@@ -172,6 +172,8 @@ _ENTITIES = _run(
         "Its regions are bottom-up attention's, 10 to 100, six numbers of the box behind each feature. Table 6 "
         "has the upper bounds, the share of phrases that one of them covers, beside BAN and the row without COCO.",
         "The loss is a mean over captions, as released.",
+        "A phrase whose word lies beyond 128 pieces is read where that stood, [SEP] or a region, as released; behind "
+        "the last region the release reads padding or stops, here [SEP] is read.",
     ),
 )
 # Rows of Table 7: pre-training recipe, what it lacks, the row's name.
