@@ -25,6 +25,7 @@ from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.foundation.console.interruption import typed_again
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
 from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def finetune_command(
     from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary, write_seeds
 
     check_finetune(request)
+    sleep_beside_others()
     with waiting("loading torch"):
         from roibeam.pipelines.finetuning.frame.finetune_run import run_finetuning
         from roibeam.pipelines.training.processes.launched import is_main_process

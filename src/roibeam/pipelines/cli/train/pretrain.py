@@ -28,6 +28,7 @@ from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
 from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
 from roibeam.pipelines.pretraining.requests.request import (
@@ -245,6 +246,7 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
         check_stages(request.out, stages)
     else:
         check_request(request)
+    sleep_beside_others()
     with waiting("loading torch"):
         from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
         from roibeam.pipelines.pretraining.requests.requested_stages import run_stages

@@ -93,7 +93,6 @@ _VILBERT = TaskRecipe(
         "The rate is 2e-5 in the paper and the settings; the README's command says 4e-5.",
         REGIONS_OPEN,
         "The third wrong pair is a caption of an image that looks like it in the release, the paper has the image.",
-        REGIONS_OPEN,
         "Behind the random image's regions the release leaves those of the first one, masked; here is padding.",
         _SPLIT_OPEN,
         _SELECTION_OPEN,
