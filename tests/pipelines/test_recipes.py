@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,20 @@ def test_ablations_of_visualbert(end: str) -> None:
     assert not first.figures and [each.task for each in second.figures] == ["NLVR2"]
     assert first.build().early_fusion == (end != "late-fusion")
     assert first.build().with_match_head == (end != "without-second-caption")
+
+
+@pytest.mark.parametrize("regions", [9, 18, 72])
+def test_footnote_4_has_pre_trainings_of_its_own(regions: int) -> None:
+    """They went on from the model of 36 regions."""
+    task = TASK_RECIPES[f"visualbert-nlvr2-{regions}-regions"]
+    second = RECIPES[task.model]
+    first = RECIPES[second.after]
+    assert {each.sampling.max_regions for each in (first, second)} | {task.options.max_regions} == {regions}
+    full = RECIPES["visualbert-ablation-full"]
+    numbers = {"sampling": full.sampling, "after": full.after}
+    same = ("summary", "source", "figures", "left_open")
+    assert replace(second, **numbers, **{each: getattr(full, each) for each in same}) == full
+    assert first.build().to_dict() == second.build().to_dict() and not first.task_text and second.task_text
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith(("vilbert", "interbert"))])

@@ -265,14 +265,15 @@ def _ablation(
     start: str = "bert-base-uncased",
     right_open: tuple[str, ...] = (_RIGHT_OPEN,),
     left_open: tuple[str, ...] = (),
+    where: str = _ABLATION,
 ) -> dict[str, Recipe]:
-    """Both phases of a row of Table 7."""
+    """Both phases of a row of Table 7, or of footnote 4."""
     before = f"visualbert-coco-{name}"
     shared: dict[str, Any] = {"batch_size": 64, "model": model, "start": start, "features": _DETECTRON}
     return {
         before: _phase(
             f"{what}; first phase",
-            f"{_ABLATION}; {_CONFIGS}/nlvr2/coco-pre-train.json",
+            f"{where}; {_CONFIGS}/nlvr2/coco-pre-train.json",
             data=data,
             sampling=first,
             left_open=(*left_open, *_ABLATION_OPEN),
@@ -280,9 +281,9 @@ def _ablation(
         ),
         f"visualbert-{name}": _phase(
             f"{what}; second phase, on NLVR2's statements",
-            f"{_ABLATION}; {_CONFIGS}/nlvr2/pre-train.json",
+            f"{where}; {_CONFIGS}/nlvr2/pre-train.json",
             data=_STATEMENTS,
-            sampling=_FEWER_STATEMENTS,
+            sampling=replace(_FEWER_STATEMENTS, max_regions=first.max_regions),
             after=before,
             figures=figures_of("VisualBERT", row),
             left_open=(*left_open, *_ABLATION_OPEN, *right_open),
@@ -298,8 +299,8 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
             "VisualBERT with 36 regions, that its ablations are measured against",
             "VisualBERT (36 features)",
             left_open=(
-                "Footnote 4 also has 64.8 with 9 regions, 65.5 with 18 and 67.1 with 72, and does not say in which "
-                "phases: --set sampling.max_regions=9 is of both.",
+                "Footnote 4 also has 64.8 with 9 regions, 65.5 with 18 and 67.1 with 72: the recipes "
+                "visualbert-9-regions, visualbert-18-regions and visualbert-72-regions.",
             ),
         ),
         "visualbert-without-coco": _phase(
@@ -346,11 +347,28 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
     }
 )
 
+# Footnote 4; 36 regions are Table 7's full model, 144 that of Table 5.
+_NUMBERS: Mapping[str, Recipe] = MappingProxyType(
+    {
+        name: recipe
+        for regions in (9, 18, 72)
+        for name, recipe in _ablation(
+            f"{regions}-regions",
+            f"VisualBERT with {regions} regions",
+            f"VisualBERT ({regions} proposals)",
+            first=VisualBertSampling(max_regions=regions),
+            where=f"{_PAPER}, footnote 4",
+            left_open=("Footnote 4 does not say in which phases there are so many regions: in all three.",),
+        ).items()
+    }
+)
+
 VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         **_FULL,
         **{f"{name}{_LATE}": _late_fusion(name) for name in _FULL},
         **{f"{name}-without-coco": _without_coco(name) for name in _TASKS},
         **_ABLATIONS,
+        **_NUMBERS,
     }
 )
