@@ -102,6 +102,7 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         **COMMON,
         "num_attention_heads": _attention("", "num_heads"),
         "with_match_head": _has("match_head."),
+        "early_fusion": lambda model: model.visualbert.late_layer is None,
     },
     "imagebert": {
         **COMMON,
@@ -111,6 +112,11 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         "with_region_class_head": _has("region_class_head."),
         "with_match_head": _has("match_head."),
         "with_word_head": _has("masked_word_head."),
+        "global_feature_size": lambda model: (
+            0
+            if model.imagebert.embeddings.global_feature is None
+            else model.imagebert.embeddings.global_feature.in_features
+        ),
         "dummy_position": lambda model: model.imagebert.embeddings.dummy_position,
         "final_separator": lambda model: model.imagebert.embeddings.final_separator,
     },
@@ -126,6 +132,9 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         **COMMON,
         "masked_appearance": lambda model: _one_attribute(model, "masked_appearance"),
         "fusion": lambda model: _one_attribute(model, "fusion"),
+        "pair_from": lambda model: {"TwoStreamPooler": "pooled", "StatePairPooler": "states"}[
+            type(model.interbert.pooler).__name__
+        ],
         "region_projection": lambda model: {"FeatureMlp": "mlp", "Linear": "linear"}[
             type(model.interbert.region_embeddings.features).__name__
         ],
@@ -137,7 +146,9 @@ HELD: Mapping[str, Mapping[str, Read]] = {
 
 
 def _words(model: Any) -> tuple[int, ...]:
-    (shape,) = {tuple(each.shape) for name, each in model.state_dict().items() if name.endswith("embeddings.words.weight")}
+    (shape,) = {
+        tuple(each.shape) for name, each in model.state_dict().items() if name.endswith("embeddings.words.weight")
+    }
     return shape
 
 

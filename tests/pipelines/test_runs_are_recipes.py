@@ -1,7 +1,7 @@
 """A run is its recipe: what is built for `roibeam pretrain --recipe` has each field as the recipe says.
 
-Compared are the built model, rules, training, optimizer and encoder, on torch's meta device and without data. What a mode may
-change is `MODE_CHANGES`, and nothing else. tests/pipelines/test_recipes.py holds the recipes against their papers.
+Compared are the built model, rules, training, optimizer and encoder, on torch's meta device and without data. What a
+mode may change is `MODE_CHANGES`, and nothing else. tests/pipelines/test_recipes.py holds recipes against their papers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import run_model
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+from roibeam.pipelines.pretraining.requests.checked_settings import check_settings
 from roibeam.pipelines.pretraining.requests.request import (
     PretrainRequest,
     RequestedEncoder,
@@ -34,7 +35,8 @@ from roibeam.pipelines.pretraining.run_frame import RunModel, RunSettings
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.mode_changes import DATA, END_TO_END, TEXTS, TOY, changed_by
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.parameter_groups import ENCODER_RULES, PARAMETER_RULES
+from roibeam.pipelines.training.train_config import TASK_GROUPS, TrainConfig
 
 CLASSES, CAPTIONS, BATCH = 1600, 100_000, 8
 # Fields of a run that are not the recipe's to say: how often a run is kept and evaluated, and where it is computed.
@@ -90,8 +92,8 @@ def changed(modes: set[str]) -> set[str]:
 
 
 def check_model(name: str, made: RunModel, modes: set[str]) -> None:
-    """Each field as the recipe says; the parts as a model has them that is made of these fields; and the fields that can
-    be read from the parts, read from them."""
+    """Each field as the recipe says; the parts as a model has them that is made of these fields; and what can be read
+    from the parts, read from them."""
     recipe = RECIPES[name]
     free = {field.removeprefix("model.") for field in changed(modes) if field.startswith("model.")}
     config, published = made.model.config, recipe.build()
@@ -146,7 +148,7 @@ def check_encoder(name: str, made: RunModel, encoder: EndToEnd | None) -> None:
     masking = recipe.masking or DEFAULT_MASKING
     appearances = SYSTEMS[recipe.system].named.masking
     if appearances:
-        assert getattr(made.model.config, "masked_appearance") == appearances[masking]
+        assert made.model.config.masked_appearance == appearances[masking]
         assert choices.masked_pixels == MASKINGS[masking]
     assert (choices.blank_pixels, choices.whole_image) == ("after_resize", SYSTEMS[recipe.system].whole_image)
     network: Any = joint.region_encoder
@@ -179,7 +181,17 @@ def test_a_toy_run_is_its_recipe_but_for_sizes_and_steps(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, each in RECIPES.items() if not (each.end_to_end or each.task_text)])
 def test_a_run_of_stored_features_is_its_recipe_end_to_end_too(name: str) -> None:
+    """Or it is refused at once, naming the field that cannot be kept; with that set otherwise, the rest is kept."""
     recipe = RECIPES[name]
+    rule, refused = recipe.settings.get("parameter_groups", TASK_GROUPS), ""
+    if rule not in (TASK_GROUPS, *ENCODER_RULES):
+        refused = f"{rule}' of train.parameter_groups knows no parameters of a region"
+    elif getattr(recipe.sampling, "box_numbers", False):
+        refused = "features of photos have no box numbers; set sampling.box_numbers to false"
+    if refused:
+        with pytest.raises(ValueError, match=refused):
+            check_settings(requested(name, toy=True, end_to_end=True), recipe, None, goes_on=False)
+        return
     run, made, encoder = built(name, toy=True, end_to_end=True)
     modes = modes_of(recipe, toy=True, end_to_end=True)
     check_model(name, made, modes)
@@ -187,8 +199,17 @@ def test_a_run_of_stored_features_is_its_recipe_end_to_end_too(name: str) -> Non
     check_encoder(name, made, encoder)
 
 
+def test_the_rules_that_know_an_encoder_do() -> None:
+    for name, rule in PARAMETER_RULES.items():
+        if name in ENCODER_RULES:
+            assert rule("region_encoder.backbone.res3.0.conv1.weight") is not None
+        else:
+            with pytest.raises(ValueError, match="has no name in a checkpoint"):
+                rule("region_encoder.backbone.res3.0.conv1.weight")
+
+
 def test_a_bert_has_the_sizes_of_the_recipes_that_start_from_it() -> None:
-    """So that starting from it changes nothing of what is compared above."""
+    """So starting from it changes nothing of what is compared above."""
     sizes = {"bert-base-uncased": (768, 12, 12, 3072), "bert-large-uncased": (1024, 24, 16, 4096)}
     for name, recipe in RECIPES.items():
         config: Any = recipe.build()
@@ -202,7 +223,7 @@ def test_what_can_be_read_from_a_model_is_read() -> None:
     """Each choice that a recipe makes beside sizes is read from the parts of the built model, or stands here."""
     in_a_batch_alone = {
         "vlbert": {"end_visual", "region_labels", "whole_image_element", "whole_image_epsilon"},
-        "interbert": set(),
+        "visualbert": {"num_answers", "region_feature_size"},
     }
     sizes = changed({TOY})
     for name, recipe in RECIPES.items():

@@ -1,7 +1,7 @@
 """What a mode of a run changes of its recipe: all that it may, a reason each.
 
-A run equals its recipe, field by field, but for these; tests/pipelines/test_runs_are_recipes.py holds every recipe to it, and
-`roibeam recipes NAME` prints those of its run.
+A run equals its recipe, field by field, but for these; tests/pipelines/test_runs_are_recipes.py holds every recipe to
+it, and `roibeam recipes NAME` prints those of its run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 DATA, TEXTS, NO_CLASSES = "data", "text corpus", "data without classes"
 TOY, END_TO_END, FROM_BERT, FROM_RUN = "--toy", "--end-to-end", "from BERT", "from a run"
+TASK, TOY_TASK = "a task's model", "--toy of a task"
 
 
 class ModeChange(NamedTuple):
@@ -68,6 +69,25 @@ MODE_CHANGES = (
             *("hidden_activation", "max_position_embeddings"),
         ),
         "those of the BERT that it starts from (InterBERT keeps its number of layers)",
+    ),
+    ModeChange(
+        TASK,
+        _of_model("num_segments", "text_visual", "masked_appearance", "masked_region_token", "num_region_tokens"),
+        "what the task asks of VL-BERT: nothing is masked, a second image or the class of a region has a place",
+    ),
+    ModeChange(TOY_TASK, _SIZES, "those of a small model, where it starts from none"),
+    ModeChange(
+        TOY_TASK,
+        (
+            *("train.steps", "train.learning_rate", "train.warmup_steps", "train.accumulation", "train.decay_steps"),
+            *("train.evaluate_every", "data.batch_size"),
+        ),
+        "60 steps of a micro-batch (end to end 10), a tenth of them warm-up, at the rate 0.001: models are small",
+    ),
+    ModeChange(TOY_TASK, ("start",), "new weights where it starts from a BERT: none is as small"),
+    ModeChange(TOY_TASK, ("detector",), "the toy detector's network and its edges, where no other is named"),
+    ModeChange(
+        TOY_TASK, ("vqa.min_occurrence",), "1: a toy world has too few questions for an answer to come up often"
     ),
     ModeChange(FROM_RUN, ("model",), "those of the run that it goes on from, but for what the recipe changes"),
 )

@@ -34,6 +34,7 @@ def recipes_command(
         roibeam recipes vlbert-paper
     """
     from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+    from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS
     from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named
 
     chosen: dict[str, Recipe | TaskRecipe] = {**RECIPES, **TASK_RECIPES}
@@ -43,7 +44,9 @@ def recipes_command(
             raise ValueError(f"no recipe {name!r}: {name_hint(name, chosen, listed_by=listed)}")
         chosen = {name: chosen[name]}
     if as_json:
-        typer.echo(json_line({each: _plain(recipe) for each, recipe in chosen.items()}, event="recipes"))
+        sizes = {each: {"parameters": count} for each, count in PARAMETERS.items()}
+        plain = {each: _plain(recipe) | sizes.get(each, {}) for each, recipe in chosen.items()}
+        typer.echo(json_line(plain, event="recipes"))
     elif name is None:
         width = max(map(len, chosen))
         for each, recipe in chosen.items():
@@ -55,6 +58,7 @@ def recipes_command(
 
 def _lines(name: str, recipe: Recipe) -> list[str]:
     from roibeam.pipelines.pretraining.recipes.named_systems import named_system
+    from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS
     from roibeam.pipelines.pretraining.recipes.published import stages_before
 
     warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
@@ -71,6 +75,7 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         *_wrapped("  optimiser", _settings(recipe.settings)),
         *_wrapped("  samples", _settings(dataclasses.asdict(recipe.sampling))),
         *_wrapped("  model", _settings(_plain(recipe)["model"]) or "as the system's defaults"),
+        *(_wrapped("  parameters", _size(name)) if name in PARAMETERS else []),
     ]
     if recipe.share < 1:
         lines.append(f"  share      {recipe.share:.0%} of the images")
@@ -83,6 +88,18 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         lines.append("  left open")
         lines += _points(recipe.left_open)
     return lines
+
+
+def _size(name: str) -> str:
+    from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS, PRINTED
+
+    printed = PRINTED.get(name)
+    if printed is None:
+        return f"{PARAMETERS[name]:,}"
+    return (
+        f"{PARAMETERS[name]:,}; {printed.millions} million in InterBERT's paper, section 3.5, near the "
+        f"{printed.nearest:,} of its layers and the embedding of regions (docs/models.md)"
+    )
 
 
 def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
@@ -140,10 +157,14 @@ def _points(sentences: Iterable[str]) -> list[str]:
 
 
 def _photos(recipe: TaskRecipe) -> str:
+    from roibeam.pipelines.pretraining.recipes.published import RECIPES
+
     edges = [f"edges {' x '.join(map(str, recipe.edges))}"] if recipe.edges else []
+    goes_on = recipe.start == PRETRAINED and RECIPES[recipe.model].end_to_end
+    begins = f"goes on from {recipe.model}" if goes_on else "begins with the detector's own weights"
     named = [f"--detector {recipe.detector}"] if recipe.detector else []
     settings = [_settings(each) for each in (recipe.encoder, recipe.photos, recipe.photo_options) if each]
-    return ", ".join(["through the detector's network", *named, *edges, *settings])
+    return ", ".join([f"through the detector's network, which {begins}", *named, *edges, *settings])
 
 
 def _wrapped(head: str, text: str) -> list[str]:

@@ -30,9 +30,11 @@ from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, 
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
     FinetuneData,
+    begun_notes,
     evaluated_as_begun,
     evaluation_pause,
     evaluation_words,
+    published_encoder,
     sections_of,
     steps_for,
     without_evaluations,
@@ -138,7 +140,9 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         torch.set_num_threads(request.threads)
     recipe, named = recipe_of(request), task_named(request.task)
     if request.end_to_end and recipe is not None:
-        request = replace(request, encoder=asked_encoder(request.encoder, request.start, recipe.detector))
+        request = replace(
+            request, encoder=asked_encoder(request.encoder, request.start, published_encoder(request, recipe))
+        )
     sections = sections_of(request, named.options, recipe)
     start = start_of(request, recipe)
     with waiting("reading the task"):
@@ -156,7 +160,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         told: list[str] = []
         if store is not None:
             data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
-        notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
+        begun = begun_notes(request, named.options, recipe)
+        notes = [*begun, *choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
         groups = _groups_of_steps(task, data.train.groups)
@@ -242,6 +247,7 @@ def _trained(
             source=start.source,
             beside=task.beside,
             num_told_classes=0 if task.told_classes is None else task.told_classes.num_classes,
+            grounding=task.grounding,
         )
         notes = [*notes, *_begun(network, sections, start, asked, task.labels, tokenizer)]
     batches = GroupBatches(
@@ -315,6 +321,7 @@ def _judged(
     """How the run is trained, and the groups that its evaluations ask about; what these will cost is told."""
     judged = data.asked[: sections["data"].validation_groups or None]
     if not judged:
+        logger.info("no evaluations: beside %s nothing is left to be judged on", task.train)
         return without_evaluations(sections["train"]), judged
     config = evaluated_as_begun(sections["train"], request.out, request.settings)
     check_best_by(task, judged, config.best_by)

@@ -96,7 +96,7 @@ def _released(problem: str) -> TaskRecipe:
     return replace(
         recipe,
         summary=f"{recipe.summary}; as released",
-        source="black4321/InterBERT README.md, vlbert_tasks.yml and train_tasks.py",
+        source="black4321/InterBERT README.md, interbert_tasks.yml and train_tasks.py",
         model="interbert-release",
         settings={**settings, "average_rate": 0.9999},
         accidents=accidents,

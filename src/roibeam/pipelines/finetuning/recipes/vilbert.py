@@ -31,8 +31,8 @@ _SCHEDULE_OPEN = (
     "schedule of its own (release-mt)."
 )
 REGIONS_OPEN = (
-    "Which regions the task has is not in the paper; the release shows up to 100. Here they are bottom-up attention's "
-    "10 to 100, as in its feature files; in pre-training there are 10 to 36."
+    "Which regions the task has is not in the paper; the release shows the first 99 of the file and the whole image, "
+    "its 100 slots. Here they are bottom-up attention's 10 to 100, as in its feature files; in pre-training 10 to 36."
 )
 _TWENTY_OPEN = 'Epochs are "a maximum of 20", and how one is chosen is not said: 20.'
 _VQA = TaskRecipe(
@@ -43,7 +43,7 @@ _VQA = TaskRecipe(
     model="vilbert",
     features=Features("butd-10-100"),
     options=VqaOptions(train="train+val"),
-    layout=LayoutOptions(max_pieces=16, max_regions=100, region_order="file", whole_image="all"),
+    layout=LayoutOptions(max_pieces=16, max_regions=99, region_order="file", whole_image="all"),
     head="release",
     settings={**_RELEASE, "parameter_groups": "vilbert-tasks"},
     accidents=_ACCIDENTS,
@@ -117,7 +117,7 @@ _REFERRING = TaskRecipe(
         text="raw",
         annotated_in_training=True,
         whole_image="size",
-        max_boxes=101,
+        max_boxes=100,
         target="iou",
         judged_target="overlap",
         one_pixel_more=True,
@@ -141,7 +141,8 @@ _REFERRING = TaskRecipe(
         "that much (--set 'refcoco+.target=binary' is the paper's way).",
         "The release cuts expressions at 20 pieces after their [SEP], which long ones lose; here it stays "
         "(--set layout.cut=release is the release's way).",
-        "The release fails for a photo with more than 100 boxes; here detected ones go.",
+        "At most 99 regions and the whole image are candidates, as released. There a photo with more boxes stops the "
+        "run; here detected ones go.",
         "That the whole image is a candidate, and annotated boxes stand behind the others in training, is by the "
         "release.",
     ),

@@ -43,7 +43,10 @@ def _toy_paper(preset: str) -> dict[str, Any]:
     return {**interbert_fields(preset), **{name: SMALL[name] for name in sizes}}
 
 
-_PARAMETERS_OPEN = "173 million parameters are printed (section 3.5); the layers of appendix 6.2 make 200 million."
+_PARAMETERS_OPEN = (
+    "173 million parameters are printed (section 3.5); the layers of appendix 6.2 make 200 million, 172.7 of them "
+    "without the embeddings of text, poolers and heads."
+)
 _GLUE_OPEN = (
     "CoLA's figure is called an accuracy; GLUE itself takes Matthews' correlation, and its size is that of one."
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Of every toy variant: for some minutes on 2 cores, see bench/toy_recipes.py.
 TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32
-TOY_STEPS_END_TO_END, TOY_ENCODER = 40, "toy"
+TOY_STEPS_END_TO_END = 40
 
 
 @dataclass(frozen=True)

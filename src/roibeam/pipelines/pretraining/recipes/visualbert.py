@@ -1,4 +1,4 @@
-"""VisualBERT's published pre-training runs: the paper's appendices A to C, and configs/ of uclanlp/visualbert.
+"""VisualBERT's published pre-training runs: the paper's appendices A to C, and uclanlp/visualbert.
 
 Appendices, tables and footnotes are numbered as in "What Does BERT with Vision Look At?", whose long version is
 arXiv:1908.03557.
@@ -25,6 +25,7 @@ from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.visualbert.model.VisualBertConfig"
 _PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"
+_CONFIGS = "uclanlp/visualbert visualbert/configs"
 _COCO = "COCO, Karpathy's training images, 5 captions each"
 _COCO_OPEN = (
     'The paper has "the Karpathy train split", around 100k images; a Karpathy file is read with its restval images too.'
@@ -100,14 +101,14 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
     {
         "visualbert-coco-vqa": _phase(
             "VisualBERT, first phase for VQA: COCO captions, 100 regions of width 2048",
-            "configs/vqa/coco-pre-train.json",
+            f"{_CONFIGS}/vqa/coco-pre-train.json",
             batch_size=48,
             data=_COCO,
             features=_PYTHIA,
         ),
         "visualbert-coco-nlvr2": _phase(
             "VisualBERT, first phase for NLVR2: COCO captions, 144 regions of width 1024",
-            "configs/nlvr2/coco-pre-train.json",
+            f"{_CONFIGS}/nlvr2/coco-pre-train.json",
             batch_size=64,
             data=_COCO,
             features=_DETECTRON,
@@ -115,7 +116,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-coco-vcr": _phase(
             "VisualBERT, first phase for VCR: COCO captions, regions of a ResNet-50 brought to 512 numbers",
-            "configs/vcr/coco-pre-train.json",
+            f"{_CONFIGS}/vcr/coco-pre-train.json",
             batch_size=128,
             learning_rate=1e-4,
             data=_COCO,
@@ -127,7 +128,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-coco-flickr": _phase(
             "VisualBERT, first phase for Flickr30k Entities: COCO captions, features with six numbers of their box",
-            "configs/flickr/coco-pre-train.json",
+            f"{_CONFIGS}/flickr/coco-pre-train.json",
             batch_size=32,
             data=_COCO,
             features=_BUTD,
@@ -135,7 +136,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-vqa": _phase(
             "VisualBERT, second phase for VQA: questions with their answers, masked words alone",
-            "configs/vqa/pre-train.json",
+            f"{_CONFIGS}/vqa/pre-train.json",
             batch_size=64,
             data="VQA v2, training questions, each with one of its ten answers behind it in one text",
             features=_PYTHIA,
@@ -152,7 +153,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-vcr": _phase(
             "VisualBERT, second phase for VCR: questions with answers and rationales, and which are right",
-            "configs/vcr/pre-train.json",
+            f"{_CONFIGS}/vcr/pre-train.json",
             batch_size=32,
             epochs=1,
             warmup=0.1879,
@@ -175,7 +176,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-nlvr2": _phase(
             "VisualBERT, second phase for NLVR2: statements on two images, and whether they are true",
-            "configs/nlvr2/pre-train.json",
+            f"{_CONFIGS}/nlvr2/pre-train.json",
             batch_size=64,
             data=_STATEMENTS,
             features=_DETECTRON,
@@ -190,7 +191,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-flickr": _phase(
             "VisualBERT, second phase for Flickr30k Entities: its captions, masked words alone",
-            f"configs/flickr/pre-train.json; {_PAPER}, section 2",
+            f"{_CONFIGS}/flickr/pre-train.json; {_PAPER}, section 2",
             batch_size=32,
             data="Flickr30k, training captions",
             features=_BUTD,
@@ -271,7 +272,7 @@ def _ablation(
     return {
         before: _phase(
             f"{what}; first phase",
-            f"{_ABLATION}; configs/nlvr2/coco-pre-train.json",
+            f"{_ABLATION}; {_CONFIGS}/nlvr2/coco-pre-train.json",
             data=data,
             sampling=first,
             left_open=(*left_open, *_ABLATION_OPEN),
@@ -279,7 +280,7 @@ def _ablation(
         ),
         f"visualbert-{name}": _phase(
             f"{what}; second phase, on NLVR2's statements",
-            f"{_ABLATION}; configs/nlvr2/pre-train.json",
+            f"{_ABLATION}; {_CONFIGS}/nlvr2/pre-train.json",
             data=_STATEMENTS,
             sampling=_FEWER_STATEMENTS,
             after=before,
@@ -303,7 +304,7 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-without-coco": _phase(
             "VisualBERT whose first phase is left out: NLVR2's statements right from BERT (C1)",
-            f"{_ABLATION}; configs/nlvr2/pre-train.json",
+            f"{_ABLATION}; {_CONFIGS}/nlvr2/pre-train.json",
             batch_size=64,
             data=_STATEMENTS,
             features=_DETECTRON,

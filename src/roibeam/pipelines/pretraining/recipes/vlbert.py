@@ -71,7 +71,8 @@ def _ablation(summary: str, row: str, **model: Any) -> Recipe:
         toy_build=captions.toy_build.changed(**model),
         left_open=(
             "Its figures are in the later version of the paper, and not known here; the repository prints no figures.",
-            "What differs from the released run beside the tasks is not said: nothing.",
+            "What differs from the released run beside the tasks is not said: nothing. Fast R-CNN is tuned in the "
+            "table's last row alone (vlbert-base-e2e); here it made stored features.",
             *captions.left_open[:-1],
         ),
     )
