@@ -192,15 +192,14 @@ def _groups_of_steps(task: DownstreamTask, groups: Sequence[TaskGroup]) -> int:
 def _recipe_notes(
     recipe: TaskRecipe | None, request: FinetuneRequest, store: FeatureStore | None, annotated: FeatureStore | None
 ) -> list[str]:
-    """Where the stores were made otherwise than the recipe has it."""
-    if recipe is None or recipe.features is None:
+    """Where the stores were made otherwise than the recipe has it; a toy's are never as it has them."""
+    if recipe is None or recipe.features is None or request.toy:
         return []
-    notes = []
-    for each, features in ((store, recipe.features), (annotated, recipe.features.of_annotated)):
-        if each is not None and features is not None:
-            notes.append(
-                features.note(request.recipe or "", str(each.path), each.fingerprint, boxes_alone=request.end_to_end)
-            )
+    notes = [
+        features.note(str(request.recipe), str(each.path), each.fingerprint, boxes_alone=request.end_to_end)
+        for each, features in ((store, recipe.features), (annotated, recipe.features.of_annotated))
+        if each is not None and features is not None
+    ]
     return [note for note in notes if note is not None]
 
 
