@@ -96,7 +96,9 @@ def analyse_checkpoint(
     where = torch.device(device.name)
     photos = request.images if isinstance(found, JointCheckpoint) else None
     features = features_for(found, store, ids, photos, scratch=out, device=where)
-    samples = EvaluationSamples(model.config, tokenizer, num_classes=None, task=request.task, features=features)
+    samples = EvaluationSamples(
+        model.config, tokenizer, num_classes=None, task=request.task, features=features, as_read=found.as_read
+    )
     samples.check(record_of(ids[0]))
     model.to(device.name)
     rule = GROUNDING_RULES[RULES[request.rules][1]]

@@ -130,7 +130,7 @@ def evaluate_checkpoint(
     device = torch.device(chosen_device.name)
     features = features_for(found, store, rows.captioned_ids(), images, scratch=out, device=device)
     corpus = Corpus(store, rows)
-    samples = _samples(model, tokenizer, store, corpus.record_id(0), config, features)
+    samples = _samples(found, tokenizer, store, corpus.record_id(0), config, features)
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
@@ -173,7 +173,7 @@ def evaluate_checkpoint(
 
 
 def _samples(
-    model: Any,
+    found: ModelCheckpoint,
     tokenizer: CaptionTokenizer,
     store: FeatureStore,
     first_id: str,
@@ -183,7 +183,7 @@ def _samples(
     """Checked on the first record."""
     first = store[first_id]
     samples = EvaluationSamples(
-        model.config,
+        found.model.config,
         tokenizer,
         num_classes=known_classes(store, first),
         with_class_ids=has_classes(store.fingerprint),
@@ -191,6 +191,7 @@ def _samples(
         max_regions=config.max_regions,
         task=config.task,
         features=features,
+        as_read=found.as_read,
     )
     samples.check(first)
     return samples

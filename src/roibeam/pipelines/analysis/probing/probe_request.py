@@ -171,7 +171,7 @@ def write_probe(request: ProbeRequest) -> Probed:
         model.to(device.name)
     names = Names(seen.classes, background_first=request.background_first)
     asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
-    result = probe(model, seen.record, request.text, tokenizer, names, **asked)
+    result = probe(model, found.as_read(seen.record), request.text, tokenizer, names, **asked)
     numbers = write_probe_files(
         out, result, seen.record, names, text=request.text, photo=seen.pixels, banner=seen.banner, notes=choices
     )
