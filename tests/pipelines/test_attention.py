@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from asked_models import INTERBERT, SIZES, VILBERT, VLBERT
+from captioned_records import make_record
 from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore
@@ -27,6 +28,7 @@ from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStream
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.analysis.attention.attention_pictures import Group, grouped_looks, picture_shapes
 from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
 from roibeam.pipelines.analysis.attention.head_figures import (
     ABOVE,
@@ -37,9 +39,10 @@ from roibeam.pipelines.analysis.attention.head_figures import (
     relations_of,
 )
 from roibeam.pipelines.analysis.attention.looks import Looks, head_looks
-from roibeam.pipelines.analysis.attention.questions import ENTITY, LeftOut, Questioner, parses_by_caption
+from roibeam.pipelines.analysis.attention.questions import ENTITY, AskedCaption, LeftOut, Questioner, parses_by_caption
 from roibeam.pipelines.analysis.attention.reading import Asked, read_asked
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.probing.picture_shapes import Label
 from roibeam.pipelines.analysis.probing.probe import pair_batch, words_to_regions
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
@@ -323,6 +326,21 @@ def test_the_best_head_is_an_active_one_where_there_is_any() -> None:
     assert (found.layer, found.head) == (1, 2) and found.active.tolist() == [[False, True]]
     looks.mass[:] = 0.1
     assert head_figures(looks, ENTITY, seed=0).head == 1
+
+
+def test_pictures_show_the_six_layers_that_ground_phrases_best() -> None:
+    """Of each its best head, in the order of the layers; those in between are left out, whatever they look at."""
+    random = np.random.default_rng(0)
+    right = [0.9, 0.1, 0.8, 0.2, 0.7, 0.6, 0.5, 0.4]  # of each layer's second head
+    hit = np.stack([np.zeros((200, 8), bool), random.random((200, 8)) < right], axis=2)
+    figures = head_figures(made_looks(hit, np.zeros(200)), ENTITY, seed=0)
+    record, sentence = make_record("a", 0, num_regions=4), parse_marked_sentence("A hat .")
+    caption = AskedCaption("a", "a", 0, sentence, ())
+    _, looks = grouped_looks(np.full((8, 2, 5, 4), 0.25), [[1], [2], [3]], caption, record, figures)
+    assert [(each.layer, each.head) for each in looks] == [(layer, 2) for layer in (1, 3, 5, 6, 7, 8)]
+    shapes, _ = picture_shapes(caption, record, [Group("hat", np.array([0]))], looks, None, num_layers=8)
+    told = [each.text for each in shapes if isinstance(each, Label)]
+    assert "The best head of the 6 of 8 layers that ground phrases best (layer-head)" in told
 
 
 # The command

@@ -53,6 +53,9 @@ def attention_command(
     A head is right where the region that a word looks at most covers what the phrase means: the phrase's own word, and
     with --parses each word that hangs on it. Beside it stands the region with the best detection score.
 
+    After "What Does BERT with Vision Look At?". The model analysed there is the run of roibeam pretrain --recipe
+    visualbert-task-flickr: COCO's captions, then Flickr30k's.
+
     Examples:
         roibeam attention run/ --store store/ --entities flickr30k_entities/
         roibeam attention run/ --store store/ --entities e/ --parses p.conll

@@ -365,5 +365,10 @@ VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             for name, figures in _WITHOUT_COCO_FIGURES.items()
         },
         **_ABLATIONS,
+        # Of the full run alone: its variants are not analysed.
+        "visualbert-task-flickr": replace(
+            _FULL["visualbert-task-flickr"],
+            summary=f"{_FULL['visualbert-task-flickr'].summary}; the model that section 3 analyses (roibeam attention)",
+        ),
     }
 )
