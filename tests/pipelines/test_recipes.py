@@ -90,7 +90,7 @@ def test_the_list_and_one_of_them(roibeam: Cli) -> None:
     listed = roibeam("recipes")
     assert listed.code == 0 and [line.split()[0] for line in listed.out.splitlines()] == [*RECIPES, *TASK_RECIPES]
     one = roibeam("recipes", "vlbert-paper")
-    assert "VQA, accuracy, test-dev: 70.5 (Table 3)" in one.out and "left open" in one.out
+    assert "VQA, accuracy, test-dev: 70.50 (version 1, Table 3)" in one.out and "left open" in one.out
     assert json.loads(roibeam("recipes", "vlbert-large", "--json").out)["vlbert-large"]["model"]["hidden_size"] == 1024
     unknown = roibeam("recipes", "vlbert-huge")
     assert unknown.code == 1 and "did you mean vlbert-large" in unknown.err

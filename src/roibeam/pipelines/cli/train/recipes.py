@@ -16,6 +16,7 @@ from roibeam.pipelines.cli.surface.option import argument
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, NOTHING, PRETRAINED, TaskRecipe
 
 if TYPE_CHECKING:
+    from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 
 
@@ -75,7 +76,7 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         lines.append("  end to end through the detector's head")
     if recipe.figures:
         lines.append("  printed")
-        lines += [f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures]
+        lines += [f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures]
     if recipe.left_open:
         lines.append("  left open")
         lines += _points(recipe.left_open)
@@ -103,7 +104,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         *_wrapped("  task", _settings(dataclasses.asdict(recipe.options))),
         *_wrapped("  layout", _settings(dataclasses.asdict(recipe.layout))),
         "  printed",
-        *(f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures),
+        *(f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures),
         *([] if recipe.figures else ["    nothing that is known here"]),
         "  left open",
         *_points(recipe.left_open),
@@ -151,7 +152,14 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
         apart = None if recipe.updates_apart is None else recipe.updates_apart._asdict()
         hours = gpu_hours(recipe)
         told = {"gpu_hours": None if hours is None else hours._asdict(), "parameters": recipe.parameters}
-        return {**dataclasses.asdict(bare), "updates_apart": apart, "step_rules": recipe.step_rules, **told}
+        figures = [_figure(each) for each in recipe.figures]
+        return {
+            **dataclasses.asdict(bare),
+            "figures": figures,
+            "updates_apart": apart,
+            "step_rules": recipe.step_rules,
+            **told,
+        }
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):
         del fields[name]
@@ -160,6 +168,10 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
         "settings": dict(recipe.settings),
         "changes": dict(recipe.changes),
         "sampling": dataclasses.asdict(recipe.sampling),
-        "figures": [dataclasses.asdict(figure) for figure in recipe.figures],
+        "figures": [_figure(each) for each in recipe.figures],
         "model": dict(recipe.build.fields),
     }
+
+
+def _figure(figure: PaperFigure) -> dict[str, Any]:
+    return {"task": figure.task, "metric": figure.metric, "value": figure.value, "where": figure.where}

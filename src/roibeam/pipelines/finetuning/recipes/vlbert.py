@@ -18,11 +18,11 @@ from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
-from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _CFGS, _PAPER = "jackroos/VL-BERT cfgs", "arXiv:1908.08530, version 1, section"
-_LATER = "later version, as a page of results has it"
+_VERSION_1, _LATER = "VL-BERT, version 1", "VL-BERT, later version"
 _UNKNOWN_OPEN = "Its figures are in the later version of the paper, and not known here."
 _ADAM: Mapping[str, Any] = MappingProxyType(
     {"optimizer": "adamw", "betas": (0.9, 0.999), "epsilon": 1e-6, "weight_decay": 1e-4, "clip_norm": 0.0,
@@ -64,7 +64,7 @@ def _vqa(name: str, **fields: Any) -> TaskRecipe:
 
 _VQA = _vqa(
     "base_4x16G_fp32",
-    figures=(Figure("VQA", "accuracy, test-dev", 71.16, _LATER),),
+    figures=figures_of(_LATER, "VL-BERT base", "VQA"),
     left_open=(
         "The first version of the paper prints rate 1e-4, 20 epochs and a softmax over answers (vlbert-vqa-paper); the "
         "release has 1.6e-4, 5 epochs and one binary loss an answer. Its author trains 20 without pre-training.",
@@ -83,10 +83,7 @@ _VQA_PAPER = _vqa(
     learning_rate=1e-4,
     epochs=20,
     warmup=2000,
-    figures=(
-        Figure("VQA", "accuracy, test-dev", 70.50, "version 1, Table 3"),
-        Figure("VQA", "accuracy, test-std", 70.83, "version 1, Table 3"),
-    ),
+    figures=figures_of(_VERSION_1, "VL-BERT", "VQA"),
     left_open=(
         _ADAM_OPEN,
         "What the classifier has beside its output is not said: the release's transform, which starts as that of "
@@ -136,24 +133,12 @@ def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
     return TaskRecipe(**{**published, **fields}, left_open=open_too)
 
 
-def _vcr_figures(problem: str, where: str, values: Mapping[str, float]) -> tuple[Figure, ...]:
+def _vcr_figures(problem: str, paper: str, row: str) -> tuple[PaperFigure, ...]:
     """Those of a problem; both together stand with the first."""
-    own = {"answer": ("Q->A", "Q->AR"), "rationale": ("QA->R",)}[problem]
-    return tuple(Figure("VCR", name, value, where) for name, value in values.items() if name.split(",")[0] in own)
+    own = {"answer": ("VCR, Q->A", "VCR, Q->AR"), "rationale": ("VCR, QA->R",)}[problem]
+    return figures_of(paper, row, *own)
 
 
-_VCR_ROWS: Mapping[str, Mapping[str, float]] = {
-    "paper": {
-        "Q->A, val": 73.7, "Q->A, test": 74.0, "QA->R, val": 74.5, "QA->R, test": 74.8, "Q->AR, val": 55.0,
-        "Q->AR, test": 55.5,
-    },
-    "paper-none": {"Q->A, val": 73.5, "QA->R, val": 74.4, "Q->AR, val": 54.8},
-    "base": {"Q->A, val": 73.8, "QA->R, val": 74.4, "Q->AR, val": 55.2},
-    "large": {
-        "Q->A, val": 75.5, "Q->A, test": 75.8, "QA->R, val": 77.9, "QA->R, test": 78.4, "Q->AR, val": 58.9,
-        "Q->AR, test": 59.7,
-    },
-}  # fmt: skip
 _VCR_PAPER_OPEN = (
     "The boxes whose classes are learned are masked ones; how many is not said, nor what that loss weighs: 15 % of "
     "them, as in pre-training, and as much as the choice.",
@@ -175,7 +160,7 @@ def _vcr_paper(problem: str) -> TaskRecipe:
         settings={**_SGD, "clip_norm": 0.0},
         accidents={},
         learning_rate=2e-3,
-        figures=_vcr_figures(problem, "version 1, Table 2", _VCR_ROWS["paper"]),
+        figures=_vcr_figures(problem, _VERSION_1, "VL-BERT"),
         left_open=_VCR_PAPER_OPEN,
     )
 
@@ -191,11 +176,9 @@ class _Track(NamedTuple):
     def name(self) -> str:
         return f"refcoco+-{self.boxes}"
 
-    def figures(self, where: str, *values: float) -> tuple[Figure, ...]:
+    def figures(self, paper: str, row: str) -> tuple[PaperFigure, ...]:
         track = "ground-truth regions" if self.boxes == "annotated" else "detected regions"
-        splits = ("val", "testA", "testB")
-        named = zip(splits, values, strict=True)
-        return tuple(Figure("RefCOCO+", f"accuracy, {split}, {track}", value, where) for split, value in named)
+        return figures_of(paper, row, *(f"RefCOCO+, accuracy, {split}, {track}" for split in ("val", "testA", "testB")))
 
 
 _TRACKS = (
@@ -240,7 +223,6 @@ def _referring(track: _Track, network: str, **fields: Any) -> TaskRecipe:
 
 
 def _referring_paper(track: _Track) -> TaskRecipe:
-    values = (78.44, 81.30, 71.18) if track.boxes == "annotated" else (71.84, 77.59, 60.57)
     return _referring(
         track,
         "",
@@ -254,7 +236,7 @@ def _referring_paper(track: _Track) -> TaskRecipe:
         batch_size=256,
         warmup=500,
         photo_options={},
-        figures=track.figures("version 1, Table 4", *values),
+        figures=track.figures(_VERSION_1, "VL-BERT"),
         left_open=(
             _ADAM_OPEN,
             "Which regions are right is not said: those whose overlap with the object is above a half. Nor which hit: "
@@ -266,7 +248,7 @@ def _referring_paper(track: _Track) -> TaskRecipe:
     )
 
 
-def _without(recipe: TaskRecipe, figures: tuple[Figure, ...], **changes: Any) -> TaskRecipe:
+def _without(recipe: TaskRecipe, figures: tuple[PaperFigure, ...], **changes: Any) -> TaskRecipe:
     """The row without pre-training: BERT's weights, and new ones for all else."""
     preset = "paper" if recipe.model == "vlbert-paper" else "release"
     unknown = () if figures else (_UNKNOWN_OPEN,)
@@ -322,14 +304,11 @@ def _vqa_runs() -> Iterator[tuple[str, TaskRecipe]]:
             summary=f"{_VQA.summary}; large",
             source=f"{_CFGS}/vqa/large_4x16G_fp32.yaml",
             model="vlbert-large",
-            figures=(
-                Figure("VQA", "accuracy, test-dev", 71.79, _LATER),
-                Figure("VQA", "accuracy, test-std", 72.22, _LATER),
-            ),
+            figures=figures_of(_LATER, "VL-BERT large", "VQA"),
         ),
     )
     yield "vlbert-vqa-paper", _VQA_PAPER
-    none = (Figure("VQA", "accuracy, test-dev", 69.58, "version 1, Table 3"),)
+    none = figures_of(_VERSION_1, "VL-BERT w/o pre-training", "VQA")
     yield "vlbert-vqa-paper-without-pretraining", _without(_VQA_PAPER, none)
     yield from _ablations("vlbert-vqa", _VQA)
 
@@ -337,7 +316,7 @@ def _vqa_runs() -> Iterator[tuple[str, TaskRecipe]]:
 def _vcr_runs() -> Iterator[tuple[str, TaskRecipe]]:
     for problem, files in (("answer", "q2a"), ("rationale", "qa2r")):
         name, base = f"vlbert-vcr-{problem}", _vcr(problem, f"base_{files}_4x16G_fp32")
-        yield name, replace(base, figures=_vcr_figures(problem, _LATER, _VCR_ROWS["base"]))
+        yield name, replace(base, figures=_vcr_figures(problem, _LATER, "VL-BERT base"))
         yield f"{name}-without-pretraining", _without(base, ())
         yield (
             f"{name}-large",
@@ -346,7 +325,7 @@ def _vcr_runs() -> Iterator[tuple[str, TaskRecipe]]:
                 summary=f"{base.summary}; large",
                 source=f"{_CFGS}/vcr/large_{files}_4x16G_fp16.yaml",
                 model="vlbert-large-e2e",
-                figures=_vcr_figures(problem, _LATER, _VCR_ROWS["large"]),
+                figures=_vcr_figures(problem, _LATER, "VL-BERT large"),
                 left_open=(*base.left_open, "The release trains it in fp16 through apex; here fp32, or --precision."),
             ),
         )
@@ -366,7 +345,7 @@ def _vcr_runs() -> Iterator[tuple[str, TaskRecipe]]:
                 ),
             ),
         )
-        none = _vcr_figures(problem, "version 1, Table 2", _VCR_ROWS["paper-none"])
+        none = _vcr_figures(problem, _VERSION_1, "VL-BERT w/o pre-training")
         yield f"{name}-paper-without-pretraining", _without(paper, none)
         yield from _ablations(name, base)
 
@@ -376,7 +355,7 @@ def _referring_runs() -> Iterator[tuple[str, TaskRecipe]]:
         name, base, gt = f"vlbert-{track.name}", _referring(track, "base"), track.boxes == "annotated"
         yield name, replace(base, left_open=(*base.left_open, _UNKNOWN_OPEN))
         yield f"{name}-without-pretraining", _without(base, ())
-        large = track.figures(_LATER, 80.31, 83.62, 75.45) if gt else ()
+        large = track.figures(_LATER, "VL-BERT large") if gt else ()
         yield (
             f"{name}-large",
             replace(
@@ -387,8 +366,8 @@ def _referring_runs() -> Iterator[tuple[str, TaskRecipe]]:
         )
         paper = _referring_paper(track)
         yield f"{name}-paper", paper
-        values = (73.96, 76.65, 67.64) if gt else (65.92, 72.30, 55.55)
-        yield f"{name}-paper-without-pretraining", _without(paper, track.figures("version 1, Table 4", *values))
+        none = track.figures(_VERSION_1, "VL-BERT w/o pre-training")
+        yield f"{name}-paper-without-pretraining", _without(paper, none)
         if not gt:
             yield from _ablations(name, base)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Recipe:
         share: of the images.
         text_corpus: whether rows of text alone are mixed in.
         end_to_end: whether the detector's head is trained along.
-        figures: what was printed for it.
+        figures: what was printed for it, of paper_figures.csv.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
     """
 
@@ -88,7 +88,7 @@ class Recipe:
     task_text: bool = False
     text_corpus: bool = False
     end_to_end: bool = False
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[PaperFigure, ...] = ()
     left_open: tuple[str, ...] = field(default=())
 
     def at_once(self, processes: int, *, most: int = 32) -> int:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.model.vlbert.presets import vlbert_fields
-from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.training.step_policies import release_settings
@@ -89,22 +89,7 @@ VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             warmup=8000,
             data=_CAPTIONS,
             end_to_end=True,
-            figures=(
-                Figure("VCR", "Q->A, val", 73.7, "Table 2"),
-                Figure("VCR", "Q->A, test", 74.0, "Table 2"),
-                Figure("VCR", "QA->R, val", 74.5, "Table 2"),
-                Figure("VCR", "QA->R, test", 74.8, "Table 2"),
-                Figure("VCR", "Q->AR, val", 55.0, "Table 2"),
-                Figure("VCR", "Q->AR, test", 55.5, "Table 2"),
-                Figure("VQA", "accuracy, test-dev", 70.50, "Table 3"),
-                Figure("VQA", "accuracy, test-std", 70.83, "Table 3"),
-                Figure("RefCOCO+", "accuracy, val, ground-truth regions", 78.44, "Table 4"),
-                Figure("RefCOCO+", "accuracy, testA, ground-truth regions", 81.30, "Table 4"),
-                Figure("RefCOCO+", "accuracy, testB, ground-truth regions", 71.18, "Table 4"),
-                Figure("RefCOCO+", "accuracy, val, detected regions", 71.84, "Table 4"),
-                Figure("RefCOCO+", "accuracy, testA, detected regions", 77.59, "Table 4"),
-                Figure("RefCOCO+", "accuracy, testB, detected regions", 60.57, "Table 4"),
-            ),
+            figures=figures_of("VL-BERT, version 1", "VL-BERT"),
             left_open=(
                 "Adam's epsilon and clipping are not given: torch's AdamW with 1e-6, no clipping.",
                 "Whether decay is decoupled, and what decays, is not said: it is, and everything does, as released.",
