@@ -186,7 +186,9 @@ def picture_shapes(
     boxes, y = _boxes(record, groups, photo, _MARGIN + 5 + 17 * len(lines))
     matrices, y = _matrices(caption.sentence.words, groups, looks, y, num_layers)
     told = f"Share of a word's attention; the darkest is {100 * _darkest(looks):.0f} % of it."
-    return [*shapes, *boxes, *matrices, Label(_MARGIN, y + 12, told, fill="quiet")], y + 24
+    notes = [told] if len(looks) == num_layers else [told, "These layers find phrases best."]
+    below = [Label(_MARGIN, y + 12 + 15 * row, note, fill="quiet") for row, note in enumerate(notes)]
+    return [*shapes, *boxes, *matrices, *below], y + 9 + 15 * len(notes)
 
 
 def _boxes(
@@ -219,8 +221,7 @@ def _matrices(
     words: Sequence[str], groups: Sequence[Group], looks: Sequence[LayerLooks], top: float, num_layers: int
 ) -> tuple[list[Shape], float]:
     """Those of the layers beside one another, as many as there is room for."""
-    which = f"the {len(looks)} of {num_layers} layers that ground phrases best"
-    which = "each layer" if len(looks) == num_layers else which
+    which = "each layer" if len(looks) == num_layers else f"{len(looks)} of {num_layers} layers"
     told = f"The best head of {which} (layer-head)" if groups else "No word looks at one region much"
     shapes: list[Shape] = [Label(_MARGIN, top + 14, told, 12, bold=True)]
     y, width = top + 22, len(groups) * _STEP + 10

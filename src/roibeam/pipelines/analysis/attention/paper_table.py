@@ -1,0 +1,93 @@
+"""What the paper prints (section 3.1, Table 2) beside what is found here, and what is not alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
+from roibeam.pipelines.analysis.attention.questions import ENTITY
+from roibeam.pipelines.foundation.statistics.paper_figures import paper_figures
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.analysis.attention.head_figures import HeadFigures
+
+PAPER = "What Does BERT with Vision Look At?"
+RECIPE = "visualbert-task-flickr"  # whose run the paper asks
+ASKED_THERE = (
+    f"the paper's: VisualBERT, 12 layers of 12 heads, trained on COCO and Flickr30k (--recipe {RECIPE}), 1,000 images "
+    f"of val, relations of AllenNLP's parser; the best of all heads for phrases, of active heads for relations"
+)
+_GROUNDING = ("entity grounding", "syntactic grounding of ")
+_LAYERS, _HEADS, _IMAGES, _SPLIT = 12, 12, 1000, "val"
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """As printed.
+
+    Attributes:
+        name: `ENTITY`, or the relation as the paper calls it.
+        where: section or table.
+        baseline, accuracy: in percent.
+        head: of that accuracy, as layer-head; "" where it is not named.
+    """
+
+    name: str
+    where: str
+    baseline: str
+    accuracy: str
+    head: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """In shares, as figures of ours."""
+        baseline, accuracy = (round(float(each) / 100, 6) for each in (self.baseline, self.accuracy))
+        return {"where": self.where, "baseline": baseline, "accuracy": accuracy, "head": self.head or None}
+
+
+@cache
+def paper_rows() -> dict[str, PaperRow]:
+    """By name, in the paper's order."""
+    found: dict[str, dict[str, str]] = {}
+    for each in paper_figures():
+        if each.recipe == RECIPE and each.task.startswith(_GROUNDING):
+            name = ENTITY if each.task == _GROUNDING[0] else each.task.removeprefix(_GROUNDING[1])
+            row = found.setdefault(name, {"where": each.table})
+            row[{"best head": "head"}.get(each.metric, each.metric.partition(", ")[0])] = each.printed
+    return {name: PaperRow(name, **row) for name, row in found.items()}
+
+
+def beside_paper(entity: HeadFigures, relations: Sequence[HeadFigures]) -> list[tuple[PaperRow, HeadFigures | None]]:
+    """The paper's rows, each with the commonest of ours that the paper calls so; of phrases alone without relations.
+
+    Args:
+        relations: the commonest first.
+    """
+    rows = paper_rows()
+    ours = {each.paper_name: each for each in [*reversed(relations), entity]}
+    return [(row, ours.get(name)) for name, row in rows.items() if relations or name == ENTITY]
+
+
+def differences(request: AttentionRequest, model: str, *, layers: int, heads: int, images: int) -> list[str]:
+    """What is not as in the paper, as far as a request and a model tell.
+
+    Args:
+        model: its class, such as "VisualBertForPreTraining".
+        layers, heads: in which words look at regions.
+        images: that were asked about.
+    """
+    found = [] if model.startswith("VisualBert") else [f"a {model}"]
+    if (layers, heads) != (_LAYERS, _HEADS):
+        found.append(f"{layers} layers of {heads} heads")
+    if images != _IMAGES or request.split != _SPLIT:
+        found.append(f"{images:,} images of {request.split or 'all splits'}")
+    if request.parses is not None:
+        found.append(f"relations of {'spaCy' if str(request.parses) == 'spacy' else request.parses.name}")
+    options = {"rules": "any", "word": "last", "max_regions": 0}
+    return found + [
+        f"--{name.replace('_', '-')} {getattr(request, name)}"
+        for name, usual in options.items()
+        if getattr(request, name) != usual
+    ]
