@@ -35,11 +35,11 @@ from roibeam.pipelines.analysis.attention.head_figures import (
     BELOW,
     TOO_FEW,
     UNDECIDED,
+    beside_paper,
     head_figures,
     relations_of,
 )
 from roibeam.pipelines.analysis.attention.looks import Looks, head_looks
-from roibeam.pipelines.analysis.attention.paper_table import beside_paper
 from roibeam.pipelines.analysis.attention.questions import ENTITY, AskedCaption, LeftOut, Questioner, parses_by_caption
 from roibeam.pipelines.analysis.attention.reading import Asked, read_asked
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
@@ -399,7 +399,7 @@ def test_the_command_writes_numbers_and_pictures(
     rows = [line.split() for line in done.out.partition("section 3.1 and Table 2:\n")[2].splitlines()[1:12]]
     assert [(row[0], row[2], row[4], row[6]) for row in rows] == TABLE_2
     assert all(float(each) >= 0 for each in (rows[0][1], rows[0][5], rows[1][1], rows[1][5]))  # ours, between theirs
-    unlike = "different here: a ViLbertForPreTraining; 1 layers of 2 heads; 1 images of all splits; relations of parses"
+    unlike = "different here: a ViLbertForPreTraining; 1 layer of 2 heads; 1 image of all splits; relations of parses"
     assert unlike in done.out and "trained on COCO and Flickr30k (--recipe visualbert-task-flickr)" in done.out
     found = json.loads((tmp_path / "out" / "attention.json").read_text("utf-8"))
     entity, *relations = found["populations"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from roibeam.pipelines.analysis.attention.looks import Looks
-from roibeam.pipelines.analysis.attention.paper_table import paper_rows
+from roibeam.pipelines.analysis.attention.paper_table import PaperRow, paper_rows
 from roibeam.pipelines.finetuning.metrics.grounding import RANKS, UPPER_BOUND
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
 
@@ -263,3 +263,14 @@ def _halves(
 def commonest(figures: Sequence[HeadFigures]) -> list[HeadFigures]:
     """The paper's table: the ten commonest relations."""
     return sorted(figures, key=lambda each: -each.questions)[:MOST_RELATIONS]
+
+
+def beside_paper(entity: HeadFigures, relations: Sequence[HeadFigures]) -> list[tuple[PaperRow, HeadFigures | None]]:
+    """The paper's rows, each with the commonest of ours that the paper calls so; of phrases alone without relations.
+
+    Args:
+        relations: the commonest first.
+    """
+    rows = paper_rows()
+    ours = {each.paper_name: each for each in [*reversed(relations), entity]}
+    return [(row, ours.get(name)) for name, row in rows.items() if relations or name == entity.name]

@@ -1,18 +1,15 @@
-"""What the paper prints (section 3.1, Table 2) beside what is found here, and what is not alike."""
+"""What the paper prints (section 3.1, Table 2), and what is not alike here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from roibeam.features.counted import counted
 from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
 from roibeam.pipelines.analysis.attention.questions import ENTITY
 from roibeam.pipelines.foundation.statistics.paper_figures import paper_figures
-
-if TYPE_CHECKING:
-    from roibeam.pipelines.analysis.attention.head_figures import HeadFigures
 
 PAPER = "What Does BERT with Vision Look At?"
 RECIPE = "visualbert-task-flickr"  # whose run the paper asks
@@ -59,17 +56,6 @@ def paper_rows() -> dict[str, PaperRow]:
     return {name: PaperRow(name, **row) for name, row in found.items()}
 
 
-def beside_paper(entity: HeadFigures, relations: Sequence[HeadFigures]) -> list[tuple[PaperRow, HeadFigures | None]]:
-    """The paper's rows, each with the commonest of ours that the paper calls so; of phrases alone without relations.
-
-    Args:
-        relations: the commonest first.
-    """
-    rows = paper_rows()
-    ours = {each.paper_name: each for each in [*reversed(relations), entity]}
-    return [(row, ours.get(name)) for name, row in rows.items() if relations or name == ENTITY]
-
-
 def differences(request: AttentionRequest, model: str, *, layers: int, heads: int, images: int) -> list[str]:
     """What is not as in the paper, as far as a request and a model tell.
 
@@ -80,9 +66,9 @@ def differences(request: AttentionRequest, model: str, *, layers: int, heads: in
     """
     found = [] if model.startswith("VisualBert") else [f"a {model}"]
     if (layers, heads) != (_LAYERS, _HEADS):
-        found.append(f"{layers} layers of {heads} heads")
+        found.append(f"{counted(layers, 'layer')} of {counted(heads, 'head')}")
     if images != _IMAGES or request.split != _SPLIT:
-        found.append(f"{images:,} images of {request.split or 'all splits'}")
+        found.append(f"{counted(images, 'image')} of {request.split or 'all splits'}")
     if request.parses is not None:
         found.append(f"relations of {'spaCy' if str(request.parses) == 'spacy' else request.parses.name}")
     options = {"rules": "any", "word": "last", "max_regions": 0}

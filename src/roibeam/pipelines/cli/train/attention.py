@@ -112,7 +112,8 @@ def _print(result: AttentionResult, *, as_json: bool) -> None:
 
 
 def _print_paper(result: AttentionResult) -> None:
-    from roibeam.pipelines.analysis.attention.paper_table import ASKED_THERE, PAPER, beside_paper
+    from roibeam.pipelines.analysis.attention.head_figures import beside_paper
+    from roibeam.pipelines.analysis.attention.paper_table import ASKED_THERE, PAPER
     from roibeam.pipelines.analysis.attention.questions import ENTITY
 
     paper = "paper"
