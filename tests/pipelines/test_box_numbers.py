@@ -179,7 +179,28 @@ def probed(world: World, checkpoint: str, store: Path, out: Path) -> Any:
             device="cpu",
         )
     )
-    return done.numbers
+    return {name: value for name, value in done.numbers.items() if name != "notes"}
+
+
+@pytest.mark.parametrize("command", ["evaluate", "attention", "probe"])
+def test_what_a_file_does_not_tell_is_said(
+    command: str, world: World, tmp_path: Path, roibeam: Callable[..., Any]
+) -> None:
+    given = of_ucla(tmp_path)
+    for store, is_assumed in ((world.store, True), (world.by_hand, False)):
+        out = tmp_path / f"{store.name}.svg" if command == "probe" else tmp_path / store.name
+        done = roibeam(command, given, *asking(command, world, out), "--store", store, "--tokenizer", world.tokenizer)
+        assert done.code == 0, done.err
+        assert ("it is six numbers wider than the store's features" in done.out) == is_assumed
+
+
+def asking(command: str, world: World, out: Path) -> tuple[object, ...]:
+    given: dict[str, tuple[object, ...]] = {
+        "evaluate": ("--captions", world.folder / "captions.json", "--no-retrieval"),
+        "attention": ("--entities", world.folder / "entities"),
+        "probe": (image_id(3), TEXT),
+    }
+    return (*given[command], "--out", out)
 
 
 @pytest.mark.parametrize("checkpoint", [saved, of_ucla])
@@ -248,14 +269,9 @@ def test_another_width_is_one_line_that_tells_both(
     command: str, model: Callable[[], Any], says: str, world: World, tmp_path: Path, roibeam: Callable[..., Any]
 ) -> None:
     model().save_pretrained(tmp_path / "model")
-    given: dict[str, tuple[object, ...]] = {
-        "evaluate": ("--captions", world.folder / "captions.json", "--out", tmp_path / "out"),
-        "attention": ("--entities", world.folder / "entities", "--out", tmp_path / "out"),
-        "probe": (image_id(3), TEXT, "--out", tmp_path / "out.svg"),
-    }
-    refused = one_line(
-        roibeam(command, tmp_path / "model", *given[command], "--store", world.store, "--tokenizer", world.tokenizer)
-    )
+    out = tmp_path / ("out.svg" if command == "probe" else "out")
+    named = ("--store", world.store, "--tokenizer", world.tokenizer)
+    refused = one_line(roibeam(command, tmp_path / "model", *asking(command, world, out), *named))
     assert says in refused
     assert "another detector" in says or "detector" not in refused
 

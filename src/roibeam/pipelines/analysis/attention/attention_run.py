@@ -17,7 +17,7 @@ from roibeam.features.record.imported import has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import check_new
-from roibeam.pipelines.analysis.asked_model import pretraining_model
+from roibeam.pipelines.analysis.asked_model import assumed_of_features, pretraining_model
 from roibeam.pipelines.analysis.attention.attention_pictures import shown_captions, shown_heads, write_pictures
 from roibeam.pipelines.analysis.attention.attention_settings import RULES, AttentionRequest
 from roibeam.pipelines.analysis.attention.head_figures import ACTIVE, HeadFigures, head_figures, relations_of
@@ -103,6 +103,8 @@ def analyse_checkpoint(
         model.config, tokenizer, num_classes=None, task=request.task, features=features, as_read=found.as_read
     )
     samples.check(record_of(ids[0]))
+    for note in assumed_of_features(found, record_of(ids[0])):
+        remarks.add(note)
     model.to(device.name)
     rule = GROUNDING_RULES[RULES[request.rules][1]]
     with Progress("attention", len(captions), CAPTIONS) as progress:

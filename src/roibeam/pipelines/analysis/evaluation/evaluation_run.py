@@ -21,7 +21,7 @@ from roibeam.features.printable import printable
 from roibeam.features.record.imported import has_classes
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import check_new
-from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_model
+from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, assumed_of_features, pretraining_model
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_page import write_evaluation_page
 from roibeam.pipelines.analysis.evaluation.evaluation_results import (
@@ -134,6 +134,7 @@ def evaluate_checkpoint(
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
+    choices += assumed_of_features(found, corpus.record(0))
     remarks = [*found.changes, *choices, *leaks, *_words_lost(tokenizer, samples, chosen)]
     for remark in remarks:
         tell(remark)
