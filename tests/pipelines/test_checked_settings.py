@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,9 @@ from roibeam.pipelines.pretraining.requests.request import PretrainRequest, Requ
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 
-def check(
-    model: RequestedModel, *settings: str, goes_on: bool = False, request: Mapping[str, Any] = {}, **given: Any
-) -> None:
-    asked = PretrainRequest(Path("run"), model=model, training=RequestedTraining(settings=settings, **given), **request)
-    check_settings(asked, None if model.recipe is None else RECIPES[model.recipe], None, goes_on=goes_on)
+def check(model: RequestedModel, *settings: str, goes_on: bool = False, **given: Any) -> None:
+    request = PretrainRequest(Path("run"), model=model, training=RequestedTraining(settings=settings, **given))
+    check_settings(request, None if model.recipe is None else RECIPES[model.recipe], None, goes_on=goes_on)
 
 
 @pytest.mark.parametrize("name", NAMED_SYSTEMS)
@@ -53,14 +50,6 @@ def test_every_size_and_recipe_is_accepted(toy: bool) -> None:
             check(RequestedModel(system=name, size=size), "train.keep=3", "data.workers=0")
     for recipe in RECIPES:
         check(RequestedModel(recipe=recipe, toy=toy))
-
-
-def test_photos_have_no_box_numbers() -> None:
-    """The model would be six wider than its encoder, which was said after all data were read."""
-    model, end_to_end = RequestedModel(recipe="visualbert-coco-flickr", toy=True), {"end_to_end": True}
-    check(model, "sampling.box_numbers=false", request=end_to_end)
-    with pytest.raises(ValueError, match=r"^--end-to-end: features of photos have no box numbers; set sampling.box_nu"):
-        check(model, request=end_to_end)
 
 
 @pytest.mark.parametrize("system", ["vilbert", "interbert"])

@@ -29,6 +29,7 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_told_classes
+from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 
@@ -416,6 +417,49 @@ def test_visualberts_regions_on_vcr_are_those_of_r2c(name: str) -> None:
     assert sections["encoder"].frozen_stages == (1,) and sections["detector"].depth == CONFIGS["toy"].depth
 
 
+def test_figures_of_a_test_server_are_of_all_labelled_questions() -> None:
+    """VQA's papers print nothing but test-dev and test-std; BUTD and all releases train on both parts for them, so that
+    nothing is left to be judged on. The other tasks' papers train on the training split for all of their figures."""
+    for name, recipe in TASK_RECIPES.items():
+        servers = {each.metric for each in recipe.figures if each.metric.endswith(("test-dev", "test-std"))}
+        assert (recipe.task == "vqa") == ("vqa" in name) and (not servers or recipe.task == "vqa")
+        if recipe.task == "vqa":
+            assert recipe.options.train == "train+val" and len(servers) == len(recipe.figures), name
+            assert any("nothing is left to be judged on" in each for each in recipe.left_open), name
+
+
+def test_what_vlbert_goes_on_with_is_what_it_was_trained_on() -> None:
+    """A model that was trained end to end goes on so: no stored features are its network's. One on stored features goes
+    on so too, but in the ablation, where Fast R-CNN is tuned in pre-training in one row alone, and is told."""
+    begins_anew = set()
+    for name, recipe in TASK_RECIPES.items():
+        if recipe.system != "vlbert" or recipe.start != PRETRAINED:
+            continue
+        model = RECIPES[recipe.model]
+        assert recipe.end_to_end or not model.end_to_end, name
+        told = any(
+            each.startswith("Fast R-CNN is tuned in pre-training in the row full alone") for each in recipe.left_open
+        )
+        assert told == (recipe.end_to_end and not model.end_to_end), name
+        begins_anew |= {name} if told else set()
+    tasks = ("vcr-answer", "vcr-rationale", "refcoco+-detected")
+    assert begins_anew == {f"vlbert-{task}-ablation-{row}" for task in tasks for row in "abcd"}
+
+
+@pytest.mark.parametrize("name", ["vlbert-vqa-paper", "vlbert-vqa-ablation-full"])
+def test_vqa_through_the_detector_is_as_its_source_has_it(name: str) -> None:
+    """The paper says nothing of mirrored photos, the release mirrors; both have one rate for all, and these edges."""
+    recipe = TASK_RECIPES[name]
+    asked = request("vqa", recipe=name, end_to_end=True, encoder=EncoderRequest(weights="random:1"))
+    sections = sections_of(asked, VqaOptions, recipe)
+    assert sections["photos"].flip == (name != "vlbert-vqa-paper")
+    assert (sections["detector"].short_edge, sections["detector"].long_edge) == (600, 1000)
+    assert (sections["encoder"].learning_rate_scale, sections["encoder"].frozen_stages) == (1.0, (1, 2))
+    assert recipe.start_notes(pretrained=True, from_bert=False, end_to_end=True, alone=True) == ()
+    (through,) = recipe.start_notes(pretrained=True, from_bert=False, end_to_end=False, alone=True)
+    assert "goes through the detector's network" in through
+
+
 def test_where_answers_of_vlbert_start() -> None:
     """Its release's head starts segment 1 as segment 0, ours does not."""
     told = "Segment 1 starts as segment 0, which captions have trained: by the release, with its head."
@@ -454,6 +498,12 @@ def test_one_recipe_in_full(roibeam: Cli) -> None:
         "fields": {"updates": "task"},
         "problems": 2,
     }
+    told = " ".join(roibeam("recipes", "vlbert-vqa-paper").out.split())
+    assert "through the detector's network, which goes on from vlbert-paper, edges 600 x 1000, flip False" in told
+    told = " ".join(roibeam("recipes", "vlbert-vcr-answer-ablation-a").out.split())
+    assert (
+        "network, which begins with the detector's own weights, edges 600 x 1200" in told and "grounding words" in told
+    )
     plain = roibeam("recipes", "vlbert-vqa-ablation-a").out
     assert "nothing that is known here" in plain and "release-mt:" not in plain
     with pytest.raises(ValueError, match="did you mean vilbert-vqa"):

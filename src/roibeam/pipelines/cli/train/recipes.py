@@ -17,6 +17,7 @@ from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, NOTHING, PRET
 
 if TYPE_CHECKING:
     from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
+    from roibeam.pipelines.inputs.needed_features import Features
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 
 
@@ -33,6 +34,7 @@ def recipes_command(
         roibeam recipes vlbert-paper
     """
     from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+    from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS
     from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named
 
     chosen: dict[str, Recipe | TaskRecipe] = {**RECIPES, **TASK_RECIPES}
@@ -42,7 +44,9 @@ def recipes_command(
             raise ValueError(f"no recipe {name!r}: {name_hint(name, chosen, listed_by=listed)}")
         chosen = {name: chosen[name]}
     if as_json:
-        typer.echo(json_line({each: _plain(recipe) for each, recipe in chosen.items()}, event="recipes"))
+        sizes = {each: {"parameters": count} for each, count in PARAMETERS.items()}
+        plain = {each: _plain(recipe) | sizes.get(each, {}) for each, recipe in chosen.items()}
+        typer.echo(json_line(plain, event="recipes"))
     elif name is None:
         width = max(map(len, chosen))
         for each, recipe in chosen.items():
@@ -54,6 +58,7 @@ def recipes_command(
 
 def _lines(name: str, recipe: Recipe) -> list[str]:
     from roibeam.pipelines.pretraining.recipes.named_systems import named_system
+    from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS
     from roibeam.pipelines.pretraining.recipes.published import stages_before
 
     warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
@@ -62,6 +67,7 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         f"  source     {recipe.source}",
         f"  system     {named_system(recipe.system).title}",
         f"  data       {recipe.data}",
+        *_features(recipe),
         f"  starts     from {'the run of ' + recipe.after if recipe.after else recipe.start or 'nothing'}",
         *([f"  stages     {', '.join([*stages_before(name), name])}, in one command"] if recipe.after else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} captions, rate {recipe.learning_rate:g}, "
@@ -69,6 +75,7 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         *_wrapped("  optimiser", _settings(recipe.settings)),
         *_wrapped("  samples", _settings(dataclasses.asdict(recipe.sampling))),
         *_wrapped("  model", _settings(_plain(recipe)["model"]) or "as the system's defaults"),
+        *(_wrapped("  parameters", _size(name)) if name in PARAMETERS else []),
     ]
     if recipe.share < 1:
         lines.append(f"  share      {recipe.share:.0%} of the images")
@@ -83,6 +90,18 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
     return lines
 
 
+def _size(name: str) -> str:
+    from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS, PRINTED
+
+    printed = PRINTED.get(name)
+    if printed is None:
+        return f"{PARAMETERS[name]:,}"
+    return (
+        f"{PARAMETERS[name]:,}; {printed.millions} million in InterBERT's paper, section 3.5, near the "
+        f"{printed.nearest:,} of its layers and the embedding of regions (docs/models.md)"
+    )
+
+
 def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
     warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
     falls = f", falls after {' and '.join(f'{share:.0%}' for share in recipe.decays_at)}" if recipe.decays_at else ""
@@ -93,6 +112,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         f"  task       {recipe.task}; system {recipe.system}, head {recipe.head}",
         f"  model      that of {recipe.model}, {starts[recipe.start]}; {recipe.parameters:,} parameters are trained",
         *([f"  in turn    with {recipe.in_turn_with}, by one model"] if recipe.in_turn_with else []),
+        *_features(recipe),
         *(_wrapped("  end to end", _photos(recipe)) if recipe.end_to_end else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} questions, rate {recipe.learning_rate:g}, "
         f"warm-up {warmup}{falls}",
@@ -109,6 +129,15 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         "  left open",
         *_points(recipe.left_open),
     ]
+
+
+def _features(recipe: Recipe | TaskRecipe) -> list[str]:
+    """What to extract, and the command of each store."""
+    if recipe.features is None:
+        return ["  features   none: texts alone"]
+    own = "; the run makes features of its own: the store's boxes are read" if recipe.end_to_end else ""
+    words = _wrapped("  features", f"{recipe.features.words()}{own}")
+    return [*words, *(f"    {command}" for command in recipe.features.commands)]
 
 
 def _hours(recipe: TaskRecipe) -> str:
@@ -128,10 +157,14 @@ def _points(sentences: Iterable[str]) -> list[str]:
 
 
 def _photos(recipe: TaskRecipe) -> str:
+    from roibeam.pipelines.pretraining.recipes.published import RECIPES
+
     edges = [f"edges {' x '.join(map(str, recipe.edges))}"] if recipe.edges else []
+    goes_on = recipe.start == PRETRAINED and RECIPES[recipe.model].end_to_end
+    begins = f"goes on from {recipe.model}" if goes_on else "begins with the detector's own weights"
     named = [f"--detector {recipe.detector}"] if recipe.detector else []
     settings = [_settings(each) for each in (recipe.encoder, recipe.photos, recipe.photo_options) if each]
-    return ", ".join(["through the detector's network", *named, *edges, *settings])
+    return ", ".join([f"through the detector's network, which {begins}", *named, *edges, *settings])
 
 
 def _wrapped(head: str, text: str) -> list[str]:
@@ -156,6 +189,7 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
         return {
             **dataclasses.asdict(bare),
             "figures": figures,
+            "features": _plain_features(recipe.features),
             "updates_apart": apart,
             "step_rules": recipe.step_rules,
             **told,
@@ -168,9 +202,14 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
         "settings": dict(recipe.settings),
         "changes": dict(recipe.changes),
         "sampling": dataclasses.asdict(recipe.sampling),
+        "features": _plain_features(recipe.features),
         "figures": [_figure(each) for each in recipe.figures],
         "model": dict(recipe.build.fields),
     }
+
+
+def _plain_features(features: Features | None) -> dict[str, Any] | None:
+    return None if features is None else {**dataclasses.asdict(features), "commands": features.commands}
 
 
 def _figure(figure: PaperFigure) -> dict[str, Any]:

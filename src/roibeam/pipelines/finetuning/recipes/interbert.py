@@ -14,6 +14,7 @@ from roibeam.pipelines.finetuning.recipes.vcr_words import BOTH_OPEN, NAMES_OPEN
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE, VcrOptions
 from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import VCR_UPDATES_APART, parted_settings
 
 ADAMW: Mapping[str, Any] = MappingProxyType(
@@ -22,7 +23,8 @@ ADAMW: Mapping[str, Any] = MappingProxyType(
 )  # fmt: skip
 _SHARED_OPEN = (
     "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
-    "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released.",
+    "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released. Detected "
+    "are the 90 to 100 that it has for Flickr30k.",
     NAMES_OPEN,
     "That a long choice shortens the question of those behind it is by the release.",
 )
@@ -72,6 +74,7 @@ def _vcr(problem: str, release: str = "") -> TaskRecipe:
         task="vcr",
         system="interbert",
         model="interbert",
+        features=Features("interbert", annotated="vcr"),
         options=VcrOptions(
             problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running",
             max_pieces=pieces - 3, rationale_pieces=77 if problem == BOTH else 0,
@@ -93,7 +96,7 @@ def _released(problem: str) -> TaskRecipe:
     return replace(
         recipe,
         summary=f"{recipe.summary}; as released",
-        source="black4321/InterBERT README.md, vlbert_tasks.yml and train_tasks.py",
+        source="black4321/InterBERT README.md, interbert_tasks.yml and train_tasks.py",
         model="interbert-release",
         settings={**settings, "average_rate": 0.9999},
         accidents=accidents,

@@ -40,6 +40,7 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
                     task=task,
                     system="interbert",
                     model=model,
+                    features=None,
                     options=GlueOptions(),
                     layout=LayoutOptions(max_pieces=128),
                     settings=_SETTINGS,

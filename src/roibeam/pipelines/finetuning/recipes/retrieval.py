@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from roibeam.model.interbert.presets import interbert_fields
 from roibeam.pipelines.finetuning.recipes.interbert import ADAMW
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
+from roibeam.pipelines.finetuning.recipes.vilbert import REGIONS_OPEN
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.retrieval.distractors import (
     CAPTION,
@@ -29,6 +30,7 @@ from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import (
     RetrievalOptions,
 )
 from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _POOLS = ("Flickr30k", "COCO (1k)", "COCO (5k)")
@@ -69,12 +71,14 @@ _VILBERT_ROWS = (
 _RELEASE, _ACCIDENTS = parted_settings("vilbert-release-tasks")
 _VILBERT = TaskRecipe(
     summary="ViLBERT, Flickr30k image retrieval: the right one of four pairs",
-    source="arXiv:1908.02265, section 3.2; jiasenlu/vilbert_beta vlbert_tasks.yml, retreival_dataset.py",
+    source="arXiv:1908.02265, section 3.2; jiasenlu/vilbert_beta vlbert_tasks.yml, "
+    "vilbert/datasets/retreival_dataset.py",
     task="retrieval",
     system="vilbert",
     model="vilbert",
+    features=Features("butd-10-100"),
     options=RetrievalOptions(),
-    layout=LayoutOptions(max_pieces=30, max_regions=100, region_order="file", whole_image="all"),
+    layout=LayoutOptions(max_pieces=30, max_regions=99, region_order="file", whole_image="all"),
     settings=_RELEASE,
     accidents=_ACCIDENTS,
     learning_rate=2e-5,
@@ -87,7 +91,9 @@ _VILBERT = TaskRecipe(
         "Warm-up, what comes behind it, decay, clipping, Adam's betas and epsilon are not in the paper: as released, "
         "where decay lies on biases and LayerNorms (--set steps.rule=release).",
         "The rate is 2e-5 in the paper and the settings; the README's command says 4e-5.",
+        REGIONS_OPEN,
         "The third wrong pair is a caption of an image that looks like it in the release, the paper has the image.",
+        REGIONS_OPEN,
         "Behind the random image's regions the release leaves those of the first one, masked; here is padding.",
         _SPLIT_OPEN,
         _SELECTION_OPEN,
@@ -104,19 +110,25 @@ _IMAGEBERT = TaskRecipe(
     task="retrieval",
     system="imagebert",
     model="imagebert-stage-2",
+    features=Features(detector="pythia-x152-fpn"),
     options=RetrievalOptions(distractors=_EACH_WAY, loss=BINARY, per=PER_IMAGE),
+    layout=LayoutOptions(max_pieces=44, max_regions=100),
     head="match",
     learning_rate=5e-5,
     batch_size=24,
     epochs=130,
     warmup=0.1,
     left_open=(
+        "Its model was pre-trained on LAIT, which was never released; Conceptual 12M stands in for it "
+        "(docs/collection.md).",
         "How many wrong pairs a group has is not said: three, as ViLBERT. Captions in half of the groups, images in "
         "the others.",
         "What the batch of 24 counts is not said: groups over all processes. An epoch is one pass over the images, "
         "each with a caption that is drawn: over captions 130 of them would be 785,000 steps.",
         "Warm-up and decay are not said: a tenth of the steps, 0.01. Margin and scale of the triplet loss are not "
         "printed: 0.2, between probabilities.",
+        "The 144 elements of section 5.1 are taken here too: 100 regions of highest score, and 44 pieces of the text, "
+        "special ones counted.",
         "Which split file it has is not said: Karpathy's. How a model is chosen is not said: the last one.",
     ),
 )
@@ -150,7 +162,7 @@ def _imagebert_runs() -> Iterator[tuple[str, TaskRecipe]]:
                 _IMAGEBERT,
                 summary=f"{_IMAGEBERT.summary}; {count} regions",
                 model=model,
-                layout=LayoutOptions(max_regions=count),
+                layout=replace(_IMAGEBERT.layout, max_regions=count),
                 figures=figures_of("ImageBERT", f"RoI({count})"),
                 left_open=(*_IMAGEBERT.left_open, "Which loss the rows of regions have is not said: the best one."),
             ),
@@ -165,6 +177,7 @@ _INTERBERT = TaskRecipe(
     task="retrieval",
     system="interbert",
     model="interbert",
+    features=Features("interbert"),
     options=RetrievalOptions(distractors=(IMAGE, IMAGE, HARD_IMAGE)),
     layout=LayoutOptions(max_pieces=30, max_regions=100, region_order="file", whole_image="all"),
     head="match",
@@ -202,9 +215,10 @@ def _interbert_runs() -> Iterator[tuple[str, TaskRecipe]]:
         replace(
             _INTERBERT,
             summary="InterBERT, Flickr30k image retrieval: every pair by itself, one in four is right; as released",
-            source="black4321/InterBERT README.md, vlbert_tasks.yml, task_utils.py and train_tasks.py",
+            source="black4321/InterBERT README.md, interbert_tasks.yml, bertmodel/task_utils.py and train_tasks.py",
             model="interbert-release",
             options=RetrievalOptions(loss=BINARY),
+            layout=replace(_INTERBERT.layout, max_regions=101),
             settings={**settings, "average_rate": 0.9999},
             accidents=accidents,
             batch_size=64,
@@ -214,6 +228,7 @@ def _interbert_runs() -> Iterator[tuple[str, TaskRecipe]]:
             left_open=(
                 "The README repeats the paper's figures.",
                 "Decay lies on biases and LayerNorms there (--set steps.rule=release).",
+                "102 slots for the whole image and regions, so that 101 regions of a file would be shown.",
                 _SPLIT_OPEN,
                 _SELECTION_OPEN,
             ),

@@ -9,6 +9,7 @@ from typing import Any
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import (
     CORRECT,
     STEP_RULES,
@@ -33,6 +34,7 @@ class TaskRecipe:
         start: that model "pre-trained"; or new with the weights of a "bert", or with "nothing", as rows without
             pre-training have it.
         model_fields: of a new model's configuration, beside its size, "base" of `TaskSystem.sizes`.
+        features: that it needs of the images; None for a task of texts alone.
         options: of the task.
         layout: of the rows.
         head, head_start: kind and start of `HeadOptions`.
@@ -65,6 +67,7 @@ class TaskRecipe:
     task: str
     system: str
     model: str
+    features: Features | None
     options: Any
     learning_rate: float
     batch_size: int

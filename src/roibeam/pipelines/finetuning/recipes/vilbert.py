@@ -18,6 +18,7 @@ from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE, VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import VCR_UPDATES_APART, parted_settings
 
 _SOURCE = "arXiv:1908.02265, section 3.2; jiasenlu/vilbert_beta vlbert_tasks.yml and train_tasks.py"
@@ -29,6 +30,10 @@ _SCHEDULE_OPEN = (
     "released. There decay lies on biases and LayerNorms (--set steps.rule=release). Their later multi-task code has a "
     "schedule of its own (release-mt)."
 )
+REGIONS_OPEN = (
+    "Which regions the task has is not in the paper; the release shows the first 99 of the file and the whole image, "
+    "its 100 slots. Here they are bottom-up attention's 10 to 100, as in its feature files; in pre-training 10 to 36."
+)
 _TWENTY_OPEN = 'Epochs are "a maximum of 20", and how one is chosen is not said: 20.'
 _VQA = TaskRecipe(
     summary="ViLBERT, VQA v2: the product of both pooled streams, all answers by themselves",
@@ -36,8 +41,9 @@ _VQA = TaskRecipe(
     task="vqa",
     system="vilbert",
     model="vilbert",
+    features=Features("butd-10-100"),
     options=VqaOptions(train="train+val"),
-    layout=LayoutOptions(max_pieces=16, max_regions=100, region_order="file", whole_image="all"),
+    layout=LayoutOptions(max_pieces=16, max_regions=99, region_order="file", whole_image="all"),
     head="release",
     settings={**_RELEASE, "parameter_groups": "vilbert-tasks"},
     accidents=_ACCIDENTS,
@@ -50,6 +56,7 @@ _VQA = TaskRecipe(
     left_open=(
         _SCHEDULE_OPEN,
         _TWENTY_OPEN,
+        REGIONS_OPEN,
         "The release cuts questions at 16 pieces after their [SEP], which long ones lose; here it stays "
         "(--set layout.cut=release is the release's way).",
         MINIVAL_OPEN,
@@ -72,6 +79,7 @@ def _vcr(problem: str) -> TaskRecipe:
         task="vcr",
         system="vilbert",
         model="vilbert",
+        features=Features("butd-10-100", annotated="vcr"),
         options=VcrOptions(
             problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running",
             max_pieces=pieces - 3, rationale_pieces=77 if problem == BOTH else 0,
@@ -90,7 +98,8 @@ def _vcr(problem: str) -> TaskRecipe:
         left_open=(
             _SCHEDULE_OPEN,
             "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
-            "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released.",
+            "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released. "
+            "The detected ones are bottom-up attention's 10 to 100.",
             NAMES_OPEN,
             BOTH_OPEN if problem == BOTH else "One model for both problems: the recipe vilbert-vcr.",
         ),
@@ -103,11 +112,12 @@ _REFERRING = TaskRecipe(
     task="refcoco+",
     system="vilbert",
     model="vilbert",
+    features=Features("butd-10-100", boxes="mattnet", annotated="refcoco+"),
     options=ReferringOptions(
         text="raw",
         annotated_in_training=True,
         whole_image="size",
-        max_boxes=101,
+        max_boxes=100,
         target="iou",
         judged_target="overlap",
         one_pixel_more=True,
@@ -131,7 +141,8 @@ _REFERRING = TaskRecipe(
         "that much (--set 'refcoco+.target=binary' is the paper's way).",
         "The release cuts expressions at 20 pieces after their [SEP], which long ones lose; here it stays "
         "(--set layout.cut=release is the release's way).",
-        "The release fails for a photo with more than 100 boxes; here detected ones go.",
+        "At most 99 regions and the whole image are candidates, as released. There a photo with more boxes stops the "
+        "run; here detected ones go.",
         "That the whole image is a candidate, and annotated boxes stand behind the others in training, is by the "
         "release.",
     ),

@@ -1,4 +1,4 @@
-"""VisualBERT's published fine-tuning runs: appendices B and C of its paper, and configs/ of uclanlp/visualbert.
+"""VisualBERT's published fine-tuning runs: appendices B and C of its paper, and uclanlp/visualbert.
 
 Tables are numbered as in "What Does BERT with Vision Look At?", whose long version is arXiv:1908.03557. Its variants
 differ in what they start from: the second phase of pre-training, see pipelines/pretraining/recipes/visualbert.py.
@@ -19,15 +19,17 @@ from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"
+_CONFIGS = "uclanlp/visualbert visualbert/configs"
 _RELEASE, _ACCIDENTS = parted_settings("visualbert-ucla-tasks")
 _OPEN = (
     "The release trains nothing named pooler, and of accumulated micro-batches the last one alone "
     "(--set steps.rule=release).",
 )
-_PATIENCE = 4  # models/train.py: the best epoch lies more than its "patience" of 3 before the last
+_PATIENCE = 4  # visualbert/models/train.py: the best epoch lies more than its "patience" of 3 before the last
 _PATIENCE_OPEN = (
     "As the release, a run ends when the best epoch is four old, and the best counts "
     "(--set train.patience=0 trains all epochs)."
@@ -61,9 +63,10 @@ def _run(summary: str, source: str, **fields: Any) -> TaskRecipe:
 
 _VQA = _run(
     "VisualBERT, VQA v2: the state of [MASK] behind the question, divergence from the soft scores",
-    f"uclanlp/visualbert configs/vqa/fine-tune.json; {_PAPER}, appendix B.1",
+    f"{_CONFIGS}/vqa/fine-tune.json; {_PAPER}, appendix B.1",
     task="vqa",
     model="visualbert-task-vqa",
+    features=Features(detector="pythia-x152-fpn"),
     options=VqaOptions(train="train+val", loss="kl", question="pythia"),
     head="release",
     left_open=(
@@ -86,12 +89,15 @@ _FIXED_OPEN = (
 
 
 def _vcr(problem: str) -> TaskRecipe:
-    name, epochs = ("Q->A", 8) if problem == "answer" else ("QA->R", 12)
+    name, epochs, file = (
+        ("Q->A", 8, "fine-tune-qa.json") if problem == "answer" else ("QA->R", 12, "fine-tune-qar.json")
+    )
     return _run(
         f"VisualBERT, VCR {name}: one number for each choice from the pooled [CLS]",
-        f"uclanlp/visualbert configs/vcr/fine-tune.json; {_PAPER}, appendix B.2",
+        f"{_CONFIGS}/vcr/{file}; {_PAPER}, appendix B.2",
         task="vcr",
         model="visualbert-task-vcr",
+        features=Features(detector="r2c-r50", boxes="vcr"),
         options=VcrOptions(
             problem=problem, boxes="named", whole_region=True, told_classes=True, names="restarted",
             truncation="choice-front", max_pieces=125,
@@ -133,9 +139,10 @@ def _vcr_fixed(problem: str) -> TaskRecipe:
 
 _NLVR2 = _run(
     "VisualBERT, NLVR2: both images in one row, two labels from the pooled [CLS]",
-    f"uclanlp/visualbert configs/nlvr2/fine-tune.json; {_PAPER}, appendix B.3",
+    f"{_CONFIGS}/nlvr2/fine-tune.json; {_PAPER}, appendix B.3",
     task="nlvr2",
     model="visualbert-task-nlvr2",
+    features=Features(detector="mask-rcnn-r101-fpn"),
     options=Nlvr2Options(max_regions=144, image_names="with-extension"),
     judged_by="accuracy",
     left_open=(
@@ -147,9 +154,10 @@ _NLVR2 = _run(
 )
 _ENTITIES = _run(
     "VisualBERT, Flickr30k Entities: attention from the last piece of a phrase to the regions",
-    f"uclanlp/visualbert configs/flickr/fine-tune.json; {_PAPER}, appendix B.4",
+    f"{_CONFIGS}/flickr/fine-tune.json; {_PAPER}, appendix B.4",
     task="flickr30k-entities",
     model="visualbert-task-flickr",
+    features=Features("butd-10-100"),
     options=EntitiesOptions(),
     judged_by="R@1",
     layout=LayoutOptions(max_pieces=128, box_numbers=True),
@@ -208,7 +216,7 @@ def _ablation(model: str, words: str, regions: int, row: str, *left_open: str) -
     return replace(
         _NLVR2,
         summary=f"{_NLVR2.summary}; {regions} regions, {words}",
-        source=f"{_PAPER}, appendix C; uclanlp/visualbert configs/nlvr2/fine-tune.json",
+        source=f"{_PAPER}, appendix C; {_CONFIGS}/nlvr2/fine-tune.json",
         model=model,
         options=replace(_NLVR2.options, max_regions=regions),
         figures=figures_of("VisualBERT", row),

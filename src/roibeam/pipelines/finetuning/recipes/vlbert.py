@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 from roibeam.model.vlbert.presets import vlbert_fields
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN
+from roibeam.pipelines.finetuning.rows import GROUNDED, UNGROUNDED
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _CFGS, _PAPER = "jackroos/VL-BERT cfgs", "arXiv:1908.08530, version 1, section"
@@ -37,6 +39,10 @@ _SGD: Mapping[str, Any] = MappingProxyType(
     {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-4, "schedule": "steps", "parameter_groups": "vl-bert"}
 )
 _FALLS = (14 / 20, 18 / 20)
+_EDGES = (600, 1000)
+_SELECTION_OPEN = (
+    "What score a region of VQA needs is not said: above 0.5, as in pre-training (10 to 100 are by the release)."
+)
 _STORED_OPEN = "The published run trains the detector's head along; from stored features the regions stay as they are."
 
 
@@ -47,6 +53,7 @@ def _vqa(name: str, **fields: Any) -> TaskRecipe:
         "task": "vqa",
         "system": "vlbert",
         "model": "vlbert-base",
+        "features": Features("vl-bert", image_feature="region"),
         "options": VqaOptions(train="train+val", mirror=True, label_form="without_signs", score_rule="left_out"),
         "layout": LayoutOptions(whole_image="stored"),
         "head": "release",
@@ -58,7 +65,7 @@ def _vqa(name: str, **fields: Any) -> TaskRecipe:
         "epochs": 5,
         "warmup": 500,
     }
-    open_too = (LABELS_OPEN, *fields.pop("left_open", ()))
+    open_too = (LABELS_OPEN, _SELECTION_OPEN, *fields.pop("left_open", ()))
     return TaskRecipe(**{**published, **fields}, left_open=open_too)
 
 
@@ -76,19 +83,27 @@ _VQA_PAPER = _vqa(
     summary="VL-BERT of the paper's first version, VQA v2: the state of [MASK], one of all answers",
     source=f"{_PAPER} 4.2.2",
     model="vlbert-paper",
-    options=VqaOptions(answers="majority-train+val", loss="ce"),
+    options=VqaOptions(train="train+val", answers="majority-train+val", loss="ce"),
     head_start="drawn",
     settings=_ADAM,
     accidents={},
     learning_rate=1e-4,
     epochs=20,
     warmup=2000,
+    end_to_end=True,
+    photos={"flip": False},
+    edges=_EDGES,
     figures=figures_of(_VERSION_1, "VL-BERT", "VQA"),
     left_open=(
         _ADAM_OPEN,
         "What the classifier has beside its output is not said: the release's transform, which starts as that of "
         "masked words. Nothing is mirrored. A question without an answer among the labels does not count.",
-        "Whether validation questions are trained on is not said: they are not. The answers are counted on both parts.",
+        "Whether validation questions are trained on is not said. The protocol is that of BUTD, and the figures are of "
+        "the test server: they are, as by BUTD and the release, and nothing is left to be judged on. BUTD adds "
+        "questions of Visual Genome, of which the paper says nothing: none.",
+        'Figure 1 and section 3.4 train "all parameters" here too; stem, res2 and batch norms of the detector stay '
+        "fixed, as released, the others have the model's rate. Edges of photos are the release's. Its own runs on VQA "
+        "read stored features (vlbert-vqa).",
     ),
 )
 _VCR_TEXTS: Mapping[str, Any] = MappingProxyType(
@@ -100,6 +115,10 @@ _VCR_OPEN = (
     "nobody tells the answer (test).",
     "Photos of half of the questions are mirrored, without a change of words; stored features are not.",
     _STORED_OPEN,
+)
+_VCR_GROUNDED_OPEN = (
+    "A word that names a box carries its feature, by the release. The paper gives every word that of the whole image "
+    "(--set vcr.grounding=none)."
 )
 _VCR_SEGMENT_OPEN = "Segment 1 starts as segment 0, which captions have trained: by the release, with its head."
 
@@ -116,8 +135,11 @@ def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
         "task": "vcr",
         "system": "vlbert",
         "model": "vlbert-base-e2e",
+        "features": Features("vl-bert", boxes="vcr"),
         "head": "release",
-        "options": VcrOptions(problem=problem, joining="and", object_loss="shown", loss="sigmoid", **_VCR_TEXTS),
+        "options": VcrOptions(
+            problem=problem, joining="and", grounding=GROUNDED, object_loss="shown", loss="sigmoid", **_VCR_TEXTS
+        ),
         "settings": {**_SGD, "clip_norm": 10.0},
         "accidents": {"loss_mean": "micro_batch"},
         "learning_rate": 7e-5 * 64,
@@ -129,7 +151,7 @@ def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
         "photos": {"fixed_size": True},
         "edges": (600, 1200),
     }
-    open_too = (*fields.pop("left_open", (_VCR_SEGMENT_OPEN,)), *_VCR_OPEN)
+    open_too = (*fields.pop("left_open", (_VCR_GROUNDED_OPEN, _VCR_SEGMENT_OPEN)), *_VCR_OPEN)
     return TaskRecipe(**{**published, **fields}, left_open=open_too)
 
 
@@ -145,6 +167,8 @@ _VCR_PAPER_OPEN = (
     'Whether choices share a softmax is not said ("a Softmax classifier for predicting whether the given Answer is the '
     'correct choice"): they do. Clipping is not given: none.',
     "The release starts segment 1 as segment 0, which captions have trained; here it starts as it is.",
+    "Every word carries the whole image's feature, as section 3.2 has it; in the release one that names a box carries "
+    "that box's (--set vcr.grounding=words).",
 )
 
 
@@ -156,7 +180,7 @@ def _vcr_paper(problem: str) -> TaskRecipe:
         source=f"{_PAPER} 4.2.1",
         model="vlbert-paper",
         head="ours",
-        options=VcrOptions(problem=problem, object_loss="masked", **_VCR_TEXTS),
+        options=VcrOptions(problem=problem, grounding=UNGROUNDED, object_loss="masked", **_VCR_TEXTS),
         settings={**_SGD, "clip_norm": 0.0},
         accidents={},
         learning_rate=2e-3,
@@ -203,6 +227,7 @@ def _referring(track: _Track, network: str, **fields: Any) -> TaskRecipe:
         "task": "refcoco+",
         "system": "vlbert",
         "model": "vlbert-base-e2e",
+        "features": Features("vl-bert", boxes="mattnet" if detected else "refcoco+"),
         "options": ReferringOptions(
             text="tokens", boxes=track.boxes, annotated_in_training=detected, crowds=True, whole_image="last_pixel",
             one_pixel_more=True, box_rule="vl-bert",
@@ -263,7 +288,8 @@ def _without(recipe: TaskRecipe, figures: tuple[PaperFigure, ...], **changes: An
     )
 
 
-# Pre-training of each row of the later version's table of ablations.
+# Pre-training of each row of the later version's table of ablations. In the last row alone Fast R-CNN was tuned in it:
+# the release calls such models "e2e", those on stored features "prec" (PREPARE_PRETRAINED_MODELS.md).
 _ABLATION: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "none": ("vlbert-base", "without pre-training"),
@@ -274,10 +300,26 @@ _ABLATION: Mapping[str, tuple[str, str]] = MappingProxyType(
         "full": ("vlbert-base-e2e", "pre-trained on all of it, the detector along"),
     }
 )
+_FIXED_BEFORE_OPEN = (
+    "Fast R-CNN is tuned in pre-training in the row full alone; pre-training of this row, if any, reads stored "
+    "features. So the detector's network begins with its own weights here, as the release's files for this task have "
+    "it (IMAGE_PRETRAINED), and is trained along."
+)
+_TUNED_BEFORE_OPEN = (
+    "The release's files for VQA read stored features and start from a model that was trained on them. The Fast R-CNN "
+    "of this row was tuned in pre-training, and no stored features are its own: it goes on, and photos are as large as "
+    "there."
+)
 
 
 def _ablations(name: str, recipe: TaskRecipe) -> Iterator[tuple[str, TaskRecipe]]:
     for row, (model, words) in _ABLATION.items():
+        tuned = row == "full"
+        fields: dict[str, Any] = {"end_to_end": True, "edges": _EDGES} if tuned and not recipe.end_to_end else {}
+        if recipe.end_to_end == tuned:
+            network: tuple[str, ...] = ()
+        else:
+            network = (_TUNED_BEFORE_OPEN,) if tuned else (_FIXED_BEFORE_OPEN,)
         yield (
             f"{name}-ablation-{row}",
             replace(
@@ -289,7 +331,8 @@ def _ablations(name: str, recipe: TaskRecipe) -> Iterator[tuple[str, TaskRecipe]
                 model_fields=vlbert_fields("release") if row == "none" else {},
                 epochs=recipe.epochs / 2,
                 figures=(),
-                left_open=(*recipe.left_open, _UNKNOWN_OPEN),
+                left_open=(*network, *recipe.left_open, _UNKNOWN_OPEN),
+                **fields,
             ),
         )
 

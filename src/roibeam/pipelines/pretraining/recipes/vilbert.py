@@ -9,6 +9,7 @@ from typing import Any
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.vilbert.presets import SMALL, vilbert_fields
 from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
 from roibeam.pipelines.training.step_policies import release_settings
@@ -17,12 +18,14 @@ _CONFIG = "roibeam.model.vilbert.config.ViLbertConfig"
 _SINGLE_STREAM = "roibeam.model.vilbert.single_stream.SingleStreamConfig"
 _PAPER = "arXiv:1908.02265, section 3.1; jiasenlu/vilbert_beta train_concap.py"
 _DATA = "Conceptual Captions, 3.1 M pairs; 10 to 36 regions"
+_FEATURES = Features("vilbert")
 _SHARED_OPEN = (
     "Warm-up, decay, clipping, Adam's betas and epsilon and the length of the text are not in the paper: the release's "
     "10 % of the steps, 0.01, 1 for each tensor, 0.9 and 0.999, 1e-6, 36 pieces.",
     "The paper replaces image or caption of a mismatched pair, the release the caption alone: the release's. How often "
     "is not in the paper, nor whether masked words and regions count there: half, and they do, as in the release.",
-    "The score that a region needs is not given: the store's regions, of more than 36 those of the highest score.",
+    "The score that a region needs is not given: that of bottom-up attention, 0.2. Of more than 36 regions of a "
+    "store those of the highest score.",
 )
 _OPEN = (
     *_SHARED_OPEN,
@@ -70,6 +73,7 @@ def _run(
         epochs=10,
         warmup=0.1,
         data=_DATA,
+        features=_FEATURES,
         start=start,
         share=share,
         figures=figures,
@@ -96,6 +100,7 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             epochs=10,
             warmup=0.1,
             data=_DATA,
+            features=_FEATURES,
             figures=figures_of(
                 *("ViLBERT", "ViLBERT", "VQA, accuracy, test-dev", "VCR, Q->A, val", "VCR, QA->R, val"),
                 *("VCR, Q->AR, val", "RefCOCO+", "Flickr30k image retrieval", "zero-shot Flickr30k image retrieval"),
@@ -159,6 +164,7 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             epochs=10,
             warmup=0.1,
             data=_DATA,
+            features=_FEATURES,
             figures=figures_of("ViLBERT", "Single-Stream"),
             left_open=(
                 *_SHARED_OPEN,

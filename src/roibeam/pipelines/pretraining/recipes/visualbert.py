@@ -1,4 +1,4 @@
-"""VisualBERT's published pre-training runs: the paper's appendices A to C, and configs/ of uclanlp/visualbert.
+"""VisualBERT's published pre-training runs: the paper's appendices A to C, and uclanlp/visualbert.
 
 Appendices, tables and footnotes are numbered as in "What Does BERT with Vision Look At?", whose long version is
 arXiv:1908.03557.
@@ -18,12 +18,14 @@ from typing import Any
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.visualbert.presets import visualbert_fields
 from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling
 from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.visualbert.model.VisualBertConfig"
 _PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"
+_CONFIGS = "uclanlp/visualbert visualbert/configs"
 _COCO = "COCO, Karpathy's training images, 5 captions each"
 _COCO_OPEN = (
     'The paper has "the Karpathy train split", around 100k images; a Karpathy file is read with its restval images too.'
@@ -33,6 +35,9 @@ _CUT_OPEN = (
     "loses its end (sampling.cut=release_front is the release's way)."
 )
 _POOLER_OPEN = "The release trains nothing named pooler; so does this."
+# Of VQA, and of NLVR2, whose ablations show the best of the 144 regions; Flickr30k's get six numbers of their box.
+_PYTHIA, _DETECTRON = Features(detector="pythia-x152-fpn"), Features(detector="mask-rcnn-r101-fpn")
+_BUTD = Features("butd-10-100")
 _VARIANT_OPEN = "Batch, rate, epochs and warm-up of the variant are not given: the full model's."
 _VARIANT_SOURCE = f"{_PAPER}, appendix B"
 _LATE = "-late-fusion"
@@ -96,40 +101,45 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
     {
         "visualbert-coco-vqa": _phase(
             "VisualBERT, first phase for VQA: COCO captions, 100 regions of width 2048",
-            "configs/vqa/coco-pre-train.json",
+            f"{_CONFIGS}/vqa/coco-pre-train.json",
             batch_size=48,
             data=_COCO,
+            features=_PYTHIA,
         ),
         "visualbert-coco-nlvr2": _phase(
             "VisualBERT, first phase for NLVR2: COCO captions, 144 regions of width 1024",
-            "configs/nlvr2/coco-pre-train.json",
+            f"{_CONFIGS}/nlvr2/coco-pre-train.json",
             batch_size=64,
             data=_COCO,
+            features=_DETECTRON,
             sampling=VisualBertSampling(max_regions=144),
         ),
         "visualbert-coco-vcr": _phase(
             "VisualBERT, first phase for VCR: COCO captions, regions of a ResNet-50 brought to 512 numbers",
-            "configs/vcr/coco-pre-train.json",
+            f"{_CONFIGS}/vcr/coco-pre-train.json",
             batch_size=128,
             learning_rate=1e-4,
             data=_COCO,
+            features=Features(detector="r2c-r50", boxes="coco"),
             left_open=(
-                "The release's ResNet-50 looks at boxes of another detector here, at VCR's own in the second phase; "
-                "with --boxes in both extractions both stores have features of one space.",
+                "The release's ResNet-50 looks at boxes of another detector here, which is not named, at VCR's own in "
+                "the second phase; with COCO's annotated boxes here both stores have features of one space.",
             ),
         ),
         "visualbert-coco-flickr": _phase(
             "VisualBERT, first phase for Flickr30k Entities: COCO captions, features with six numbers of their box",
-            "configs/flickr/coco-pre-train.json",
+            f"{_CONFIGS}/flickr/coco-pre-train.json",
             batch_size=32,
             data=_COCO,
+            features=_BUTD,
             sampling=VisualBertSampling(box_numbers=True),
         ),
         "visualbert-task-vqa": _phase(
             "VisualBERT, second phase for VQA: questions with their answers, masked words alone",
-            "configs/vqa/pre-train.json",
+            f"{_CONFIGS}/vqa/pre-train.json",
             batch_size=64,
             data="VQA v2, training questions, each with one of its ten answers behind it in one text",
+            features=_PYTHIA,
             sampling=_TASK_TEXT,
             model={"with_match_head": False},
             after="visualbert-coco-vqa",
@@ -143,12 +153,13 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-vcr": _phase(
             "VisualBERT, second phase for VCR: questions with answers and rationales, and which are right",
-            "configs/vcr/pre-train.json",
+            f"{_CONFIGS}/vcr/pre-train.json",
             batch_size=32,
             epochs=1,
             warmup=0.1879,
             data="VCR, training questions: each with four answers, and with its right answer and four rationales; "
             "features of VCR's own boxes (extract --boxes vcr1images/)",
+            features=Features(detector="r2c-r50", boxes="vcr"),
             sampling=VisualBertSampling(text_form=TASK_TEXT, aligned_words="first_piece"),
             after="visualbert-coco-vcr",
             figures=figures_of("VisualBERT", "VisualBERT", "VCR")
@@ -165,9 +176,10 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-nlvr2": _phase(
             "VisualBERT, second phase for NLVR2: statements on two images, and whether they are true",
-            "configs/nlvr2/pre-train.json",
+            f"{_CONFIGS}/nlvr2/pre-train.json",
             batch_size=64,
             data=_STATEMENTS,
+            features=_DETECTRON,
             sampling=VisualBertSampling(text_form=TASK_TEXT, max_regions=144),
             after="visualbert-coco-nlvr2",
             figures=figures_of("VisualBERT", "VisualBERT", "NLVR2"),
@@ -179,9 +191,10 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-flickr": _phase(
             "VisualBERT, second phase for Flickr30k Entities: its captions, masked words alone",
-            f"configs/flickr/pre-train.json; {_PAPER}, section 2",
+            f"{_CONFIGS}/flickr/pre-train.json; {_PAPER}, section 2",
             batch_size=32,
             data="Flickr30k, training captions",
+            features=_BUTD,
             sampling=VisualBertSampling(text_form="words_only", box_numbers=True),
             model={"with_match_head": False},
             after="visualbert-coco-flickr",
@@ -255,11 +268,11 @@ def _ablation(
 ) -> dict[str, Recipe]:
     """Both phases of a row of Table 7."""
     before = f"visualbert-coco-{name}"
-    shared: dict[str, Any] = {"batch_size": 64, "model": model, "start": start}
+    shared: dict[str, Any] = {"batch_size": 64, "model": model, "start": start, "features": _DETECTRON}
     return {
         before: _phase(
             f"{what}; first phase",
-            f"{_ABLATION}; configs/nlvr2/coco-pre-train.json",
+            f"{_ABLATION}; {_CONFIGS}/nlvr2/coco-pre-train.json",
             data=data,
             sampling=first,
             left_open=(*left_open, *_ABLATION_OPEN),
@@ -267,7 +280,7 @@ def _ablation(
         ),
         f"visualbert-{name}": _phase(
             f"{what}; second phase, on NLVR2's statements",
-            f"{_ABLATION}; configs/nlvr2/pre-train.json",
+            f"{_ABLATION}; {_CONFIGS}/nlvr2/pre-train.json",
             data=_STATEMENTS,
             sampling=_FEWER_STATEMENTS,
             after=before,
@@ -291,9 +304,10 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-without-coco": _phase(
             "VisualBERT whose first phase is left out: NLVR2's statements right from BERT (C1)",
-            f"{_ABLATION}; configs/nlvr2/pre-train.json",
+            f"{_ABLATION}; {_CONFIGS}/nlvr2/pre-train.json",
             batch_size=64,
             data=_STATEMENTS,
+            features=_DETECTRON,
             sampling=_FEWER_STATEMENTS,
             figures=figures_of("VisualBERT", "C1 VisualBERT w/o COCO Pre-training"),
             left_open=(*_ABLATION_OPEN, _RIGHT_OPEN),
