@@ -399,7 +399,7 @@ def test_the_command_writes_numbers_and_pictures(
     rows = [line.split() for line in done.out.partition("section 3.1 and Table 2:\n")[2].splitlines()[1:12]]
     assert [(row[0], row[2], row[4], row[6]) for row in rows] == TABLE_2
     assert all(float(each) >= 0 for each in (rows[0][1], rows[0][5], rows[1][1], rows[1][5]))  # ours, between theirs
-    unlike = "different here: a ViLbertForPreTraining; 1 layer of 2 heads; 1 image of all splits; relations of parses"
+    unlike = "different here: ViLbertForPreTraining; 1 layer of 2 heads; 1 image of all splits; relations of parses"
     assert unlike in done.out and "trained on COCO and Flickr30k (--recipe visualbert-task-flickr)" in done.out
     found = json.loads((tmp_path / "out" / "attention.json").read_text("utf-8"))
     entity, *relations = found["populations"]
@@ -410,7 +410,7 @@ def test_the_command_writes_numbers_and_pictures(
     paper = {each["paper_name"]: each["paper"] for each in found["populations"]}
     assert paper["entity"] == {"where": "section 3.1", "baseline": 0.1733, "accuracy": 0.5077, "head": None}
     assert paper["amod"] == {"where": "Table 2", "baseline": 0.1867, "accuracy": 0.4596, "head": "10-9"}
-    assert paper["rcmod"] is None and "a ViLbertForPreTraining" in found["paper"]["different_here"]
+    assert paper["rcmod"] is None and "ViLbertForPreTraining" in found["paper"]["different_here"]
     assert "paper: best head 50.77" in (tmp_path / "out" / "heads.svg").read_text()
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
     for name in ("heads", "relations", "picture-1"):

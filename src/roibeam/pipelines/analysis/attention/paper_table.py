@@ -64,7 +64,7 @@ def differences(request: AttentionRequest, model: str, *, layers: int, heads: in
         layers, heads: in which words look at regions.
         images: that were asked about.
     """
-    found = [] if model.startswith("VisualBert") else [f"a {model}"]
+    found = [] if model.startswith("VisualBert") else [model]
     if (layers, heads) != (_LAYERS, _HEADS):
         found.append(f"{counted(layers, 'layer')} of {counted(heads, 'head')}")
     if images != _IMAGES or request.split != _SPLIT:
