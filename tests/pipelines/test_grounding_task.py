@@ -217,7 +217,7 @@ def test_box_numbers_stand_behind_features_and_the_release_has_its_own_head() ->
     names = {name.split(".")[0] for name, each in network.module.named_parameters() if each.requires_grad}
     assert names == {"visualbert", "grounding_head"}
     made = batches(network, "visualbert", PHRASE, options=LayoutOptions(box_numbers=True))
-    with pytest.raises(ValueError, match="features have width 54, the model was made for 48"):
+    with pytest.raises(ValueError, match="with six numbers of each box 54, the model was made for 48, without them"):
         made.check(groups()[0])
     plain = batches(network, "visualbert", PHRASE).batch(groups()).inputs.region_features
     assert made.batch(groups()).inputs.region_features.shape[-1] == plain.shape[-1] + 6

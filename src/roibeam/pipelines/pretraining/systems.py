@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from roibeam.features.record.region_record import BOX_NUMBERS
 from roibeam.model.end_to_end_choices import DEFAULT_MASKING
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
@@ -16,7 +17,6 @@ from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS, ClassObjective, NamedSystem, named_system
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields

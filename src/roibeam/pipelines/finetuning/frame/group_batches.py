@@ -60,7 +60,7 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSyst
 from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
 from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS, with_box_numbers
+from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Reader, reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
@@ -172,7 +172,7 @@ class GroupBatches:
             self.batch([group])
             return
         record = self._read(group.images[0])
-        check_width(self._config, record, more=BOX_NUMBERS * self._options.box_numbers)
+        check_width(self._config, record, box_numbers=self._options.box_numbers, setting="layout.box_numbers")
         self._global_feature(record)
 
     def check_boxes(self, groups: Iterable[TaskGroup]) -> None:

@@ -370,5 +370,10 @@ VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
         **{f"{name}-without-coco": _without_coco(name) for name in _TASKS},
         **_ABLATIONS,
         **_NUMBERS,
+        # Of the full run alone: its variants are not analysed.
+        "visualbert-task-flickr": replace(
+            _FULL["visualbert-task-flickr"],
+            summary=f"{_FULL['visualbert-task-flickr'].summary}; the model that section 3 analyses (roibeam attention)",
+        ),
     }
 )

@@ -19,7 +19,7 @@ from roibeam.model.common.masking import mask_pieces
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.inputs.batches.class_targets import as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS, with_box_numbers
+from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
 from roibeam.pipelines.inputs.fit import check_vocabulary, check_width
@@ -68,14 +68,7 @@ class VisualBertSampler:
         self._max_pieces = min(sampling.max_pieces, model_config.max_position_embeddings)
 
     def check(self, record: RegionRecord) -> None:
-        if not self._sampling.box_numbers:
-            check_width(self._config, record)
-        elif self._config.region_feature_size != record.features.shape[1] + BOX_NUMBERS:
-            raise ValueError(
-                f"record {record.image_id!r}: features and {BOX_NUMBERS} box numbers have width "
-                f"{record.features.shape[1] + BOX_NUMBERS}, the model was made for {self._config.region_feature_size}; "
-                f"set region_feature_size"
-            )
+        check_width(self._config, record, box_numbers=self._sampling.box_numbers, setting="sampling.box_numbers")
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         records = corpus.records(row) if isinstance(corpus, TaskCorpus) else [corpus.record(row)]
