@@ -148,6 +148,9 @@ def test_what_was_fine_tuned_from_photos_learns_more(
 ) -> None:
     """Model, head and region encoder: before its first step the next run measures what the first one ended with."""
     done = roibeam(*words(tmp_path / "run", runs / "tuned", made, "--end-to-end", "--steps", 1))
+    origin = f"{runs / 'tuned'}/checkpoints/step-00000010/model (step 10 of the run {runs / 'tuned'})"
+    assert f"started from {origin}" in done.out and f"region encoder started from {origin}" in done.out
+    assert (tmp_path / "run" / "report.html").read_text().count(origin) == 2
     assert done.code == 0, done.err
     assert "the model learned labels before: its head goes on too" in done.err
     first = json.loads((tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()[0])

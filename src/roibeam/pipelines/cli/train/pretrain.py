@@ -19,6 +19,8 @@ from roibeam.pipelines.cli.options import (
     RESUME_FROM,
     THREADS,
     named_step,
+    origin_facts,
+    origin_lines,
     resume_asked,
     run_folder_lines,
 )
@@ -267,12 +269,13 @@ def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) ->
 
     out = result.run_dir
     if as_json:
-        typer.echo(json_line(result.to_json()))
+        typer.echo(json_line({**result.to_json(), **origin_facts(out)}))
         return
     if result.left_out:
         image_id, why = next(iter(result.left_out.items()))
         typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
     typer.echo(result.training.done())
+    typer.echo(origin_lines(out))
     typer.echo(f"asked about {result.asked}:")
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")

@@ -25,7 +25,7 @@ from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
-from roibeam.pipelines.finetuning.end_to_end.task_encoder import task_encoder
+from roibeam.pipelines.finetuning.end_to_end.task_encoder import chosen_encoder, task_encoder
 from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
@@ -262,7 +262,7 @@ def _trained(
             "task_options": defaults_of(sections[task_name(request.task)]),
             "model": _model_defaults(network.encoder_config),
         },
-        recorded={**_recorded(request, task, store, data, notes), "start_tells_images": start.tells_images},
+        recorded={**_recorded(request, start, task, store, data, notes), "start_tells_images": start.tells_images},
         resume=resume,
     )
     evaluation = result.evaluation
@@ -473,6 +473,7 @@ def _stores_of(shown: FeatureStore | StorePair | None) -> list[FeatureStore]:
 
 def _recorded(
     request: FinetuneRequest,
+    start: TaskStart,
     task: DownstreamTask,
     shown: FeatureStore | StorePair | None,
     data: TaskData,
@@ -484,6 +485,9 @@ def _recorded(
         "labels": list(task.labels),
         "command": request.command,
         "start": request.start,
+        "start_model": None if start.found is None else str(start.found.source),
+        "bert": None if start.bert is None else start.bert.spec,
+        **({"encoder_weights": _encoder_weights(request, start)} if request.end_to_end else {}),
         "recipe": request.recipe,
         "store": str(stores[0].path) if stores else None,
         "annotated_store": request.annotated_store,
@@ -495,6 +499,11 @@ def _recorded(
         "features": [each.fingerprint.to_json() for each in stores],
         "torch": torch.__version__,
     }
+
+
+def _encoder_weights(request: FinetuneRequest, start: TaskStart) -> str:
+    """What the region encoder starts from: that of the run, or a file."""
+    return str(start.source) if start.encoder is not None else chosen_encoder(request.encoder).weights
 
 
 def digest_of_labels(labels: Sequence[str]) -> str:

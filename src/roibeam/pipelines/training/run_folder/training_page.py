@@ -29,6 +29,7 @@ from roibeam.pipelines.training.run_folder.run_words import (
     how_good_sentence,
     how_good_table,
     model_sentence,
+    origins,
 )
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, read_lines
 
@@ -244,7 +245,7 @@ def _settings(config: Mapping[str, Any]) -> str:
     values = dict(_leaves(config, ""))
     recorded = config["recorded"]
     first = [
-        ("started from", recorded.get("start") or recorded.get("bert") or "new weights"),
+        *origins(config).items(),
         *(("other boxes or dtype", note) for note in recorded.get("choices", ())),
         *((name, values[place]) for name, place in _FIRST_SETTINGS.items() if place in values),
     ]
