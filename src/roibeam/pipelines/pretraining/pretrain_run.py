@@ -164,8 +164,10 @@ def _model(
         "region_feature_size": system.feature_width(run.settings.sampling, width),
         **classes.fields,
         **((system.text_only_fields or {}) if read.texts is not None else {}),
-        **(system.end_to_end_fields if end_to_end is not None else {}),
     }
+    if end_to_end is not None:
+        preset = getattr(choice.build_config, "fields", {})  # what it names, it has end to end too
+        fields |= {name: value for name, value in system.end_to_end_fields.items() if name not in preset}
     model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size, changes=classes.changes)
     sampler = system.sampler(run.settings.sampling, tokenizer, model.config, num_classes=classes.number)
     joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=config.seed)

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from roibeam.model.end_to_end_choices import DEFAULT_MASKING
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.vilbert.model import ViLbertForPreTraining
@@ -44,7 +45,6 @@ class System:
             cannot be used.
         as_deep_as_bert: whether a model that starts from a BERT has its number of layers (`num_hidden_layers`). Else it
             keeps that of the preset: InterBERT shares BERT's layers out to its joint ones and those of the text.
-        end_to_end_fields: fields of the model's configuration that a run through the region encoder has otherwise.
         whole_image: `EndToEndChoices.whole_image` of such a run.
     """
 
@@ -57,7 +57,6 @@ class System:
     most_pieces: Callable[[Any, Callable[[str], Any]], int] = field(default=lambda sampling, model: sampling.max_pieces)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
     as_deep_as_bert: bool = True
-    end_to_end_fields: Mapping[str, Any] = field(default_factory=dict)
     whole_image: str = "model"
 
     @property
@@ -95,6 +94,13 @@ class System:
         """As of the named system."""
         return self.named.reads_task_text
 
+    @property
+    def end_to_end_fields(self) -> Mapping[str, Any]:
+        """Fields of the model's configuration that a run through the region encoder has where neither preset nor user
+        says otherwise."""
+        masking = self.named.masking
+        return {"masked_appearance": masking[DEFAULT_MASKING]} if masking else {}
+
     def region_label_fields(self, num_classes: int) -> dict[str, Any]:
         """The configuration's fields that follow from the number of foreground classes."""
         objective = self.class_objective
@@ -124,7 +130,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
             most_pieces=_pieces_of_vlbert,
-            end_to_end_fields={"masked_appearance": "pixels"},
             whole_image="box",
         ),
         "visualbert": System(
@@ -145,21 +150,18 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             most_pieces=lambda sampling, model: (
                 min(sampling.max_pieces, model(_POSITIONS)) - (model("final_separator") != "none")
             ),
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert": System(
             named=NAMED_SYSTEMS["vilbert"],
             model_class=ViLbertForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text",), (*_WHOLE, "regions")),
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert-single-stream": System(
             named=NAMED_SYSTEMS["vilbert-single-stream"],
             model_class=SingleStreamForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text", *_WHOLE, "regions"),),
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "interbert": System(
             named=NAMED_SYSTEMS["interbert"],
@@ -167,7 +169,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=InterBertSampler,
             layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
             as_deep_as_bert=False,
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
     }
 )

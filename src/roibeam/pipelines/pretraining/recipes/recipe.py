@@ -65,6 +65,7 @@ class Recipe:
         share: of the images.
         text_corpus: whether rows of text alone are mixed in.
         end_to_end: whether the detector's head is trained along.
+        masking: of such a run, what becomes of a masked region, one of `MASKINGS`; its `build` has the same.
         figures: what was printed for it.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
     """
@@ -88,6 +89,7 @@ class Recipe:
     task_text: bool = False
     text_corpus: bool = False
     end_to_end: bool = False
+    masking: str = ""
     figures: tuple[Figure, ...] = ()
     left_open: tuple[str, ...] = field(default=())
 

@@ -47,6 +47,7 @@ def _release(summary: str, source: str, *, size: str, end_to_end: bool, text_cor
         start=f"bert-{size}-uncased",
         text_corpus=text_corpus,
         end_to_end=end_to_end,
+        masking="release" if end_to_end else "",
         left_open=(
             _RATE_OPEN,
             *([_CORPUS_OPEN] if text_corpus else []),
@@ -89,6 +90,7 @@ VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             warmup=8000,
             data=_CAPTIONS,
             end_to_end=True,
+            masking="paper",
             figures=(
                 Figure("VCR", "Q->A, val", 73.7, "Table 2"),
                 Figure("VCR", "Q->A, test", 74.0, "Table 2"),

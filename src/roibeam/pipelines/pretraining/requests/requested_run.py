@@ -31,10 +31,13 @@ from roibeam.pipelines.pretraining.requests.requested_encoder import (
     requested_encoder,
 )
 from roibeam.pipelines.pretraining.requests.requested_settings import (
+    APPEARANCE,
+    begun_masking,
     changed_sections,
     default_sections,
     model_overrides,
     train_config_of,
+    with_masking,
 )
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.start import ModelChoice
@@ -68,7 +71,10 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
     start = None if asked.from_run is None else load_model_or_joint(asked.from_run)
     for note in () if start is None else start.changes:
         logger.warning("%s: %s", asked.from_run, note)
-    request = _with_toy_encoder(request, start)
+    request = with_masking(_with_toy_encoder(request, start), recipe, system.named)
+    for note in _notes_of_begun(request, recipe, system) if is_main_process() else ():
+        logger.warning("%s", note)
+    training = request.training
     if request.end_to_end:
         sections |= encoder_sections(request.encoder, system.whole_image, start)
     else:
@@ -150,6 +156,18 @@ def _with_toy_encoder(request: PretrainRequest, start: ModelCheckpoint | None) -
     if not (request.model.toy and request.end_to_end) or isinstance(start, JointCheckpoint):
         return request
     return replace(request, encoder=replace(request.encoder, detector=request.encoder.detector or TOY_ENCODER))
+
+
+def _notes_of_begun(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:
+    """Where the run in the folder began before its recipe's masking was kept end to end."""
+    begun = begun_masking(request.out).get(APPEARANCE) if request.end_to_end else None
+    published = system.named.masking.get(recipe.masking) if recipe is not None else None
+    if begun is None or published in (None, begun) or f"{APPEARANCE}={begun}" not in request.training.settings:
+        return []
+    return [
+        f"{request.out} goes on as it began, with {APPEARANCE}={begun}; {request.model.recipe} has {published}: for "
+        f"that, begin a new run"
+    ]
 
 
 def _refuse_joint_start(request: PretrainRequest, start: ModelCheckpoint | None) -> None:
