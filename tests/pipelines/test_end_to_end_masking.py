@@ -137,7 +137,10 @@ def test_a_run_that_began_otherwise_goes_on_so(roibeam: Cli, given: tuple[object
     ("options", "words"),
     [
         ((*TINY_ENCODER, "--system", "visualbert", "--set", "end_to_end.masking=paper"), "VisualBERT masks no regions"),
-        ((*TINY_ENCODER, "--system", "vlbert", "--set", "end_to_end.masking=papers"), "--set end_to_end.masking=papers: "),
+        (
+            (*TINY_ENCODER, "--system", "vlbert", "--set", "end_to_end.masking=papers"),
+            "--set end_to_end.masking=papers: ",
+        ),
         (("--system", "vlbert", "--set", "end_to_end.masking=paper"), "no section 'end_to_end'"),
         (("--system", "vlbert", "--set", "model.masked_appearance=pixels"), "they tell the answer; add --end-to-end"),
         (("--system", "vilbert", "--set", "model.masked_appearance=pixels"), "they tell the answer; add --end-to-end"),

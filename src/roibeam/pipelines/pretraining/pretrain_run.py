@@ -19,6 +19,7 @@ from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
+from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.unknown_words import unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space
@@ -82,7 +83,8 @@ def pretrain(
     read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *unknown, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
     change = _detector_change(run, read, made, config)
-    run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined])
+    moved = _encoder_change(run, read, made)
+    run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined], moved)
     if change is not None:
         change.before()
     data, sampling = run.settings.data, run.settings.sampling
@@ -101,6 +103,7 @@ def pretrain(
         evaluation, detector = training.evaluation or tasks.trained.evaluate(), None
     if change is not None:
         detector = change.after()
+    encoder = None if moved is None else moved.after()
     asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
     held_out, texts = read.asked is not None, [column for _, column in read.texts_by_source()]
     run.tell_how_good(training, evaluation, tasks.asked(), made, texts, of=asked, held_out=held_out)
@@ -115,6 +118,7 @@ def pretrain(
         asked=asked,
         left_out={**read.missing, **tasks.skipped()},
         detector=detector,
+        encoder=encoder,
     )
 
 
@@ -173,6 +177,13 @@ def _model(
     joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=config.seed)
     notes = (classes.note,) if classes.note else ()
     return RunModel(model, tokenizer, sampler, classes.number, config.seed, joint, heads, notes)
+
+
+def _encoder_change(run: RunFrame, read: RunData, made: RunModel) -> EncoderChange | None:
+    """End to end, in the main process."""
+    if read.end_to_end is None or made.joint is None or not is_main_process():
+        return None
+    return EncoderChange(run.run_dir, made.joint, read.end_to_end.weights)
 
 
 def _detector_change(run: RunFrame, read: RunData, made: RunModel, config: TrainConfig) -> DetectorChange | None:

@@ -151,6 +151,10 @@ def _tell(result: FinetuneResult, *, as_json: bool) -> None:
         for name, value in result.evaluation.items():
             last = f"   the last {_percent(result.last_evaluation[name])}" if result.is_of_best else ""
             typer.echo(f"  {name:<28} {_percent(value)}{last}")
+    if result.encoder is not None:
+        from roibeam.pipelines.training.run_folder.detector_figures import encoder_lines
+
+        typer.echo("\n".join(encoder_lines(result.encoder)))
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join([*run_folder_lines(out, result.training), "  tokenizer/"]))
 

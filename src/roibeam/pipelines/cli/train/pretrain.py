@@ -265,7 +265,7 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
 
 
 def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) -> None:
-    from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
+    from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows, encoder_lines
 
     out = result.run_dir
     if as_json:
@@ -283,6 +283,8 @@ def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) ->
         typer.echo(f"the detector on {counted(result.detector['photos'], 'held-out photo')}, before and after")
         for name, before, after in change_rows(result.detector):
             typer.echo(f"  {name:<30} {before:>8} {after:>8}")
+    if result.encoder is not None:
+        typer.echo("\n".join(encoder_lines(result.encoder)))
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join(run_folder_lines(out, result.training)))
     typer.echo("  tokenizer/")

@@ -64,14 +64,16 @@ from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
+from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space, digest_of_classes
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
-from roibeam.pipelines.training.run_folder.files import latest_checkpoint
+from roibeam.pipelines.training.run_folder.files import checkpoint_step, latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
+from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -91,6 +93,8 @@ class FinetuneResult:
         main: name of the main one; "" for none.
         asked: groups that were asked about.
         notes: what was left out, and what of the validation images the start was trained on.
+        encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py;
+            None on stored features, and in other processes than the main one.
     """
 
     run_dir: Path
@@ -101,6 +105,7 @@ class FinetuneResult:
     main: str
     asked: int
     notes: tuple[str, ...]
+    encoder: Mapping[str, Any] | None = None
 
     @property
     def is_of_best(self) -> bool:
@@ -121,6 +126,7 @@ class FinetuneResult:
             "evaluated_on": self.asked,
             "last": self.training.last,
             "notes": list(self.notes),
+            "encoder": self.encoder,
         }
 
 
@@ -252,6 +258,7 @@ def _trained(
     scale = sections["encoder"].learning_rate_scale if request.end_to_end else 1.0
     trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed, scale)
     described = _described(request.task, task, sections, start, tokenizer, _stores_of(store), data)
+    moved = _encoder_change(request, start, network, trained)
     result = train(
         trained,
         config,
@@ -269,7 +276,26 @@ def _trained(
     if evaluation is None:
         with waiting("evaluating"):
             evaluation = trained.evaluate()
-    return _result(request.out, result, evaluation, len(judged), notes)
+    encoder = None
+    if moved is not None:
+        encoder = moved.after()
+        best = None if result.best is None else checkpoint_step(result.best)
+        write_training_page(request.out, best_step=best, ended_early=result.ended_early)
+    return replace(_result(request.out, result, evaluation, len(judged), notes), encoder=encoder)
+
+
+def _encoder_change(
+    request: FinetuneRequest, start: TaskStart, network: TaskNetwork, trained: GroupTask | TurnsTask
+) -> EncoderChange | None:
+    """End to end, in the main process; a new run looks at its first batch."""
+    if not request.end_to_end or not is_main_process():
+        return None
+    joint: Any = network.module
+    change = EncoderChange(request.out, joint, _encoder_weights(request, start))
+    if change.needs_batch:
+        photos: Any = trained
+        change.before(*photos.first_photos())
+    return change
 
 
 def _result(
