@@ -70,7 +70,15 @@ class EncoderChange:
         """Whether the run has not looked at its first batch yet."""
         return not (self._run_dir / ENCODER_NAME).is_file()
 
-    def before(self, rows: VLBatch, images: ImageBatch, names: Sequence[str], boxes: Sequence[Tensor | None]) -> None:
+    def before(
+        self,
+        rows: VLBatch,
+        images: ImageBatch,
+        names: Sequence[str],
+        boxes: Sequence[Tensor | None],
+        *,
+        masks: bool = True,
+    ) -> None:
         """Writes down what is known before the first step, and says what is masked.
 
         Args:
@@ -78,9 +86,11 @@ class EncoderChange:
             names: of the images of `rows`.
             boxes: (R, 4) of each of them in the photo as it is, which say whether it is mirrored; None where they are
                 not known.
+            masks: whether the run ever masks a region.
         """
         masked = bool((rows.masked_regions & rows.region_mask).any())
-        words = masking_words(self._joint.choices, self._joint.model.config, is_any_masked=masked)
+        config = self._joint.model.config if masks else None
+        words = masking_words(self._joint.choices, config, is_any_masked=masked)
         logger.info("%s", words)
         write_json(
             self._run_dir / ENCODER_NAME,
@@ -128,7 +138,7 @@ def masking_words(choices: EndToEndChoices, config: Any, *, is_any_masked: bool)
     """What of photos is masked, and what stands for it.
 
     Args:
-        config: of the model.
+        config: of the model; None for a run that masks no region.
         is_any_masked: whether a region of the first batch is.
     """
     appearance = getattr(config, "masked_appearance", None)

@@ -258,7 +258,7 @@ def _trained(
     scale = sections["encoder"].learning_rate_scale if request.end_to_end else 1.0
     trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed, scale)
     described = _described(request.task, task, sections, start, tokenizer, _stores_of(store), data)
-    moved = _encoder_change(request, start, network, trained)
+    moved = _encoder_change(request, start, network, task, trained)
     result = train(
         trained,
         config,
@@ -285,7 +285,11 @@ def _trained(
 
 
 def _encoder_change(
-    request: FinetuneRequest, start: TaskStart, network: TaskNetwork, trained: GroupTask | TurnsTask
+    request: FinetuneRequest,
+    start: TaskStart,
+    network: TaskNetwork,
+    task: DownstreamTask,
+    trained: GroupTask | TurnsTask,
 ) -> EncoderChange | None:
     """End to end, in the main process; a new run looks at its first batch."""
     if not request.end_to_end or not is_main_process():
@@ -294,7 +298,8 @@ def _encoder_change(
     change = EncoderChange(request.out, joint, _encoder_weights(request, start))
     if change.needs_batch:
         photos: Any = trained
-        change.before(*photos.first_photos())
+        masks = task.beside is not None and task.beside.hidden_regions > 0
+        change.before(*photos.first_photos(), masks=masks)
     return change
 
 
