@@ -102,6 +102,10 @@ def test_vcr_is_learned_from_photos_beside_its_objects_and_words(
     last = [json.loads(line) for line in (run / "log.jsonl").open()][-1]
     parts = [last[name] for name in ("task", "region_classes", "masked_words") if name in last]
     assert len(parts) == 1 + len(beside) and sum(parts) == pytest.approx(last["loss"])
+    encoder = json.loads((run / "encoder.json").read_text())
+    is_masked = "object_loss=masked" in beside
+    assert ("No region is masked" in encoder["masking"]) == (not is_masked) and encoder["photo"]["boxes"]
+    assert is_masked or not any(encoder["photo"]["masked"])
     given = ["predict", run, "--store", made.path, "--data", data, "--out", out, "--device", "cpu", "--batch-size", 3]
     assert roibeam(*given).code == 0
     assert figures(roibeam, out, data) == last_evaluation(run)
