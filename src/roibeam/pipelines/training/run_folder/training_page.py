@@ -219,7 +219,7 @@ def _encoder(found: Mapping[str, Any]) -> Iterator[str]:
             yield f'<div>{canvas}<p class="quiet"><bdi>{escaped(words, 300)}</bdi></p></div>'
         yield "</div>\n"
     rows = [[escaped(cell) for cell in row] for row in stage_rows(found)]
-    yield table(["part of the network", "trained", "moved, |w - w0| / |w0|"], rows, numbers=(2,))
+    yield table(["part of the network", "weights", "moved, |w - w0| / |w0|"], rows, numbers=(2,))
     yield "<p>w0 are the weights that the run began with. The change is measured at the end; it is not known of a run "
     yield "that goes on without them.</p></section>\n"
 
