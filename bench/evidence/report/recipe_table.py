@@ -72,7 +72,7 @@ def _cell(task: str, system: str, results: Path) -> str:
             continue
         figure = next(iter(recipe.figures), None)
         where = "" if figure is None else figure.where.removesuffix(", as a page of results has it")
-        runs.append(f"`{name}` {'-' if figure is None else f'{figure.value:g} ({where})'}")
+        runs.append(f"`{name}` {'-' if figure is None else f'{figure.printed} ({where})'}")
     return f"{', '.join(runs) or 'ours'}; {_toy_figure(task, system, results)}"
 
 

@@ -120,10 +120,17 @@ def pretrain(
 
 
 def _told_of_data(read: RunData, choice: ModelChoice) -> RunData:
-    """With what differs, and may, from the features that the model was trained on; ValueError for what may not. What is
-    to be known of the data is said: before the first step, since a run may be stopped."""
+    """With what differs, and may, from the features that the model was trained on or that the recipe is of; ValueError
+    for what may not. What is to be known of the data is said: before the first step, since a run may be stopped."""
     if choice.start is not None:
         read = dataclasses.replace(read, choices=[*check_feature_space(choice.start, read.store), *read.choices])
+    if choice.features is not None:
+        boxes_alone = read.end_to_end is not None
+        others = [
+            choice.features.note(choice.recipe, str(each.store.path), each.store.fingerprint, boxes_alone=boxes_alone)
+            for each in read.joined
+        ]
+        read = dataclasses.replace(read, choices=[*(note for note in others if note is not None), *read.choices])
     tell([*read.choices, *read.notes])
     return read
 
@@ -142,38 +149,72 @@ def _unknown_in_validation(read: RunData, tokenizer: CaptionTokenizer) -> list[s
 def _model(
     run: RunFrame, read: RunData, tokenizer: CaptionTokenizer, config: TrainConfig, *, num_classes: int | None
 ) -> RunModel:
-    """What is trained; from here on the random state of torch follows from the seed.
+    """What is trained, as the data ask for it.
 
     Raises:
         ValueError: when classes, model, encoder and store do not fit.
     """
-    choice, system, end_to_end = run.choice, run.choice.system, read.end_to_end
-    first = corpus_of(read.joined).record(0)
-    width = first.features.shape[1]
-    known = StoreClasses(None)
-    if system.class_objective is not None:
+    first, known = corpus_of(read.joined).record(0), StoreClasses(None)
+    if run.choice.system.class_objective is not None:
         told_of = read.joined if read.asked is None else [*read.joined, read.asked]
         known = StoreClasses.of(((each.store, corpus_of([each]).record(0)) for each in told_of), num_classes)
-    classes = choice.class_choice(known, width=width, given=num_classes)
-    if classes.note:
-        logger.info("%s", classes.note)
-    if end_to_end is not None:
-        end_to_end.check_width(first)
-        end_to_end.encoder.check_rates(config.parameter_groups)
-    torch.manual_seed(config.seed)
+    if read.end_to_end is not None:
+        read.end_to_end.check_width(first)
+        read.end_to_end.encoder.check_rates(config.parameter_groups)
+    made = run_model(
+        run.choice,
+        run.settings.sampling,
+        tokenizer,
+        width=first.features.shape[1],
+        known=known,
+        num_classes=num_classes,
+        reads_texts=read.texts is not None,
+        end_to_end=read.end_to_end,
+        seed=config.seed,
+    )
+    for note in made.notes:
+        logger.info("%s", note)
+    return made
+
+
+def run_model(
+    choice: ModelChoice,
+    sampling: Any,
+    tokenizer: CaptionTokenizer,
+    *,
+    width: int,
+    known: StoreClasses,
+    num_classes: int | None = None,
+    reads_texts: bool = False,
+    end_to_end: EndToEnd | None = None,
+    seed: int = 0,
+) -> RunModel:
+    """The model of a run with its rules and its encoder; from here on the random state of torch follows from the seed.
+
+    Args:
+        sampling: settings of the system's rules.
+        width: D of the store's features.
+        known: classes of the stores.
+        num_classes: that the user says.
+        reads_texts: whether rows of text alone are mixed in.
+    Raises:
+        ValueError: when classes, model and encoder do not fit.
+    """
+    system, classes = choice.system, choice.class_choice(known, width=width, given=num_classes)
+    torch.manual_seed(seed)
     fields = {
-        "region_feature_size": system.feature_width(run.settings.sampling, width),
+        "region_feature_size": system.feature_width(sampling, width),
         **classes.fields,
-        **((system.text_only_fields or {}) if read.texts is not None else {}),
+        **((system.text_only_fields or {}) if reads_texts else {}),
     }
     if end_to_end is not None:
         preset = getattr(choice.build_config, "fields", {})  # what it names, it has end to end too
         fields |= {name: value for name, value in system.end_to_end_fields.items() if name not in preset}
     model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size, changes=classes.changes)
-    sampler = system.sampler(run.settings.sampling, tokenizer, model.config, num_classes=classes.number)
-    joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=config.seed)
+    sampler = system.sampler(sampling, tokenizer, model.config, num_classes=classes.number)
+    joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=seed)
     notes = (classes.note,) if classes.note else ()
-    return RunModel(model, tokenizer, sampler, classes.number, config.seed, joint, heads, notes)
+    return RunModel(model, tokenizer, sampler, classes.number, seed, joint, heads, notes)
 
 
 def _changes(

@@ -277,7 +277,7 @@ _KEPT = {
     "distribution": _text("Class probabilities of each region that are stored: full, top-K or none.", "KIND", KEPT),
     "max-regions": _count("Use at most N regions of an image, those with the best scores.", KEPT),
     "min-regions": _count("Keep at least N regions of an image, whatever their scores.", KEPT, least=0),
-    "nsfw": _flag("Look for porn in pictures, and drop it.", KEPT, off="no-nsfw"),
+    "nsfw": _flag("Look for porn and racy pictures, and drop them.", KEPT, off="no-nsfw"),
     "wanted-precision": _share("Share of right ones among what passes; it sets the threshold.", KEPT),
     "min-score": _share("Keep only regions of at least this score.", KEPT),
     "shard-size": _count("Number of images in each new shard.", KEPT, is_advanced=True),

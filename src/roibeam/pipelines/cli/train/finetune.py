@@ -41,6 +41,7 @@ def finetune_command(
     store: Annotated[str | None, option("store", "Of all images of the task; GLUE has none.")] = None,
     annotated_store: Annotated[str | None, option("annotated-store")] = None,
     recipe: Annotated[str | None, option("recipe", "Here: a published run of the task.")] = None,
+    toy: Annotated[bool, option("toy", "With --recipe.")] = False,
     system: Annotated[str | None, option("system", "With --from none.", default="that of --from or --recipe")] = None,
     model: Annotated[str | None, option("model", "With --from none.", default="small")] = None,
     from_bert: Annotated[str | None, option("from-bert", "With --from none.", default="none")] = None,
@@ -97,6 +98,7 @@ def finetune_command(
     text, from a table of your own; or a file of your own task. torchrun starts it on several GPUs.
 
     Examples:
+        roibeam finetune r/ --task vqa --recipe vilbert-vqa --toy --from run/ --store s/ --data d/
         roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
         roibeam finetune r/ --task labels --from run/ --store store/ --data my/
         roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3
@@ -109,7 +111,7 @@ def finetune_command(
 
     request = FinetuneRequest(
         out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,
-        system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,
+        toy=toy, system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
         threads=threads, seed=seed, seeds=seeds,
         settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,

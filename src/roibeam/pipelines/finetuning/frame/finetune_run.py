@@ -30,9 +30,11 @@ from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, 
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
     FinetuneData,
+    begun_notes,
     evaluated_as_begun,
     evaluation_pause,
     evaluation_words,
+    published_encoder,
     sections_of,
     steps_for,
     without_evaluations,
@@ -144,7 +146,9 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         torch.set_num_threads(request.threads)
     recipe, named = recipe_of(request), task_named(request.task)
     if request.end_to_end and recipe is not None:
-        request = replace(request, encoder=asked_encoder(request.encoder, request.start, recipe.detector))
+        request = replace(
+            request, encoder=asked_encoder(request.encoder, request.start, published_encoder(request, recipe))
+        )
     sections = sections_of(request, named.options, recipe)
     start = start_of(request, recipe)
     with waiting("reading the task"):
@@ -156,12 +160,14 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
             logger.warning("%s", line)
         read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
         choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
+        choices += _recipe_notes(recipe, request, store, annotated)
         shown = store if annotated is None or store is None else StorePair(store, annotated)
         data = joined_data(task, store, shown, request.min_match)
         told: list[str] = []
         if store is not None:
             data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
-        notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
+        begun = begun_notes(request, named.options, recipe)
+        notes = [*begun, *choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
         groups = _groups_of_steps(task, data.train.groups)
@@ -187,6 +193,21 @@ def _groups_of_steps(task: DownstreamTask, groups: Sequence[TaskGroup]) -> int:
     if task.turns is None or task.updates != "step":
         return len(groups)
     return len(groups) // len(set(map(task.turns, groups)))
+
+
+def _recipe_notes(
+    recipe: TaskRecipe | None, request: FinetuneRequest, store: FeatureStore | None, annotated: FeatureStore | None
+) -> list[str]:
+    """Where the stores were made otherwise than the recipe has it."""
+    if recipe is None or recipe.features is None:
+        return []
+    notes = []
+    for each, features in ((store, recipe.features), (annotated, recipe.features.of_annotated)):
+        if each is not None and features is not None:
+            notes.append(
+                features.note(request.recipe or "", str(each.path), each.fingerprint, boxes_alone=request.end_to_end)
+            )
+    return [note for note in notes if note is not None]
 
 
 def _start_notes(
@@ -232,6 +253,7 @@ def _trained(
             source=start.source,
             beside=task.beside,
             num_told_classes=0 if task.told_classes is None else task.told_classes.num_classes,
+            grounding=task.grounding,
         )
         notes = [*notes, *_begun(network, sections, start, asked, task.labels, tokenizer)]
     batches = GroupBatches(
@@ -330,6 +352,7 @@ def _judged(
     """How the run is trained, and the groups that its evaluations ask about; what these will cost is told."""
     judged = data.asked[: sections["data"].validation_groups or None]
     if not judged:
+        logger.info("no evaluations: beside %s nothing is left to be judged on", task.train)
         return without_evaluations(sections["train"]), judged
     config = evaluated_as_begun(sections["train"], request.out, request.settings)
     check_best_by(task, judged, config.best_by)

@@ -35,7 +35,7 @@ from roibeam.pipelines.finetuning.frame.shown.shown_image import (
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.frame.shown.unseen import NoRegions
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
-from roibeam.pipelines.finetuning.rows import CHOICE, PHRASE, REGION, PartPieces, TaskGroup, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, PHRASE, REGION, UNGROUNDED, PartPieces, TaskGroup, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import ALL, SHOWN, STORED, LayoutOptions
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out, places_of_phrases
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
@@ -109,7 +109,8 @@ class GroupBatches:
             )
         self._global_width = int(getattr(config, "global_feature_size", 0))
         self._photos: GroupPhotos | None = None
-        self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
+        self._grounds_words = bool(system.grounding) and (task is None or task.grounding != UNGROUNDED)
+        self._tells_words = self._grounds_words and getattr(config, "text_visual", "") == "grounded"
 
     def without_regions(self, image_id: str) -> GroupBatches:
         """The same for groups whose images are nowhere: they are shown nothing, as by a blind one.
@@ -300,7 +301,7 @@ class GroupBatches:
             for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
                 shown = [images[each] for each in together]
                 image = rows.image((place, *together), partial(self._image, shown))
-                words = self._aligned(group.id, text, shown[0]) if self._system.grounds_words else None
+                words = self._aligned(group.id, text, shown[0]) if self._grounds_words else None
                 rows.row(group.id, number, image, words, labels)
                 if self._asked.form == PHRASE:
                     rows.row_phrases.append(places_of_phrases(row.phrases, text))

@@ -16,13 +16,14 @@ from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFi
 from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
+from roibeam.pipelines.model_files.encoder_settings import TOY_ENCODER
 from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
 from roibeam.pipelines.model_files.start_files import bert_files, check_tokenizer_file
 from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, NAMED_SYSTEMS, model_size, wrong_start
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
-from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, Recipe
+from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT, check_settings
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system, system_of_folder
 from roibeam.pipelines.pretraining.requests.encoder_sections import requested_choice

@@ -75,6 +75,10 @@ def _check_sections(
             elsewhere.append("detector")
     others = [each for each in request.training.settings if not each.startswith(OF_TRAIN)]
     chosen = apply_overrides(sections, others, elsewhere=elsewhere)
+    if request.end_to_end:
+        chosen["encoder"].check_rates(train_config_of(request, recipe)(1).parameter_groups)
+        if getattr(chosen["sampling"], "box_numbers", False):
+            raise ValueError("--end-to-end: features of photos have no box numbers; set sampling.box_numbers to false")
     if request.data.stores:
         check_search(chosen["data"], has_validation=request.data.validation is not None)
     elif request.data.text_corpus and recipe is None:  # a recipe needs a store, which is said elsewhere

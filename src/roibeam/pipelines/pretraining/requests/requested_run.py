@@ -15,13 +15,14 @@ from roibeam.pipelines.inputs.captioned.captioned_store import LeakGuard
 from roibeam.pipelines.inputs.captioned.given_stores import GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.model_files.bert_start import read_bert
+from roibeam.pipelines.model_files.encoder_settings import TOY_ENCODER
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
-from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, ModelFields, Recipe
+from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.requests.checked_request import check_request
 from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
@@ -62,6 +63,18 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         OSError: when a file cannot be read.
     """
     check_request(request)
+    settings, choice, encoder = requested_parts(request)
+    if not request.data.stores:
+        return pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
+    return _pretrain_on_stores(request, settings, choice, HeldOut(request.data.held_out), encoder)
+
+
+def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice, EndToEnd | None]:
+    """How the run trains, which model, and end to end through which encoder: all but the data, which is not looked at.
+
+    Raises:
+        ValueError: as `run_pretraining`.
+    """
     asked, training = request.model, request.training
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
     system, build = _system(request, recipe)
@@ -87,7 +100,6 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         overrides = {**recipe.changes, **overrides}
     from_bert = _bert(asked, recipe)
     encoder = requested_encoder(request.encoder, sections, start) if request.end_to_end else None
-    rules = HeldOut(request.data.held_out)
     settings = RunSettings(
         train_config,
         data=sections["data"],
@@ -104,12 +116,10 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         bert=None if from_bert is None else read_bert(from_bert),
         start=start,
         background_first=asked.background_first,
+        recipe=asked.recipe or "",
+        features=None if recipe is None or asked.toy else recipe.features,
     )
-    if request.data.stores:
-        result = _pretrain_on_stores(request, settings, choice, rules, encoder)
-    else:
-        result = pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
-    return result
+    return settings, choice, encoder
 
 
 def _pretrain_on_stores(

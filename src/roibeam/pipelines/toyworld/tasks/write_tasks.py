@@ -3,7 +3,7 @@
     TASKS/
       tasks.json      what is here: version, world, rows, ceilings and floors, a digest for each task
       vqa/            v2_OpenEnded_mscoco_{train,val}2014_questions.json, v2_mscoco_{train,val}2014_annotations.json
-      vcr/            {train,val,test}.jsonl, vcr1images/ with pictures and their boxes
+      vcr/            {train,val,test}.jsonl, vcr1images/ with pictures and their boxes, object_names.txt
       refcoco+/       refs(unc).p, instances.json
       nlvr2/          {train,dev,test1}.json, images/
       mrpc/, rte/     {train,dev,test}.tsv: texts alone, in GLUE's form
