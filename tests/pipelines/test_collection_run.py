@@ -28,6 +28,7 @@ from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_has
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.running.request import need_packages
 from roibeam.pipelines.collection.thresholds import AggregationThresholds, PictureThresholds
+from roibeam.pipelines.sources.datasets.drawn_world import DRAWN_WORLD, WEB_FORMAT, are_drawn, world_of
 from roibeam.pipelines.sources.source_kinds import open_source
 
 Cli = Callable[..., Any]
@@ -184,6 +185,21 @@ def test_images_of_an_earlier_collection_are_asked_of_no_server_again(
     before = Counter(asked)
     assert roibeam("collect", "run", pages, tmp_path / "out", *words, "--images-from", earlier).code == 0
     assert asked == before
+
+
+def test_what_is_collected_from_a_toy_web_is_called_drawn(
+    site: tuple[Path, str], collected: Path, tmp_path: Path, roibeam: Cli
+) -> None:
+    """And what is downloaded by the collection's list; else the toy detector would warn of its own world."""
+    assert DRAWN_WORLD not in json.loads((collected / "collection.json").read_text())
+    shutil.copytree(site[0] / "pages", tmp_path / "web" / "site")
+    (tmp_path / "web" / "web.json").write_text(json.dumps({"format": WEB_FORMAT}))
+    out, again = tmp_path / "pairs", tmp_path / "again"
+    assert roibeam("collect", "run", tmp_path / "web" / "site", out, *ALLOWED).code == 0
+    assert roibeam("download", out / "pairs.tsv", again, "--allow-private", "127.0.0.1").code == 0
+    for folder in (out, again):
+        photos = [image.location for image in open_source(str(folder / "local.tsv")).images]
+        assert are_drawn(photos) and {world_of(photo) for photo in photos} == {folder}
 
 
 def test_folders_that_have_no_images_to_take(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:

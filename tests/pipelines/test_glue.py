@@ -225,8 +225,9 @@ def test_a_run_on_texts_alone_trains_predicts_and_is_scored(roibeam: Callable[..
     scored = json.loads(roibeam("score", "mrpc", str(tmp_path / "MRPC.tsv"), "--data", str(data), "--json").out)
     assert {each["name"].replace(" ", "_"): each["value"] for each in scored["figures"]} == pytest.approx(evaluation)
     assert "texts alone" in roibeam("score", "mrpc", str(tmp_path / "MRPC.tsv"), "--data", str(data)).out
-    roibeam(
-        "predict", out, "--data", str(data), "--split", "test", "--out", str(tmp_path / "test.tsv"), "--device", "cpu"
-    )
+    done = roibeam("predict", out, "--data", str(data), "--split", "test", "--out", str(tmp_path / "test.tsv"),
+                   "--page", str(tmp_path / "test.html"), "--device", "cpu")  # fmt: skip
+    assert done.code == 0 and "the right ones are not known" in done.out, done.err
+    assert "nothing is judged" in (tmp_path / "test.html").read_text("utf-8")
     lines = (tmp_path / "test.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction" and [line.split("\t")[0] for line in lines[1:]] == list("01234")

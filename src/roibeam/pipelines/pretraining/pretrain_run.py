@@ -19,6 +19,7 @@ from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
+from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.unknown_words import unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space
@@ -81,10 +82,10 @@ def pretrain(
     made = _model(run, read, tokenizer, config, num_classes=num_classes)
     read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *unknown, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
-    change = _detector_change(run, read, made, config)
-    run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined])
-    if change is not None:
-        change.before()
+    of_detector, of_encoder = _changes(run, read, made, config)
+    run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined], of_encoder)
+    if of_detector is not None:
+        of_detector.before()
     data, sampling = run.settings.data, run.settings.sampling
     # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
     of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
@@ -98,9 +99,8 @@ def pretrain(
         recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
     )
     with waiting("evaluating"):
-        evaluation, detector = training.evaluation or tasks.trained.evaluate(), None
-    if change is not None:
-        detector = change.after()
+        evaluation = training.evaluation or tasks.trained.evaluate()
+    detector, encoder = (None if each is None else each.after() for each in (of_detector, of_encoder))
     asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
     held_out, texts = read.asked is not None, [column for _, column in read.texts_by_source()]
     run.tell_how_good(training, evaluation, tasks.asked(), made, texts, of=asked, held_out=held_out)
@@ -115,6 +115,7 @@ def pretrain(
         asked=asked,
         left_out={**read.missing, **tasks.skipped()},
         detector=detector,
+        encoder=encoder,
     )
 
 
@@ -218,10 +219,15 @@ def run_model(
     return RunModel(model, tokenizer, sampler, classes.number, seed, joint, heads, notes)
 
 
-def _detector_change(run: RunFrame, read: RunData, made: RunModel, config: TrainConfig) -> DetectorChange | None:
-    """Judges the detector before and after, in the main process; None where it is not asked for."""
-    if read.end_to_end is None or made.joint is None or made.heads is None or not is_main_process():
-        return None
-    return read.end_to_end.detector_change(
-        run.run_dir, made.joint, made.heads, device=choose_device(config.device).name
-    )
+def _changes(
+    run: RunFrame, read: RunData, made: RunModel, config: TrainConfig
+) -> tuple[DetectorChange | None, EncoderChange | None]:
+    """End to end, in the main process: what judges the detector before and after, where that is asked for, and what
+    measures how far the encoder moves."""
+    if read.end_to_end is None or made.joint is None or not is_main_process():
+        return None, None
+    of_encoder = EncoderChange(run.run_dir, made.joint, read.end_to_end.weights)
+    if made.heads is None:
+        return None, of_encoder
+    device = choose_device(config.device).name
+    return read.end_to_end.detector_change(run.run_dir, made.joint, made.heads, device=device), of_encoder

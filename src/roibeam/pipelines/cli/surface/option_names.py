@@ -341,7 +341,7 @@ _OUTPUTS = {
     "page-kb": _count("Median size of a page of --web, in kB (10^3 bytes).", OUTPUT, most=10_000, is_advanced=True),
     "web-port": _count("Port of 127.0.0.1 at which the pictures of --web will be served.", OUTPUT, most=65535),
     "tasks": _text("Also write tasks about the pictures: VQA v2, VCR, RefCOCO+, NLVR2, GLUE.", "FOLDER", OUTPUT),
-    "page": _path("Also write a page of the best and the worst predictions, with boxes.", "FILE", OUTPUT),
+    "page": _path("Also write a page of the best, worst or surest predictions, with boxes.", "FILE", OUTPUT),
     "scores": _path("Also write the score of every label for every row, for numpy.", "FILE.npz", OUTPUT),
     "out": _path("Where to write the result.", "PATH", OUTPUT, short="-o"),
     "draw": _path("Also draw the regions on the photo, into this .png file.", "FILE", OUTPUT),

@@ -17,6 +17,8 @@ from roibeam.pipelines.cli.options import (
     RESUME,
     THREADS,
     named_step,
+    origin_facts,
+    origin_lines,
     run_folder_lines,
 )
 from roibeam.pipelines.cli.surface.json_output import json_line
@@ -142,16 +144,21 @@ def finetune_command(
 
 def _tell(result: FinetuneResult, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json_line(result.to_json()))
+        typer.echo(json_line({**result.to_json(), **origin_facts(result.run_dir)}))
         return
     out = result.run_dir
     typer.echo(result.training.done())
+    typer.echo(origin_lines(out))
     if result.evaluation:
         best = f", the best checkpoint, step {result.evaluated_step:,}" if result.is_of_best else ""
         typer.echo(f"asked about {result.asked:,} of the validation split{best}:")
         for name, value in result.evaluation.items():
             last = f"   the last {_percent(result.last_evaluation[name])}" if result.is_of_best else ""
             typer.echo(f"  {name:<28} {_percent(value)}{last}")
+    if result.encoder is not None:
+        from roibeam.pipelines.training.run_folder.detector_figures import encoder_lines
+
+        typer.echo("\n".join(encoder_lines(result.encoder)))
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join([*run_folder_lines(out, result.training), "  tokenizer/"]))
 

@@ -19,6 +19,8 @@ from roibeam.pipelines.cli.options import (
     RESUME_FROM,
     THREADS,
     named_step,
+    origin_facts,
+    origin_lines,
     resume_asked,
     run_folder_lines,
 )
@@ -265,16 +267,17 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
 
 
 def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) -> None:
-    from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
+    from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows, encoder_lines
 
     out = result.run_dir
     if as_json:
-        typer.echo(json_line(result.to_json()))
+        typer.echo(json_line({**result.to_json(), **origin_facts(out)}))
         return
     if result.left_out:
         image_id, why = next(iter(result.left_out.items()))
         typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
     typer.echo(result.training.done())
+    typer.echo(origin_lines(out))
     typer.echo(f"asked about {result.asked}:")
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
@@ -282,6 +285,8 @@ def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) ->
         typer.echo(f"the detector on {counted(result.detector['photos'], 'held-out photo')}, before and after")
         for name, before, after in change_rows(result.detector):
             typer.echo(f"  {name:<30} {before:>8} {after:>8}")
+    if result.encoder is not None:
+        typer.echo("\n".join(encoder_lines(result.encoder)))
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join(run_folder_lines(out, result.training)))
     typer.echo("  tokenizer/")

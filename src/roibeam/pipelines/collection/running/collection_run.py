@@ -9,6 +9,7 @@ Run again it does what is missing. What it gives does not depend on workers or r
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,10 +33,11 @@ from roibeam.pipelines.collection.running.request import CollectRequest, work_st
 from roibeam.pipelines.collection.thresholds import KEEPS_RACY, PictureThresholds, Thresholds
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.sources.datasets.drawn_world import COLLECTION_NAME, DRAWN_WORLD, are_drawn
 from roibeam.pipelines.sources.held_out import HeldOut
 
 log = logging.getLogger(__name__)
-SUMMARY_NAME, STATE_NAME, WORK_NAME = "collection.json", "state.json", "work"
+STATE_NAME, WORK_NAME = "state.json", "work"
 PAGES_NAME, PICTURES_NAME = "pages", "pictures"
 OFF_PICTURES = "step off: natural pictures (no judge; roibeam collect train-images makes one)"
 OFF_PAIRS = "step off: semantic score (no judge; roibeam collect train-pairs makes one)"
@@ -92,10 +94,12 @@ def run_collection(
         found = aggregate(pairs, thresholds.aggregation, evaluation.names)
         figures = figures_of(found, hosts=largest_hosts(pages), num_examples=NUM_KEPT_SHOWN)
         done = Collection(pages, fetched, pictures, found, figures, notes)
-        (out / SUMMARY_NAME).unlink(missing_ok=True)
+        (out / COLLECTION_NAME).unlink(missing_ok=True)
         write_pairs(out, found)
         write_report(out, done)
-        write_json_atomically(out / SUMMARY_NAME, done.summary())
+        pages_of_web = are_drawn(os.path.join(unit.root, name) for unit in units for name in unit.names)
+        drawn = {DRAWN_WORLD: True} if pages_of_web else {}
+        write_json_atomically(out / COLLECTION_NAME, done.summary() | drawn)
         return done
 
 

@@ -26,7 +26,7 @@ from roibeam.features.record.region_record import BOX_NUMBERS
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
-from roibeam.pipelines.finetuning.end_to_end.task_encoder import task_encoder
+from roibeam.pipelines.finetuning.end_to_end.task_encoder import chosen_encoder, task_encoder
 from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
@@ -66,14 +66,17 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
+from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space, digest_of_classes
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
-from roibeam.pipelines.training.run_folder.files import latest_checkpoint
+from roibeam.pipelines.training.run_folder.files import checkpoint_step, latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
+from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -93,6 +96,8 @@ class FinetuneResult:
         main: name of the main one; "" for none.
         asked: groups that were asked about.
         notes: what was left out, and what of the validation images the start was trained on.
+        encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py;
+            None on stored features, and in other processes than the main one.
     """
 
     run_dir: Path
@@ -103,6 +108,7 @@ class FinetuneResult:
     main: str
     asked: int
     notes: tuple[str, ...]
+    encoder: Mapping[str, Any] | None = None
 
     @property
     def is_of_best(self) -> bool:
@@ -123,6 +129,7 @@ class FinetuneResult:
             "evaluated_on": self.asked,
             "last": self.training.last,
             "notes": list(self.notes),
+            "encoder": self.encoder,
         }
 
 
@@ -273,6 +280,7 @@ def _trained(
     scale = sections["encoder"].learning_rate_scale if request.end_to_end else 1.0
     trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed, scale)
     described = _described(request.task, task, sections, start, tokenizer, _stores_of(store), data)
+    moved = _encoder_change(request, start, network, task, trained)
     result = train(
         trained,
         config,
@@ -283,14 +291,38 @@ def _trained(
             "task_options": defaults_of(sections[task_name(request.task)]),
             "model": _model_defaults(network.encoder_config),
         },
-        recorded={**_recorded(request, task, store, data, notes), "start_tells_images": start.tells_images},
+        recorded={**_recorded(request, start, task, store, data, notes), "start_tells_images": start.tells_images},
         resume=resume,
     )
     evaluation = result.evaluation
     if evaluation is None:
         with waiting("evaluating"):
             evaluation = trained.evaluate()
-    return _result(request.out, result, evaluation, len(judged), notes)
+    encoder = None
+    if moved is not None:
+        encoder = moved.after()
+        best = None if result.best is None else checkpoint_step(result.best)
+        write_training_page(request.out, best_step=best, ended_early=result.ended_early)
+    return replace(_result(request.out, result, evaluation, len(judged), notes), encoder=encoder)
+
+
+def _encoder_change(
+    request: FinetuneRequest,
+    start: TaskStart,
+    network: TaskNetwork,
+    task: DownstreamTask,
+    trained: GroupTask | TurnsTask,
+) -> EncoderChange | None:
+    """End to end, in the main process; a new run looks at its first batch."""
+    if not request.end_to_end or not is_main_process():
+        return None
+    joint: Any = network.module
+    change = EncoderChange(request.out, joint, _encoder_weights(request, start))
+    if change.needs_batch:
+        photos: Any = trained
+        masks = task.beside is not None and task.beside.hidden_regions > 0
+        change.before(*photos.first_photos(), masks=masks)
+    return change
 
 
 def _result(
@@ -498,6 +530,7 @@ def _stores_of(shown: FeatureStore | StorePair | None) -> list[FeatureStore]:
 
 def _recorded(
     request: FinetuneRequest,
+    start: TaskStart,
     task: DownstreamTask,
     shown: FeatureStore | StorePair | None,
     data: TaskData,
@@ -509,6 +542,9 @@ def _recorded(
         "labels": list(task.labels),
         "command": request.command,
         "start": request.start,
+        "start_model": None if start.found is None else str(start.found.source),
+        "bert": None if start.bert is None else start.bert.spec,
+        **({"encoder_weights": _encoder_weights(request, start)} if request.end_to_end else {}),
         "recipe": request.recipe,
         "store": str(stores[0].path) if stores else None,
         "annotated_store": request.annotated_store,
@@ -520,6 +556,11 @@ def _recorded(
         "features": [each.fingerprint.to_json() for each in stores],
         "torch": torch.__version__,
     }
+
+
+def _encoder_weights(request: FinetuneRequest, start: TaskStart) -> str:
+    """What the region encoder starts from: that of the run, or a file."""
+    return str(start.source) if start.encoder is not None else chosen_encoder(request.encoder).weights
 
 
 def digest_of_labels(labels: Sequence[str]) -> str:
