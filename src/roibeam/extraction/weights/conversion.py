@@ -97,8 +97,8 @@ def _read_in_hf_layout(
     source, named = read_named(spec)
     if not any(name.startswith(OUTSIDE_RESNET) for name in named.tensors):
         part = {name: value for name, value in expected.items() if not name.startswith(OUTSIDE_RESNET)}
-        found, left_out = resnet_of(named)
-        state = check_state(found, part, f"{source} ({named.family.title})")
+        resnet, left_out = resnet_of(named)
+        state = check_state(resnet, part, f"{source} ({named.family.title})")
         return state, None, named.family.title, [*named.changes, *left_out]
     published = understand(source, named, config, _HF)
     found = check_state(published.tensors, in_layout(on_meta(expected), HF_LAYOUT, published.layout, config), source)

@@ -21,7 +21,7 @@ from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, L
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.inputs.unknown_words import unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_object_classes
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of, gather
@@ -47,6 +47,7 @@ def pretrain(
     end_to_end: EndToEnd | None = None,
     validation: CaptionedStore | None = None,
     num_classes: int | None = None,
+    objects: Sequence[str] = (),
 ) -> PretrainResult:
     """Pre-trains a model on stores with captions, and writes a run folder.
 
@@ -59,6 +60,7 @@ def pretrain(
         validation: held-out captions that evaluations ask about; their images are not trained on. None takes the first
             captions that are trained on.
         num_classes: foreground classes of the detector, for stores that do not tell; None: as they say.
+        objects: files with the classes and outlines of the regions, see `ImageObjects`.
     Raises:
         ValueError: whatever does not fit, saying what to do.
     """
@@ -72,6 +74,7 @@ def pretrain(
         guard=guard,
         end_to_end=end_to_end,
         validation=validation,
+        objects=objects,
     )
     read = _told_of_data(read, run.choice)
     config = run.train_config(len(corpus_of(read.joined)))
@@ -89,6 +92,7 @@ def pretrain(
     # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
     of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
     sections = {"model": made.model.config, "data": data, "sampling": sampling}
+    sections |= {} if read.end_to_end is None else {"photos": read.end_to_end.photos}
     described = run.described(tasks.trained, made, data=of_data, sampling=asdict(sampling))
     training = run.train(
         tasks.trained,
@@ -123,6 +127,7 @@ def _told_of_data(read: RunData, choice: ModelChoice) -> RunData:
     to be known of the data is said: before the first step, since a run may be stopped."""
     if choice.start is not None:
         read = dataclasses.replace(read, choices=[*check_feature_space(choice.start, read.store), *read.choices])
+        check_object_classes(choice.start, () if read.objects is None else read.objects.class_names)
     tell([*read.choices, *read.notes])
     return read
 
@@ -159,15 +164,19 @@ def _model(
     if end_to_end is not None:
         end_to_end.check_width(first)
         end_to_end.encoder.check_rates(config.parameter_groups)
+    objects, sampling = read.objects, run.settings.sampling
+    object_fields = {} if objects is None else system.object_fields(sampling, len(objects.class_names))
     torch.manual_seed(config.seed)
     fields = {
-        "region_feature_size": system.feature_width(run.settings.sampling, width),
+        "region_feature_size": system.feature_width(sampling, width),
         **classes.fields,
+        **object_fields,
         **((system.text_only_fields or {}) if read.texts is not None else {}),
         **(system.end_to_end_fields if end_to_end is not None else {}),
     }
     model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size, changes=classes.changes)
-    sampler = system.sampler(run.settings.sampling, tokenizer, model.config, num_classes=classes.number)
+    told: dict[str, Any] = {} if objects is None else {"objects": objects}
+    sampler = system.sampler(sampling, tokenizer, model.config, num_classes=classes.number, **told)
     joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=config.seed)
     notes = (classes.note,) if classes.note else ()
     return RunModel(model, tokenizer, sampler, classes.number, config.seed, joint, heads, notes)

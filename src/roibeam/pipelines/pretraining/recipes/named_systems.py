@@ -74,6 +74,7 @@ class NamedSystem:
             system has none, else its rules are a `TextSampler`.
         text_only_sampling: settings of the rules that rows of text alone follow.
         reads_task_text: whether the rules make samples of a `TaskCorpus`.
+        reads_objects: whether they can tell a model classes and outlines of `ImageObjects`.
     """
 
     title: str
@@ -85,6 +86,7 @@ class NamedSystem:
     text_only_fields: Mapping[str, Any] | None = None
     text_only_sampling: tuple[str, ...] = ()
     reads_task_text: bool = False
+    reads_objects: bool = False
 
 
 def _sizes(config_class: str, **sizes: Mapping[str, object]) -> dict[str, ModelFields]:
@@ -130,6 +132,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 paper=visualbert_fields("paper"),
             ),
             reads_task_text=True,
+            reads_objects=True,
         ),
         "imagebert": NamedSystem(
             "ImageBERT",

@@ -65,6 +65,11 @@ class Recipe:
         share: of the images.
         text_corpus: whether rows of text alone are mixed in.
         end_to_end: whether the detector's head is trained along.
+        on_stored: of such a run, whether it may be trained on stored features too; its network then stays as it is, and
+            outlines are not told.
+        detector: of such a run, the preset of its network; "" for the usual one.
+        encoder: of such a run, fields of `EncoderOptions`.
+        photos: of such a run, fields of `PhotoRules`.
         figures: what was printed for it.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
     """
@@ -88,6 +93,10 @@ class Recipe:
     task_text: bool = False
     text_corpus: bool = False
     end_to_end: bool = False
+    on_stored: bool = False
+    detector: str = ""
+    encoder: Mapping[str, Any] = field(default_factory=dict)
+    photos: Mapping[str, Any] = field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
     left_open: tuple[str, ...] = field(default=())
 

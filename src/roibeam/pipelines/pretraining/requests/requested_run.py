@@ -21,10 +21,11 @@ from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
-from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, ModelFields, Recipe
+from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.requests.checked_request import check_request
 from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
+from roibeam.pipelines.pretraining.requests.encoder_sections import encoder_of
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel
 from roibeam.pipelines.pretraining.requests.requested_encoder import (
     encoder_sections,
@@ -68,9 +69,10 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
     start = None if asked.from_run is None else load_model_or_joint(asked.from_run)
     for note in () if start is None else start.changes:
         logger.warning("%s: %s", asked.from_run, note)
-    request = _with_toy_encoder(request, start)
+    if request.end_to_end and not isinstance(start, JointCheckpoint):
+        request = replace(request, encoder=encoder_of(request, recipe))
     if request.end_to_end:
-        sections |= encoder_sections(request.encoder, system.whole_image, start)
+        sections |= encoder_sections(request.encoder, system.whole_image, start, recipe)
     else:
         _refuse_joint_start(request, start)
     sections = changed_sections(sections, training.settings)
@@ -133,6 +135,7 @@ def _pretrain_on_stores(
             end_to_end=encoder,
             validation=asked,
             num_classes=data.num_classes,
+            objects=data.objects,
         )
 
 
@@ -143,13 +146,6 @@ def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, Mo
         return system_named(recipe.system), recipe.toy_build if asked.toy else recipe.build
     name = chosen_system(request)
     return system_named(name), model_size(name, asked.size or DEFAULT_SIZE)
-
-
-def _with_toy_encoder(request: PretrainRequest, start: ModelCheckpoint | None) -> PretrainRequest:
-    """The toy of a recipe has a toy encoder, unless another is named or comes with the run that it goes on from."""
-    if not (request.model.toy and request.end_to_end) or isinstance(start, JointCheckpoint):
-        return request
-    return replace(request, encoder=replace(request.encoder, detector=request.encoder.detector or TOY_ENCODER))
 
 
 def _refuse_joint_start(request: PretrainRequest, start: ModelCheckpoint | None) -> None:
