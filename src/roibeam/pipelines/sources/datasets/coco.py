@@ -227,7 +227,7 @@ def read_coco_objects(path: str, *, id_rule: str = "no-extension") -> tuple[tupl
 
 
 def _outline(segmentation: Any, where: str) -> tuple[np.ndarray, ...] | None:
-    if not isinstance(segmentation, list):  # a mask of pixels, run by run
+    if not isinstance(segmentation, list) or not segmentation:  # a mask of pixels, run by run; or boxes alone
         return None
     polygons = []
     for number, flat in enumerate(segmentation):
