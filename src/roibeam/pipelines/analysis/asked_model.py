@@ -69,6 +69,11 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, asking: str) -> Any
             f"{named}: {kind.__name__} is fine-tuned for {tasks}; masked words, masked regions and matches are no "
             f"longer what it answers; {asking} the pre-trained model that it began from"
         )
+    if classes := getattr(found.model.config, "num_region_classes", 0):
+        raise ValueError(
+            f"{named}: this VisualBERT is told the class of each region (num_region_classes {classes}), and nothing "
+            f"here tells it; fine-tune it on VCR, whose files do, and judge it there"
+        )
     return found.model
 
 

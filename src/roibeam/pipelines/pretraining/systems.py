@@ -25,6 +25,7 @@ from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.vilbert import ViLbertSampler
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, review_captions
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import NAMED
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
 
 
@@ -38,7 +39,9 @@ class System:
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
         sampler: the rules.
         layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
-        aligns_words: settings of the rules -> whether its words are aligned with the regions that they name.
+        aligns_words: settings of the rules -> whether a row depends on which regions its words name.
+        object_fields: settings of the rules, and the number of classes of `--objects` -> fields of the model's
+            configuration that follow from it.
         most_pieces: settings of the rules, and what tells a field of the model's configuration by name -> how many
             pieces of a caption are read, [CLS] and [SEP] counted.
         review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
@@ -54,6 +57,7 @@ class System:
     sampler: type[Sampler]
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
     aligns_words: Callable[[Any], bool] = field(default=lambda sampling: False)
+    object_fields: Callable[[Any, int], Mapping[str, Any]] = field(default=lambda sampling, count: {})
     feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
     most_pieces: Callable[[Any, Callable[[str], Any]], int] = field(default=lambda sampling, model: sampling.max_pieces)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
@@ -139,7 +143,8 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             model_class=VisualBertForPreTraining,
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
-            aligns_words=lambda sampling: sampling.aligned_words != "none",
+            aligns_words=lambda sampling: sampling.aligned_words != "none" or sampling.shown_boxes == NAMED,
+            object_fields=lambda sampling, count: {"num_region_classes": count + 1} if sampling.told_classes else {},
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
             most_pieces=lambda sampling, model: min(sampling.max_pieces, model(_POSITIONS)),
             review=review_captions,

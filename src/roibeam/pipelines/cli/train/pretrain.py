@@ -92,6 +92,10 @@ def pretrain_command(
         list[Path] | None,
         option("text-corpus", "For VL-BERT. Without --store, train on text only.", is_advanced=True),
     ] = None,
+    objects: Annotated[
+        list[str] | None,
+        option("objects", "For VisualBERT on VCR. Given again, for stores of several files.", is_advanced=True),
+    ] = None,
     min_match: Annotated[float, option("min-match")] = MIN_MATCH,
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
     drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
@@ -158,14 +162,14 @@ def pretrain_command(
     photos: Annotated[str | None, option("photos", default="where the store says", group=END_TO_END)] = None,
     detector: Annotated[
         str | None,
-        option("detector", default=f"{DEFAULT_ENCODER}; with --toy: toy", group=END_TO_END),
+        option("detector", default=f"that of the recipe, else {DEFAULT_ENCODER}; with --toy: toy", group=END_TO_END),
     ] = None,
     weights: Annotated[
         str | None, option("weights", default="those of the detector's folder", group=END_TO_END)
     ] = None,
     conventions: Annotated[
         str | None,
-        option("conventions", default="vlbert-e2e, or those of the detector's folder", group=END_TO_END),
+        option("conventions", default="those of the detector, else vlbert-e2e", group=END_TO_END),
     ] = None,
     skip_missing_photos: Annotated[bool, option("skip-missing-photos", is_advanced=True)] = False,
     labels: Annotated[
@@ -205,7 +209,7 @@ def pretrain_command(
         out,
         RequestedData(
             stores=store or (), captions=captions or (), weights=store_weight or (), task_texts=task_text or (),
-            text_corpus=text_corpus or (), num_classes=num_classes,
+            text_corpus=text_corpus or (), objects=objects or (), num_classes=num_classes,
             min_match=min_match if "min_match" in options_given(context) else None,
             validation=validation_captions, validation_store=validation_store, held_out=held_out or (),
             leave_out_held_out=drop_held_out, images_of=numbers_of, id_rule=id_rule, stage_to=cache_dir,

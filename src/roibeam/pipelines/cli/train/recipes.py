@@ -93,7 +93,10 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
     if recipe.share < 1:
         lines.append(f"  share      {recipe.share:.0%} of the images")
     if recipe.end_to_end:
-        lines.append(f"  end to end through the detector's head; end_to_end.masking {recipe.masking}")
+        told = ["through the detector's head"] if not recipe.detector else [f"--detector {recipe.detector}"]
+        told += [_settings(each) for each in (recipe.encoder, recipe.photos) if each]
+        lines += [f"  end to end {told[0]}"] if len(told) == 1 else _wrapped("  end to end", ", ".join(told))
+        lines += [f"    end_to_end.masking {recipe.masking}"] if recipe.masking else []
     if recipe.figures:
         lines.append("  printed")
         lines += [f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures]

@@ -66,11 +66,10 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
 from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, digest_of_classes
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_object_classes, digest_of_classes
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.files import checkpoint_step, latest_checkpoint
@@ -155,6 +154,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     with waiting("reading the task"):
         task = named.open(request.data, sections[task_name(request.task)], None)
     check_annotated(task, request.annotated_store, from_photos=request.end_to_end)
+    if start.found is not None and task.told_classes is not None:
+        check_object_classes(start.found, task.told_classes.names)
     with opened_store(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [each for each in (store, annotated) if each is not None]
         for line in unfinished_lines(stores) if is_main_process() else ():  # it may be why images are missing

@@ -22,7 +22,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_words
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos, ShownRegions
+from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos, ShownRegions
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.shown.region_choice import RegionChoice
 from roibeam.pipelines.finetuning.frame.shown.shown_image import (
@@ -59,6 +59,7 @@ from roibeam.pipelines.finetuning.systems.row_text import (
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
+from roibeam.pipelines.inputs.batches.image_batch import PhotoInput
 from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
 from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Reader, reader
@@ -75,7 +76,7 @@ _SPECIAL = 3  # [CLS] context [SEP] choice [SEP]
 class PhotoSide(AskedImage):
     """What a batch has of an image whose photo a thread reads; its features are none yet, (R, 0)."""
 
-    photo: Future[CutPhoto]
+    photo: Future[PhotoInput]
 
 
 class GroupBatches:

@@ -83,7 +83,8 @@ _VQA = _run(
 _RESNET: Mapping[str, Any] = MappingProxyType({"frozen_stages": (), "mask_channels": 32})
 _FIXED_RESNET: Mapping[str, Any] = MappingProxyType({"frozen_stages": (1, 2, 3, 4), "mask_channels": 32})
 _FIXED_OPEN = (
-    "What is fixed is not said: all but the last stage, as the release's freeze_detector has it "
+    "What is fixed, footnote 3 does not say; it fixes it to compare with R2C, whose models/train.py fixes all but the "
+    "last stage, as the release's freeze_detector does: so does this "
     "(--set 'encoder.frozen_stages=[1,2,3,4,5]' fixes that too)."
 )
 
@@ -113,8 +114,6 @@ def _vcr(problem: str) -> TaskRecipe:
         left_open=(
             "Its ResNet-50 starts as torchvision's of ImageNet: --weights resnet50.pth. On stored features it stays "
             "as it is, and outlines are not told.",
-            "In pre-training regions have no classes here, so the layer that takes them and the projection behind it "
-            "are drawn anew; the release goes on with its own.",
             "R2C puts a photo somewhere into a black frame of 768 x 384, by chance in training; here it stands at the "
             "top left, and the mean beside it. R2C's norms take the statistics of the batch; here they are fixed.",
             "A person who is first named in a choice is counted from 0 again, and long choices lose their front: "
