@@ -29,7 +29,7 @@ class RunSummary:
     """What a run ended with; a file of its own, which runs of earlier versions have without its last fields.
 
     Attributes:
-        system: title of what was trained, such as "VisualBERT".
+        system: title of what was trained, such as "VisualBERT"; "" for that of its configuration.
         asked: what the evaluation asked about, for people.
         held_out: whether the run was not trained on it.
         evaluation: numbers by name; None where there was nothing to measure.

@@ -18,7 +18,7 @@ _EPOCH_DIGITS = 0.0001  # of an epoch in log.jsonl
 def model_sentence(config: Mapping[str, Any], summary: RunSummary | None, weights: int | None) -> str:
     """What was trained: "VisualBERT (4 layers of 256), 3.6 million weights"."""
     model = config["task"].get("model", {})
-    name = summary.system if summary is not None else _model_name(model)
+    name = summary.system if summary is not None and summary.system else _model_name(model)
     layers, width = _found(model, "num_hidden_layers"), _found(model, "hidden_size")
     detector = model.get("detector") if isinstance(model, Mapping) else None
     if layers is not None and width is not None:
