@@ -103,8 +103,7 @@ def pretrain(
         detector = change.after()
     asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
     held_out, texts = read.asked is not None, [column for _, column in read.texts_by_source()]
-    words = tasks.hidden_words()
-    figures = run.tell_how_good(training, evaluation, words, made, texts, of=asked, held_out=held_out)
+    figures = run.tell_how_good(training, evaluation, tasks.hidden_words(), made, texts, of=asked, held_out=held_out)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=tuple(read.joined),

@@ -262,11 +262,11 @@ def _is_same(box: Box, own: Box) -> bool:
 
 def _by_lot(said: Sequence[SaidOfRegions], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
     """How often a candidate drawn by lot hits; a sentence without candidates never does."""
-    shares = [
-        np.mean([hits(sides(box), own) for box in each.boxes]) if each.boxes is not None and len(each.boxes) else 0.0
-        for each, own in zip(said, right, strict=True)
-    ]
-    return float(np.mean(shares))
+    total = 0.0
+    for each, own in zip(said, right, strict=True):
+        found = [] if each.boxes is None else [hits(sides(box), own) for box in each.boxes]
+        total += sum(found) / max(len(found), 1)
+    return total / len(said)
 
 
 def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> str:

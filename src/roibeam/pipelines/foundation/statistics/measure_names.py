@@ -11,7 +11,7 @@ WORDS_ALONE = "words alone"  # what counting neighbouring words finds without an
 _TITLES = {
     "masked_words": "Masked words",
     "masked_regions": "Masked regions",
-    "masked_region_features": "Features of masked regions",
+    "masked_region_features": "Masked regions' features",
     "matching": "Matching",
     "text_only_words": "Words of text alone",
     "loss": "All losses together",

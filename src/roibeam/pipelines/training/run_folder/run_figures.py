@@ -70,13 +70,12 @@ class RunSummary:
     def figures(self) -> list[Figure]:
         """Of all numbers, shares first."""
         names = sorted(self.evaluation, key=lambda name: not measure_name(name).is_share)
-        return [
-            Figure(
-                name, self.evaluation[name], *self.intervals.get(name, (None, None)), self.chance.get(name), None,
-                self.items.get(name, 0), self.words_alone.get(name),
-            )
-            for name in names
-        ]  # fmt: skip
+        return list(map(self._figure, names))
+
+    def _figure(self, name: str) -> Figure:
+        low, high = self.intervals.get(name, (None, None))
+        items, alone = self.items.get(name, 0), self.words_alone.get(name)
+        return Figure(name, self.evaluation[name], low, high, self.chance.get(name), None, items, alone)
 
 
 def write_summary(run_dir: Path, summary: RunSummary) -> None:

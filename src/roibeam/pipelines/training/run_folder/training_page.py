@@ -125,10 +125,9 @@ def _levels(run: _Run) -> dict[str, Mapping[str, float]]:
     summary, last = run.summary, run.evaluations[-1] if run.evaluations else {}
     judged = judged_line(last, names_of([last])).figures
     chance = {figure.name: figure.chance for figure in judged if figure.chance is not None}
-    levels = {CHANCE: chance if summary is None else {**chance, **summary.chance}}
-    if summary is not None:
-        levels[WORDS_ALONE] = dict(summary.words_alone)
-    return levels
+    if summary is None:
+        return {CHANCE: chance}
+    return {CHANCE: {**chance, **summary.chance}, WORDS_ALONE: summary.words_alone}
 
 
 def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
