@@ -108,7 +108,7 @@ def pretrain(
     detector, encoder = (None if each is None else each.after() for each in (of_detector, of_encoder))
     asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
     held_out, texts = read.asked is not None, [column for _, column in read.texts_by_source()]
-    run.tell_how_good(training, evaluation, tasks.asked(), made, texts, of=asked, held_out=held_out)
+    figures = run.tell_how_good(training, evaluation, tasks.hidden_words(), made, texts, of=asked, held_out=held_out)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=tuple(read.joined),
@@ -116,7 +116,7 @@ def pretrain(
         num_classes=made.num_classes,
         vocab_size=tokenizer.vocab_size,
         training=training,
-        evaluation=dict(evaluation),
+        figures=figures,
         asked=asked,
         left_out={**read.missing, **tasks.skipped()},
         detector=detector,

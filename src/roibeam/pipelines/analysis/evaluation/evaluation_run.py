@@ -24,12 +24,7 @@ from roibeam.pipelines.analysis.answer_place import check_new
 from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, assumed_of_features, pretraining_model
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_page import write_evaluation_page
-from roibeam.pipelines.analysis.evaluation.evaluation_results import (
-    Figure,
-    figure_of,
-    median_rank_of,
-    write_results,
-)
+from roibeam.pipelines.analysis.evaluation.evaluation_results import figure_of, median_rank_of, write_results
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import (
     EvaluationSet,
@@ -46,6 +41,7 @@ from roibeam.pipelines.extract.report.feature_words import boxes_words, dtype_wo
 from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.foundation.statistics.verdict import Figure
 from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.store_classes import known_classes

@@ -134,7 +134,7 @@ class EvaluationSamples:
                 f"{config.vocab_size}; name the tokenizer it was trained with (--tokenizer)"
             )
         self.objective = region_objective(config)
-        self._config, self._tokenizer, self._features = config, tokenizer, features
+        self.config, self._tokenizer, self._features = config, tokenizer, features
         self._as_read = as_read or (lambda record: record)
         self._num_classes = _classes_of(self.objective, num_classes, background_first=background_first)
         self.asks_regions = self.objective is not None and (with_class_ids or not self.objective.labels)
@@ -144,8 +144,8 @@ class EvaluationSamples:
 
     def check(self, record: RegionRecord) -> None:
         """Raises ValueError when records like this one do not fit the model."""
-        check_width(self._config, self._as_read(record))
-        width = getattr(self._config, "global_feature_size", 0)
+        check_width(self.config, self._as_read(record))
+        width = getattr(self.config, "global_feature_size", 0)
         got = 0 if record.image_feature is None else len(record.image_feature)
         if width and got != width:
             raise ValueError(
@@ -205,7 +205,7 @@ class EvaluationSamples:
 
     def texts(self, texts: Sequence[np.ndarray]) -> VLBatch:
         """Rows with texts of (T,) pieces, and images that are not to be read."""
-        none = _record_of_nothing(self._config.region_feature_size)
+        none = _record_of_nothing(self.config.region_feature_size)
         return self._padded([self._unhidden(none, ids, match=1) for ids in texts])
 
     def batch(self, rows: Sequence[EvaluationRow]) -> VLBatch:

@@ -271,6 +271,7 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
 
 
 def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) -> None:
+    from roibeam.pipelines.cli.surface.figure_table import figure_lines
     from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows, encoder_lines
 
     out = result.run_dir
@@ -283,8 +284,7 @@ def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) ->
     typer.echo(result.training.done())
     typer.echo(origin_lines(out))
     typer.echo(f"asked about {result.asked}:")
-    for name, mean in result.evaluation.items():
-        typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
+    typer.echo("\n".join(figure_lines(result.figures)))
     if result.detector is not None:
         typer.echo(f"the detector on {counted(result.detector['photos'], 'held-out photo')}, before and after")
         for name, before, after in change_rows(result.detector):

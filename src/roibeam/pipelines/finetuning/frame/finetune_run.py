@@ -66,6 +66,7 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged, judged_line
 from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
@@ -74,12 +75,18 @@ from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.files import checkpoint_step, latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
+from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
+
+_QUESTION = (
+    "The task's own measures, as roibeam score gives them. Chance is what a model reaches that always says the "
+    "commonest answer, or chooses among the candidates by lot."
+)
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,8 @@ class FinetuneResult:
     Attributes:
         run_dir: the run folder.
         training: where the loop ended.
-        evaluation: the task's measures on the validation split, 0..1, at the end, or of the best checkpoint by
-            `train.best_by`; empty where nothing was judged.
+        figures: the task's measures on the validation split, 0..1, at the end, or of the best checkpoint by
+            `train.best_by`, each beside chance; empty where nothing was judged.
         evaluated_step: that they are of.
         last_evaluation: those at the end.
         main: name of the main one; "" for none.
@@ -101,13 +108,18 @@ class FinetuneResult:
 
     run_dir: Path
     training: TrainResult
-    evaluation: Mapping[str, float | None]
+    figures: tuple[Figure, ...]
     evaluated_step: int
     last_evaluation: Mapping[str, float | None]
     main: str
     asked: int
     notes: tuple[str, ...]
     encoder: Mapping[str, Any] | None = None
+
+    @property
+    def evaluation(self) -> dict[str, float | None]:
+        """The value of each figure, by name; None where there was nothing to measure."""
+        return {figure.name: figure.value for figure in self.figures}
 
     @property
     def is_of_best(self) -> bool:
@@ -121,7 +133,8 @@ class FinetuneResult:
             "checkpoint": str(self.training.checkpoint),
             "step": self.training.step,
             "seconds": round(self.training.seconds, 1),
-            "evaluation": dict(self.evaluation),
+            "evaluation": self.evaluation,
+            "figures": [figure.to_json() for figure in self.figures],
             "evaluated_step": self.evaluated_step,
             "last_evaluation": dict(self.last_evaluation),
             "main": self.main,
@@ -326,20 +339,26 @@ def _encoder_change(
     return change
 
 
-def _result(
-    run_dir: Path,
-    training: TrainResult,
-    last: Mapping[str, float | None],
-    asked: int,
-    notes: Sequence[str],
-) -> FinetuneResult:
-    """What is told of a run: the best checkpoint's evaluation by `train.best_by`, else that at the end."""
-    best: Mapping[str, Any] = training.best_evaluation or {"step": training.step, **last}
+def _result(run_dir: Path, training: TrainResult, last: Judged, asked: int, notes: Sequence[str]) -> FinetuneResult:
+    """What is told of a run: the best checkpoint's evaluation by `train.best_by`, else that at the end. It is written
+    to the run's page."""
+    best, figures, step = training.best_evaluation, last.figures, training.step
+    if best is not None and best["step"] != step:
+        step = best["step"]
+        kept = zip(judged_line(best, last).figures, last.figures, strict=True)
+        # All of them are asked the same, so that chance, which old lines lack, is that of the last.
+        figures = tuple(replace(figure, chance=each.chance, items=each.items) for figure, each in kept)
+    if figures and is_main_process():
+        words = f"{asked:,} of the validation split" + (f", the best checkpoint, step {step:,}" if best else "")
+        summary = RunSummary.of_figures(figures, system="", asked=words, held_out=True, question=_QUESTION)
+        write_summary(run_dir, summary)
+        best_step = None if training.best is None else checkpoint_step(training.best)
+        write_training_page(run_dir, best_step=best_step, ended_early=training.ended_early)
     return FinetuneResult(
         run_dir=run_dir,
         training=training,
-        evaluation={name: best.get(name) for name in last},
-        evaluated_step=best["step"],
+        figures=figures,
+        evaluated_step=step,
         last_evaluation=last,
         main=next(iter(last), ""),
         asked=asked,
