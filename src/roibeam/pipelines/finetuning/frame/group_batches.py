@@ -64,7 +64,7 @@ from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
 from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Reader, reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
-from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
+from roibeam.pipelines.inputs.mirrored_photo import mirrored_boxes
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 

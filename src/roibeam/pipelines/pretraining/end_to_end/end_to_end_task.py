@@ -32,7 +32,7 @@ from roibeam.pipelines.foundation.statistics.verdict import Judged
 from roibeam.pipelines.inputs.batches.image_batch import PhotoInput, collate_inputs, prepare_input
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.mirrored_words import swap_left_right
+from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
 from roibeam.pipelines.inputs.record_photos import PhotoError, PhotoPlace, RecordPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
