@@ -28,11 +28,12 @@ from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorCha
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of, gather
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings, tell
-from roibeam.pipelines.pretraining.run_tasks import tasks_of
+from roibeam.pipelines.pretraining.run_tasks import StoreTasks, tasks_of
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.validation import told
 from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import defaults_of
+from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -90,19 +91,7 @@ def pretrain(
     run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined], of_encoder)
     if of_detector is not None:
         of_detector.before()
-    data, sampling = run.settings.data, run.settings.sampling
-    # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
-    of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
-    sections = {"model": made.model.config, "data": data, "sampling": sampling}
-    sections |= {} if read.end_to_end is None else {"photos": read.end_to_end.photos}
-    described = run.described(tasks.trained, made, data=of_data, sampling=asdict(sampling))
-    training = run.train(
-        tasks.trained,
-        config,
-        description=described | read.described(),
-        defaults={name: defaults_of(each) for name, each in sections.items()},
-        recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
-    )
+    training = _train(run, read, made, tasks, config, text_files)
     with waiting("evaluating"):
         evaluation = training.evaluation or tasks.trained.evaluate()
     detector, encoder = (None if each is None else each.after() for each in (of_detector, of_encoder))
@@ -121,6 +110,24 @@ def pretrain(
         left_out={**read.missing, **tasks.skipped()},
         detector=detector,
         encoder=encoder,
+    )
+
+
+def _train(
+    run: RunFrame, read: RunData, made: RunModel, tasks: StoreTasks, config: TrainConfig, text_files: Sequence[Path]
+) -> TrainResult:
+    data, sampling = run.settings.data, run.settings.sampling
+    # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
+    of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
+    sections = {"model": made.model.config, "data": data, "sampling": sampling}
+    sections |= {} if read.end_to_end is None else {"photos": read.end_to_end.photos}
+    described = run.described(tasks.trained, made, data=of_data, sampling=asdict(sampling))
+    return run.train(
+        tasks.trained,
+        config,
+        description=described | read.described(),
+        defaults={name: defaults_of(each) for name, each in sections.items()},
+        recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
     )
 
 

@@ -154,14 +154,13 @@ def evaluate_checkpoint(
         "torch": torch.__version__,
         "seconds": round(time.monotonic() - start, 1),
     }
-    path = write_results(out, facts, figures, chosen.image_ids, measures)
     return EvaluationResult(
         figures=figures,
         remarks=(*remarks, *skipped),
         join=join,
         num_captions=len(chosen.rows),
         num_images=len(chosen.image_ids),
-        results=path,
+        results=write_results(out, facts, figures, chosen.image_ids, measures),
         page=write_evaluation_page(out, facts, figures),
         seconds=time.monotonic() - start,
         device=chosen_device.name,

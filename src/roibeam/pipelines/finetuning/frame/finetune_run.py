@@ -285,11 +285,7 @@ def _trained(
     cuts = [*unknown, *cuts]
     for note in cuts:
         logger.warning("%s", note)
-    if is_main_process():
-        if not (resume and (request.out / "tokenizer").is_dir()):
-            tokenizer.save(request.out / "tokenizer")
-        keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
-        write_trained_images(request.out, keys, before=start.run)
+    _write_first(request, resume, tokenizer, data, start)
     notes = [*notes, *cuts]
     scale = sections["encoder"].learning_rate_scale if request.end_to_end else 1.0
     trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed, scale)
@@ -318,6 +314,18 @@ def _trained(
         best = None if result.best is None else checkpoint_step(result.best)
         write_training_page(request.out, best_step=best, ended_early=result.ended_early)
     return replace(_result(request.out, result, evaluation, len(judged), notes), encoder=encoder)
+
+
+def _write_first(
+    request: FinetuneRequest, resume: Resume, tokenizer: CaptionTokenizer, data: TaskData, start: TaskStart
+) -> None:
+    """Into the folder, in the main process: the words of a new run, and which images are trained on."""
+    if not is_main_process():
+        return
+    if not (resume and (request.out / "tokenizer").is_dir()):
+        tokenizer.save(request.out / "tokenizer")
+    keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
+    write_trained_images(request.out, keys, before=start.run)
 
 
 def _encoder_change(
