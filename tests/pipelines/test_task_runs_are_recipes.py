@@ -17,7 +17,13 @@ from run_facts import built, parameters
 from roibeam.extraction.region_encoder import STAGES, RegionEncoder
 from roibeam.model.task_heads import MatchModel, TaskModel
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for
+from roibeam.pipelines.finetuning.frame.finetune_settings import (
+    TOY_RATE,
+    TOY_STEPS,
+    TOY_STEPS_END_TO_END,
+    sections_of,
+    steps_for,
+)
 from roibeam.pipelines.finetuning.frame.network import started_network
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
@@ -76,6 +82,8 @@ def check_settings(recipe: TaskRecipe, found: dict[str, Any], *, toy: bool) -> N
         if name not in free:
             assert getattr(config, name) == value, name
     if toy:
+        steps = TOY_STEPS_END_TO_END if recipe.end_to_end else TOY_STEPS
+        assert (config.steps, config.learning_rate, config.accumulation) == (steps, TOY_RATE, 1)
         return
     assert config.steps == max(1, round(recipe.epochs * GROUPS / recipe.batch_size))
     assert config.accumulation * found["data"].batch_size == recipe.batch_size
