@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roibeam.features.record.region_record import BOX_NUMBERS
-
 if TYPE_CHECKING:
     from roibeam.features.record.region_record import RegionRecord
     from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
@@ -45,6 +43,8 @@ def check_width(config: ReadsRegions, record: RegionRecord, *, box_numbers: bool
     Raises:
         ValueError: when the record's features, with these, are not as wide as the model's.
     """
+    from roibeam.features.record.region_record import BOX_NUMBERS  # with numpy, which settings do without
+
     width, wanted = record.features.shape[1], config.region_feature_size
     given = width + BOX_NUMBERS * box_numbers
     if given == wanted:
