@@ -298,12 +298,7 @@ def _trained(
     if evaluation is None:
         with waiting("evaluating"):
             evaluation = trained.evaluate()
-    encoder = None
-    if moved is not None:
-        encoder = moved.after()
-        best = None if result.best is None else checkpoint_step(result.best)
-        write_training_page(request.out, best_step=best, ended_early=result.ended_early)
-    return replace(_result(request.out, result, evaluation, len(judged), notes), encoder=encoder)
+    return _result(request.out, result, evaluation, len(judged), notes, moved)
 
 
 def _encoder_change(
@@ -331,9 +326,16 @@ def _result(
     last: Mapping[str, float | None],
     asked: int,
     notes: Sequence[str],
+    moved: EncoderChange | None,
 ) -> FinetuneResult:
-    """What is told of a run: the best checkpoint's evaluation by `train.best_by`, else that at the end."""
+    """What is told of a run: the best checkpoint's evaluation by `train.best_by`, else that at the end. End to end it
+    is measured how far the encoder moved, and the run's page is written with it."""
     best: Mapping[str, Any] = training.best_evaluation or {"step": training.step, **last}
+    encoder = None
+    if moved is not None:
+        encoder = moved.after()
+        best_step = None if training.best is None else checkpoint_step(training.best)
+        write_training_page(run_dir, best_step=best_step, ended_early=training.ended_early)
     return FinetuneResult(
         run_dir=run_dir,
         training=training,
@@ -343,6 +345,7 @@ def _result(
         main=next(iter(last), ""),
         asked=asked,
         notes=tuple(notes),
+        encoder=encoder,
     )
 
 
