@@ -1,16 +1,75 @@
-"""What a built model holds, read from its parts: not from the configuration that made it."""
+"""What a run of a recipe builds, without data; and what a built model holds, read from its parts: not from the
+configuration that made it."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.heads import DroppedLinear
 from roibeam.model.common.transformer import Attention
+from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
+from roibeam.pipelines.pretraining.pretrain_run import run_model
+from roibeam.pipelines.pretraining.recipes.published import RECIPES
+from roibeam.pipelines.pretraining.requests.request import (
+    PretrainRequest,
+    RequestedEncoder,
+    RequestedModel,
+    RequestedTraining,
+)
+from roibeam.pipelines.pretraining.requests.requested_run import requested_parts
+from roibeam.pipelines.pretraining.run_frame import RunModel, RunSettings
 
 Read = Callable[[Any], Any]
+CLASSES, BATCH = 1600, 8
+
+
+@cache
+def tokenizer() -> CaptionTokenizer:
+    return load_tokenizer("captions", ["a dog and a cat"])
+
+
+def requested(name: str, *, toy: bool, end_to_end: bool, settings: tuple[str, ...] = ()) -> PretrainRequest:
+    """As the command line makes it. New weights: a BERT of the recipe's has the recipe's sizes, see below."""
+    encoder = RequestedEncoder(weights=None if toy else "random:1") if end_to_end else RequestedEncoder()
+    return PretrainRequest(
+        out=Path("nowhere"),
+        model=RequestedModel(recipe=name, toy=toy, from_bert="none"),
+        training=RequestedTraining(batch_size=BATCH, device="cpu", settings=settings),
+        encoder=encoder,
+        end_to_end=end_to_end,
+    )
+
+
+def built(
+    name: str, *, toy: bool, end_to_end: bool, settings: tuple[str, ...] = (), device: str = "meta"
+) -> tuple[RunSettings, RunModel, EndToEnd | None]:
+    """What a run of the recipe has; on the meta device weights are neither drawn nor read."""
+    run, choice, encoder = requested_parts(requested(name, toy=toy, end_to_end=end_to_end, settings=settings))
+    recipe, width = RECIPES[name], 2048
+    with torch.device(device):
+        if encoder is not None:
+            width = encoder.config.feature_dim
+            encoder = dataclasses.replace(encoder, start=RegionEncoder(encoder.config, encoder.conventions))
+        made = run_model(
+            choice,
+            run.sampling,
+            tokenizer(),
+            width=width,
+            known=StoreClasses(CLASSES),
+            reads_texts=recipe.text_corpus,
+            end_to_end=encoder,
+        )
+    return run, made, encoder
 
 
 def parameters(model: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -107,6 +107,11 @@ def test_a_run_from_photos_goes_on_with_its_own(tmp_path: Path) -> None:
         detector = sections["detector"]
         ours = (sections["vqa"].train, sections["photos"].flip, detector.short_edge, detector.long_edge)
         assert ours == expected
+    stored = json.loads((out / "config.json").read_text("utf-8"))
+    del stored["task"]["photos"], stored["task"]["model"]["region_encoder"]
+    (out / "config.json").write_text(json.dumps(stored), "utf-8")
+    now = sections_of(request(out=out, **named), VqaOptions, recipe)  # through the detector: refused by what differs
+    assert (now["vqa"].train, now["photos"].flip, now["detector"].short_edge) == ("train", False, 600)
 
 
 def write_vqa(folder: Path, answers: list[str]) -> Path:

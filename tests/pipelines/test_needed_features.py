@@ -27,7 +27,8 @@ from roibeam.pipelines.inputs.needed_features import GIVEN_BOXES, Features
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
 ALL: dict[str, Any] = {**RECIPES, **TASK_RECIPES}
-COMMANDS = sorted({command for each in ALL.values() if each.features for command in each.features.commands})
+STORES = {each.features for each in ALL.values() if each.features}
+STORES |= {each.of_annotated for each in STORES if each.annotated}
 EXTRACT = get_command(app).commands["extract"]  # type: ignore[attr-defined]
 
 
@@ -42,15 +43,22 @@ def recorded(detector: str, conventions: str, regions: Any, **config: Any) -> Fi
     return Fingerprint(feature_space_of(plain), {}, plain)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_printed_command_is_one(command: str) -> None:
-    """By the parser of the command line, and by what chooses the detector."""
-    program, name, *words = shlex.split(command)
+@pytest.mark.parametrize("features", sorted(STORES, key=str), ids=str)
+def test_a_printed_command_makes_the_store(features: Features) -> None:
+    """By the parser of the command line, by what chooses the detector, and by what the store would record."""
+    program, name, *words = shlex.split(features.commands[0])
     assert (program, name) == ("roibeam", "extract")
     given = EXTRACT.make_context("extract", words).params
-    assert given["detector"] in PUBLISHED_SELECTIONS or choose_detector(
-        given["detector"], preset=given["preset"], selection=given["selection"], weights=given["weights"]
-    )
+    assert (given["boxes"] is not None) == bool(features.boxes) and given["photos"] is None
+    if features.detector in PUBLISHED_SELECTIONS:
+        assert given["detector"] == features.detector
+        return
+    names = {part: given[part] for part in ("preset", "conventions", "selection", "weights")}
+    chosen = choose_detector(given["detector"], **names)
+    regions = "given" if features.boxes else asdict(chosen.selection)
+    details = {"detector": {"config": asdict(chosen.config), "conventions": asdict(chosen.conventions)}}
+    details = json.loads(json.dumps({**details, "regions": regions}))
+    assert features.note("r", "s", Fingerprint(feature_space_of(details), {}, details)) is None
 
 
 def test_a_command_that_is_none_is_seen() -> None:
@@ -156,10 +164,7 @@ def test_given_boxes_and_other_networks_are_noted() -> None:
 
 def test_boxes_and_their_files_are_named() -> None:
     assert all(words and file for words, file in GIVEN_BOXES.values())
-    named = {
-        boxes for each in ALL.values() if each.features for boxes in (each.features.boxes, each.features.annotated)
-    }
-    assert named - {""} == GIVEN_BOXES.keys()
+    assert {each.boxes for each in STORES} == {"", *GIVEN_BOXES}
 
 
 @pytest.mark.parametrize("features", [Features("vl-bert"), None])

@@ -124,6 +124,9 @@ visualbert-task-flickr | Table 2 | 19.59 54.01 17.34 32.82 18.67 45.96 23.19 44.
 visualbert-task-flickr-late-fusion | Table 6 | 70.33 84.53 86.39
 visualbert-task-flickr-without-coco | Table 6 | 68.07 83.98 86.24 86.97 87.45
 visualbert-ablation-full | Table 7 and footnote 4 | 66.7
+visualbert-9-regions | footnote 4 | 64.8
+visualbert-18-regions | footnote 4 | 65.5
+visualbert-72-regions | footnote 4 | 67.1
 visualbert-without-coco | Table 7 | 62.9
 visualbert-without-images | Table 7 | 63.9
 visualbert-late-fusion | Table 7 | 61.4

@@ -1,27 +1,43 @@
-"""How many pieces and regions a published run shows a model, counted in batches that it makes."""
+"""What published runs of tasks build and feed: pieces and regions in batches that they make, heads, rates, targets."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
 from captioned_records import make_record
+from finetune_requests import has_whole_image, request
 from task_groups import LOSS, small_network, tokenizer
 
 from roibeam.model.inputs import VLBatch
+from roibeam.model.task_heads import MatchModel
+from roibeam.model.task_losses import referred_targets
+from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import loss_named
+from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import candidates_of
+from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import join_regions
+from roibeam.pipelines.training.optimizer.build import chosen_groups
+from roibeam.pipelines.training.parameter_groups import ParameterGroup
 
 MANY = 150  # regions of an image, and words of a text
 # Slots of an image, one of them the whole image's: max_region_num of vlbert_tasks.yml (jiasenlu/vilbert_beta) and of
 # interbert_tasks.yml (black4321/InterBERT).
+BY_THE_RELEASE = [
+    name
+    for name, recipe in TASK_RECIPES.items()
+    if recipe.system.startswith("vilbert") and name != "vilbert-refcoco+-detected-paper"  # which takes all proposals
+]
 SLOTS = {
-    **{name: 100 for name, recipe in TASK_RECIPES.items() if recipe.system.startswith("vilbert")},
+    **dict.fromkeys(BY_THE_RELEASE, 100),
     **{name: 100 for name in TASK_RECIPES if name.startswith("interbert-vcr")},
     "interbert-retrieval-release": 102,
 }
@@ -62,3 +78,45 @@ def test_imagebert_is_fed_the_elements_of_its_paper(name: str) -> None:
     inputs = batch_of(name)
     assert inputs.text_mask.sum(dim=1).tolist() == [44]
     assert inputs.region_mask.sum(dim=1).tolist() == [36 if "36-regions" in name else 100]
+
+
+def built(name: str, form: str, num_labels: int = 1) -> TaskNetwork:
+    recipe = TASK_RECIPES[name]
+    asked = AskedForm(form, num_labels, whole_image=has_whole_image(recipe))
+    return small_network(recipe.system, form, head=recipe.head, asked=asked)
+
+
+def test_vilbert_s_paper_has_one_rate_on_vqa() -> None:
+    """Section 3.2 of arXiv:1908.02265; the release gives the answer classifier another one."""
+    rates = {}
+    for name in ("vilbert-vqa", "vilbert-vqa-paper"):
+        recipe, network = TASK_RECIPES[name], built(name, LABEL, 3)
+        config = sections_of(request(), TASKS["vqa"].options, recipe, steps=100)["train"]
+        plain: list[ParameterGroup] = [{"params": list(network.module.parameters())}]
+        groups = chosen_groups(network.module, partial(list, plain), config)
+        rates[name] = {round(config.learning_rate * group.get("learning_rate_scale", 1.0), 9) for group in groups}
+    assert rates == {"vilbert-vqa": {4e-5, 1e-4}, "vilbert-vqa-paper": {4e-5}}
+
+
+def test_vilbert_s_paper_scores_pairs_by_the_alignment_head() -> None:
+    """Its release draws a new layer. One of the paper's distractors is an image that looks alike."""
+    release, paper = (built(f"vilbert-retrieval{end}", CHOICE).module for end in ("", "-paper"))
+    names = [{path for path, each in module.named_parameters() if each.requires_grad} for module in (release, paper)]
+    assert isinstance(paper, MatchModel) and any("match_head" in each for each in names[1])
+    assert not isinstance(release, MatchModel) and not any("match_head" in each for each in names[0])
+    assert TASK_RECIPES["vilbert-retrieval-paper"].options.mixes == [["caption", "image", "hard_image"]]
+
+
+def test_vilbert_s_paper_labels_proposals_alone_by_a_threshold() -> None:
+    """Its release takes the overlap itself, the whole image as a candidate, and annotated boxes in training."""
+    found = {}
+    boxes = torch.tensor([[[0.0, 0.0, 99.0, 99.0], [0.0, 0.0, 99.0, 69.0], [0.0, 0.0, 99.0, 29.0]]])
+    for end in ("", "-paper"):
+        recipe = TASK_RECIPES[f"vilbert-refcoco+-detected{end}"]
+        rules = {"kind": recipe.options.target_of("train"), "inclusive_sides": recipe.options.one_pixel_more}
+        targets = referred_targets(boxes, torch.ones(1, 3, dtype=torch.bool), boxes[:, 0], **rules)
+        proposals = candidates_of("a", boxes[0].numpy(), boxes[0].numpy(), (99, 99), recipe.options.candidate_rules)
+        scored = built(f"vilbert-refcoco+-detected{end}", REGION)
+        found[end] = targets[0].tolist(), len(proposals.boxes) - 3, recipe.options.annotated_in_training
+        assert scored.described
+    assert found == {"": (pytest.approx([1, 0.7, 0]), 4, True), "-paper": ([1, 1, 0], 3, False)}

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS, PRINTED
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named, stages_before
 from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.sources.datasets.vcr import OBJECT_CLASSES
 from roibeam.pipelines.training.train_config import TrainConfig
 
 Cli = Callable[..., Any]
@@ -128,6 +130,20 @@ def test_ablations_of_visualbert(end: str) -> None:
     assert first.build().with_match_head == (end != "without-second-caption")
 
 
+@pytest.mark.parametrize("regions", [9, 18, 72])
+def test_footnote_4_has_pre_trainings_of_its_own(regions: int) -> None:
+    """They went on from the model of 36 regions."""
+    task = TASK_RECIPES[f"visualbert-nlvr2-{regions}-regions"]
+    second = RECIPES[task.model]
+    first = RECIPES[second.after]
+    assert {each.sampling.max_regions for each in (first, second)} | {task.options.max_regions} == {regions}
+    full = RECIPES["visualbert-ablation-full"]
+    numbers = {"sampling": full.sampling, "after": full.after}
+    same = ("summary", "source", "figures", "left_open")
+    assert replace(second, **numbers, **{each: getattr(full, each) for each in same}) == full
+    assert first.build().to_dict() == second.build().to_dict() and not first.task_text and second.task_text
+
+
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith(("vilbert", "interbert"))])
 def test_parameters_are_counted_again(name: str) -> None:
     """And what comes nearest to the numbers of InterBERT's paper is what it is called."""
@@ -185,11 +201,16 @@ def toy_data(pictures: Pictures, made_data: Path, tmp_path_factory: pytest.TempP
     rows = [row | {"id": 2 * row["id"] + copy} for row in captions["annotations"] for copy in (0, 1)]
     (folder / "captions.json").write_text(json.dumps(captions | {"annotations": rows}))
     (folder / "text.txt").write_text("".join(f"{row['caption']}\n" for row in rows))
-    boxes = [{"image_id": Path(each["file_name"]).stem, "boxes": [[1, 1, 20, 20]] * 3} for each in captions["images"]]
-    (folder / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in boxes))
+    objects = [
+        {"id": place, "image_id": image["id"], "category_id": 1 + place % 80, "bbox": [1, 1, 19, 19]}
+        for place, image in enumerate(captions["images"] * 3)
+    ]
+    categories = [{"id": number, "name": name} for number, name in enumerate(OBJECT_CLASSES, start=1)]
+    instances = {"images": captions["images"], "annotations": objects, "categories": categories}
+    (folder / "instances.json").write_text(json.dumps(instances))
     sources = {"store": pictures.photos, "store-given": pictures.photos}
     sources |= {name: made_data / images for name, (images, *_) in TASKS.items()}
-    given = {"store-given": ("--boxes", str(folder / "boxes.jsonl")), "VCR": ("--boxes", str(sources["VCR"]))}
+    given = {"store-given": ("--boxes", str(folder / "instances.json")), "VCR": ("--boxes", str(sources["VCR"]))}
     for name, source in sources.items():
         extract = ("extract", str(source), str(folder / name), *NETWORK, "--max-failures", "1", *given.get(name, ()))
         ended = Run(Command((*extract, "--image-feature", "region")), folder).wait()
@@ -227,12 +248,15 @@ def toys() -> Iterator[Any]:
 def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, made_data: Path, tmp_path: Path, name: str) -> None:
     """Two steps of the very toy, of all its stages; --steps and the batch are all that is smaller."""
     recipe = RECIPES[name]
-    store = "store-given" if recipe.data.startswith("VCR") else "store"  # one feature space in both phases
+    # One feature space in both phases.
+    store = "store-given" if getattr(recipe.sampling, "told_classes", False) else "store"
     captioned: list[object] = ["--store", toy_data / store, "--captions", toy_data / "captions.json"]
     options: list[object] = ["--recipe", name, "--toy", "--steps", 2, "--batch-size", 4, "--json"]
     options += ["--set", "train.accumulation=1"]
     if recipe.text_corpus:
         options += ["--text-corpus", toy_data / "text.txt"]
+    if getattr(recipe.sampling, "told_classes", False):
+        options += ["--objects", toy_data / "instances.json", "--objects", made_data / TASKS["VCR"][0]]
     if recipe.end_to_end:
         options += ["--end-to-end", *NETWORK[:4], "--set", "detector.base_channels=4"]
     if "global" in name:

@@ -7,79 +7,28 @@ mode may change is `MODE_CHANGES`, and nothing else. tests/pipelines/test_recipe
 from __future__ import annotations
 
 import dataclasses
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from run_facts import HELD, attributes, held, parameters
+from run_facts import BATCH, HELD, attributes, built, held, parameters, requested
 
-from roibeam.extraction.region_encoder import STAGES, RegionEncoder
+from roibeam.extraction.region_encoder import STAGES
 from roibeam.model.end_to_end_choices import DEFAULT_MASKING, MASKINGS
-from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.inputs.mode_changes import DATA, END_TO_END, TEXTS, TOY, changed_by
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
-from roibeam.pipelines.pretraining.pretrain_run import run_model
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.checked_settings import check_settings
-from roibeam.pipelines.pretraining.requests.request import (
-    PretrainRequest,
-    RequestedEncoder,
-    RequestedModel,
-    RequestedTraining,
-)
-from roibeam.pipelines.pretraining.requests.requested_run import requested_parts
 from roibeam.pipelines.pretraining.run_frame import RunModel, RunSettings
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.training.mode_changes import DATA, END_TO_END, TEXTS, TOY, changed_by
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
 from roibeam.pipelines.training.parameter_groups import ENCODER_RULES, PARAMETER_RULES
 from roibeam.pipelines.training.train_config import TASK_GROUPS, TrainConfig
 
-CLASSES, CAPTIONS, BATCH = 1600, 100_000, 8
+CAPTIONS = 100_000
 # Fields of a run that are not the recipe's to say: how often a run is kept and evaluated, and where it is computed.
 NOT_OF_RECIPES = {"device", "seed", "checkpoint_every", "evaluate_every"}
-
-
-@cache
-def tokenizer() -> CaptionTokenizer:
-    return load_tokenizer("captions", ["a dog and a cat"])
-
-
-def requested(name: str, *, toy: bool, end_to_end: bool, settings: tuple[str, ...] = ()) -> PretrainRequest:
-    """As the command line makes it. New weights: a BERT of the recipe's has the recipe's sizes, see below."""
-    encoder = RequestedEncoder(weights=None if toy else "random:1") if end_to_end else RequestedEncoder()
-    return PretrainRequest(
-        out=Path("nowhere"),
-        model=RequestedModel(recipe=name, toy=toy, from_bert="none"),
-        training=RequestedTraining(batch_size=BATCH, device="cpu", settings=settings),
-        encoder=encoder,
-        end_to_end=end_to_end,
-    )
-
-
-def built(
-    name: str, *, toy: bool, end_to_end: bool, settings: tuple[str, ...] = ()
-) -> tuple[RunSettings, RunModel, EndToEnd | None]:
-    """What a run of the recipe has, on the meta device, where weights are neither drawn nor read."""
-    run, choice, encoder = requested_parts(requested(name, toy=toy, end_to_end=end_to_end, settings=settings))
-    recipe, width = RECIPES[name], 2048
-    with torch.device("meta"):
-        if encoder is not None:
-            width = encoder.config.feature_dim
-            encoder = dataclasses.replace(encoder, start=RegionEncoder(encoder.config, encoder.conventions))
-        made = run_model(
-            choice,
-            run.sampling,
-            tokenizer(),
-            width=width,
-            known=StoreClasses(CLASSES),
-            reads_texts=recipe.text_corpus,
-            end_to_end=encoder,
-        )
-    return run, made, encoder
 
 
 def modes_of(recipe: Recipe, *, toy: bool, end_to_end: bool) -> set[str]:

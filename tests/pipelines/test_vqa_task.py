@@ -25,7 +25,7 @@ from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import scores_of
 from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import pythia_tokens
-from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
+from roibeam.pipelines.inputs.mirrored_photo import mirrored_boxes
 from roibeam.pipelines.sources.datasets.answer_labels import read_answer_labels
 from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
 

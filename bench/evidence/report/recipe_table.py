@@ -23,6 +23,7 @@ FULL = {
     *("vlbert-vcr-rationale-paper", "vlbert-refcoco+-annotated", "vlbert-refcoco+-detected"),
     *("vlbert-refcoco+-annotated-paper", "vlbert-refcoco+-detected-paper"),
     *("vilbert-vqa", "vilbert-vcr", "vilbert-vcr-answer", "vilbert-vcr-rationale", "vilbert-refcoco+-detected"),
+    *("vilbert-vqa-paper", "vilbert-refcoco+-detected-paper", "vilbert-retrieval-paper"),
     *("visualbert-vqa", "visualbert-vcr-answer", "visualbert-vcr-rationale", "visualbert-nlvr2"),
     *("interbert-vcr", "interbert-vcr-answer", "interbert-vcr-rationale", "interbert-vcr-release"),
     "interbert-vcr-release-answer",

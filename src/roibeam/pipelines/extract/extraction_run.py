@@ -190,6 +190,12 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         ):  # fmt: skip
             if own is not None:
                 check_length(own, wanted, kind, "--vocab")
+    elif not num_classes and work.boxes is None:
+        raise ValueError(f"weights {work.detector.weights}: a network without classes proposes no boxes; give --boxes")
+    elif not num_classes and work.vocabulary.classes is not None:
+        raise ValueError(
+            f"--vocab: weights {work.detector.weights} are a ResNet alone, whose regions have no classes; leave it out"
+        )
     if top_k is not None and top_k > num_classes + 1:
         raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
     # Its numerics are this process's; the store's are taken from the shards.

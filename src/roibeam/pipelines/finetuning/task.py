@@ -120,10 +120,12 @@ class BoxClasses(NamedTuple):
     Attributes:
         num_classes: with that of the whole image and of what has none among them: it is 0.
         of: group -> (boxes,) int64, the class of each box, by the number that words name it by.
+        names: of the classes from 1 on; none where nobody tells.
     """
 
     num_classes: int
     of: Callable[[TaskGroup], np.ndarray]
+    names: tuple[str, ...] = ()
 
 
 class AskedDirectly(NamedTuple):

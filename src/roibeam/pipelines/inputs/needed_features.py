@@ -71,6 +71,11 @@ class Features:
         object.__setattr__(self, "selection", "" if self.boxes else selection)
 
     @property
+    def conventions(self) -> str:
+        """Name in `CONVENTIONS`; "" of a network of detectron2's."""
+        return PRESETS[self.preset].conventions if self.preset else _CONVENTIONS.get(self.detector, "")
+
+    @property
     def commands(self) -> tuple[str, ...]:
         """`roibeam extract ...` for each store, to be typed with photos, weights and store in place of capitals."""
         second = self.of_annotated
@@ -111,6 +116,7 @@ class Features:
     def _words(self) -> list[str]:
         words = ["roibeam", "extract", PHOTOS, STORE]
         words += ["--preset", self.preset] if self.preset else ["--detector", self.detector]
+        words += ["--conventions", self.conventions] if self.detector in _CONVENTIONS else []
         if self.preset and self.detector != PRESETS[self.preset].detector:
             words += ["--detector", self.detector]
         usual = PRESETS[self.preset].selection if self.preset else PUBLISHED_SELECTIONS.get(self.detector)
@@ -138,8 +144,7 @@ class Features:
         words = f"conventions {conventions_name(conventions)}, photos at {config['short_edge']}/{config['long_edge']}"
         if self.detector in PUBLISHED_SELECTIONS:
             return words
-        known = PRESETS[self.preset].conventions if self.preset else _CONVENTIONS[self.detector]
-        if _differing(conventions, asdict(CONVENTIONS[known])):
+        if _differing(conventions, asdict(CONVENTIONS[self.conventions])):
             return words
         return ", ".join(_differing(config, asdict(CONFIGS[self.detector]))) or None
 

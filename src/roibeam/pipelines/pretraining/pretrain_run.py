@@ -20,9 +20,10 @@ from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.inputs.encoder_change import EncoderChange
+from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
 from roibeam.pipelines.inputs.unknown_words import unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_object_classes
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of, gather
@@ -48,6 +49,7 @@ def pretrain(
     end_to_end: EndToEnd | None = None,
     validation: CaptionedStore | None = None,
     num_classes: int | None = None,
+    objects: Sequence[str] = (),
 ) -> PretrainResult:
     """Pre-trains a model on stores with captions, and writes a run folder.
 
@@ -60,6 +62,7 @@ def pretrain(
         validation: held-out captions that evaluations ask about; their images are not trained on. None takes the first
             captions that are trained on.
         num_classes: foreground classes of the detector, for stores that do not tell; None: as they say.
+        objects: files with the classes and outlines of the regions, see `ImageObjects`.
     Raises:
         ValueError: whatever does not fit, saying what to do.
     """
@@ -73,6 +76,7 @@ def pretrain(
         guard=guard,
         end_to_end=end_to_end,
         validation=validation,
+        objects=objects,
     )
     read = _told_of_data(read, run.choice)
     config = run.train_config(len(corpus_of(read.joined)))
@@ -90,6 +94,7 @@ def pretrain(
     # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
     of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
     sections = {"model": made.model.config, "data": data, "sampling": sampling}
+    sections |= {} if read.end_to_end is None else {"photos": read.end_to_end.photos}
     described = run.described(tasks.trained, made, data=of_data, sampling=asdict(sampling))
     training = run.train(
         tasks.trained,
@@ -103,7 +108,7 @@ def pretrain(
     detector, encoder = (None if each is None else each.after() for each in (of_detector, of_encoder))
     asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
     held_out, texts = read.asked is not None, [column for _, column in read.texts_by_source()]
-    run.tell_how_good(training, evaluation, tasks.asked(), made, texts, of=asked, held_out=held_out)
+    figures = run.tell_how_good(training, evaluation, tasks.hidden_words(), made, texts, of=asked, held_out=held_out)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=tuple(read.joined),
@@ -111,7 +116,7 @@ def pretrain(
         num_classes=made.num_classes,
         vocab_size=tokenizer.vocab_size,
         training=training,
-        evaluation=dict(evaluation),
+        figures=figures,
         asked=asked,
         left_out={**read.missing, **tasks.skipped()},
         detector=detector,
@@ -124,6 +129,7 @@ def _told_of_data(read: RunData, choice: ModelChoice) -> RunData:
     for what may not. What is to be known of the data is said: before the first step, since a run may be stopped."""
     if choice.start is not None:
         read = dataclasses.replace(read, choices=[*check_feature_space(choice.start, read.store), *read.choices])
+        check_object_classes(choice.start, () if read.objects is None else read.objects.class_names)
     if choice.features is not None:
         boxes_alone = read.end_to_end is not None
         others = [
@@ -169,12 +175,15 @@ def _model(
         known=known,
         num_classes=num_classes,
         reads_texts=read.texts is not None,
+        objects=read.objects,
         end_to_end=read.end_to_end,
         seed=config.seed,
     )
     for note in made.notes:
         logger.info("%s", note)
-    return made
+    cuts = run.choice.system.notes_of_cuts(made.sampler, corpus_of(read.joined))
+    tell(cuts)
+    return dataclasses.replace(made, notes=(*made.notes, *cuts))
 
 
 def run_model(
@@ -186,6 +195,7 @@ def run_model(
     known: StoreClasses,
     num_classes: int | None = None,
     reads_texts: bool = False,
+    objects: ImageObjects | None = None,
     end_to_end: EndToEnd | None = None,
     seed: int = 0,
 ) -> RunModel:
@@ -197,6 +207,7 @@ def run_model(
         known: classes of the stores.
         num_classes: that the user says.
         reads_texts: whether rows of text alone are mixed in.
+        objects: whose classes and outlines the model is told; None for none.
     Raises:
         ValueError: when classes, model and encoder do not fit.
     """
@@ -205,13 +216,15 @@ def run_model(
     fields = {
         "region_feature_size": system.feature_width(sampling, width),
         **classes.fields,
+        **({} if objects is None else system.object_fields(sampling, len(objects.class_names))),
         **((system.text_only_fields or {}) if reads_texts else {}),
     }
     if end_to_end is not None:
         preset = getattr(choice.build_config, "fields", {})  # what it names, it has end to end too
         fields |= {name: value for name, value in system.end_to_end_fields.items() if name not in preset}
     model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size, changes=classes.changes)
-    sampler = system.sampler(sampling, tokenizer, model.config, num_classes=classes.number)
+    told: dict[str, Any] = {} if objects is None else {"objects": objects}
+    sampler = system.sampler(sampling, tokenizer, model.config, num_classes=classes.number, **told)
     joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=seed)
     notes = (classes.note,) if classes.note else ()
     return RunModel(model, tokenizer, sampler, classes.number, seed, joint, heads, notes)

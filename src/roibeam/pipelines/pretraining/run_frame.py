@@ -16,9 +16,10 @@ from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, count_words, words_alone
+from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, HiddenWords, count_words, words_alone
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged, with_words_alone
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
 from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.region_names import Names
@@ -33,7 +34,7 @@ from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.pretraining.task import Asked, RowsTask
+from roibeam.pipelines.pretraining.task import RowsTask
 from roibeam.pipelines.sources.image_identity import Key
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
@@ -80,7 +81,7 @@ class PretrainResult:
     num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for a
         run that does not ask for it.
     training: where the loop ended.
-    evaluation: of `evaluate` on the final weights.
+    figures: of `evaluate` on the final weights, each beside chance.
     asked: what it was asked about, for people.
     left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
     detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
@@ -94,11 +95,16 @@ class PretrainResult:
     num_classes: int
     vocab_size: int
     training: TrainResult
-    evaluation: dict[str, float | None]
+    figures: tuple[Figure, ...]
     asked: str
     left_out: Mapping[str, str] = field(default_factory=dict)
     detector: Mapping[str, Any] | None = None
     encoder: Mapping[str, Any] | None = None
+
+    @property
+    def evaluation(self) -> dict[str, float | None]:
+        """The value of each figure, by name; None where there was nothing to measure."""
+        return {figure.name: figure.value for figure in self.figures}
 
     def to_json(self) -> dict[str, Any]:
         """For machines."""
@@ -118,6 +124,7 @@ class PretrainResult:
             "ended_early": self.training.ended_early,
             "best": None if self.training.best is None else str(self.training.best),
             "evaluation": self.evaluation,
+            "figures": [figure.to_json() for figure in self.figures],
             "evaluated_on": self.asked,
             "detector": self.detector,
             "encoder": self.encoder,
@@ -298,35 +305,39 @@ class RunFrame:
     def tell_how_good(
         self,
         training: TrainResult,
-        evaluation: Mapping[str, float | None],
-        asked: Asked,
+        evaluation: Judged,
+        hidden_words: HiddenWords,
         made: RunModel,
         texts: Sequence[Sequence[str]],
         *,
         of: str,
         held_out: bool,
-    ) -> None:
+    ) -> tuple[Figure, ...]:
         """Writes down what the last evaluation found beside chance and words alone, and the run's page with it.
 
         Args:
-            asked: what it asked, `of` what, for people.
+            hidden_words: that it asked for; `of`: about what it asked, for people.
             texts: that the run was trained on, source by source.
             held_out: whether the run was not trained on what was asked.
+        Returns:
+            what it found; in the main process with words alone.
         """
-        if is_main_process():
-            name = self.choice.system.name
-            words = self._words_alone(asked, made, texts, held_out=held_out)
-            summary = RunSummary(name, of, held_out, evaluation, asked.chance, asked.items, words)
-            write_summary(self.run_dir, summary)
-            best = None if training.best is None else checkpoint_step(training.best)
-            write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
+        if not is_main_process():
+            return evaluation.figures
+        words = self._words_alone(hidden_words, made, texts, held_out=held_out)
+        figures = with_words_alone(evaluation.figures, words)
+        summary = RunSummary.of_figures(figures, system=self.choice.system.name, asked=of, held_out=held_out)
+        write_summary(self.run_dir, summary)
+        best = None if training.best is None else checkpoint_step(training.best)
+        write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
+        return figures
 
     @waiting("counting neighbouring words")
     def _words_alone(
-        self, asked: Asked, made: RunModel, texts: Sequence[Sequence[str]], *, held_out: bool
+        self, hidden: HiddenWords, made: RunModel, texts: Sequence[Sequence[str]], *, held_out: bool
     ) -> dict[str, float]:
         """See `words_alone`; a run counts once."""
-        if not asked.words:
+        if not hidden:
             return {}
         try:
             counts = read_word_counts(self.run_dir)
@@ -336,7 +347,7 @@ class RunFrame:
         if counts is None:
             counts = count_words(texts, made.tokenizer, seed=made.seed)
             write_word_counts(self.run_dir, counts)
-        return words_alone(asked.words, counts, made.tokenizer, counted=NONE if held_out else ALL)
+        return words_alone(hidden, counts, made.tokenizer, counted=NONE if held_out else ALL)
 
 
 def tell(notes: Iterable[str]) -> None:

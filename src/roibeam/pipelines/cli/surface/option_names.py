@@ -150,6 +150,9 @@ _INPUTS = {
     "match-ids": _text("When two ids mean the same image: exact, or number (the number they end in).", "RULE", INPUT),
     "task": _text("Task to learn: vqa, vcr, refcoco, retrieval, mrpc or another one, or own.py.", "TASK", INPUT),
     "task-text": _path("Train on a task's own text instead of captions.", "FILE", INPUT, is_advanced=True),
+    "objects": _text(
+        "Classes and outlines of the regions: COCO instances .json, or VCR's folder vcr1images.", "FILE", INPUT
+    ),
     "text-corpus": _path("Also train on plain text: UTF-8, a sentence or paragraph on each line.", "FILE", INPUT),
     "store-weight": _number("How often to draw from this store, relative to the others.", "WEIGHT", INPUT),
     "validation-captions": _text("Captions that evaluations ask about and that are not trained on.", "FILE", INPUT),

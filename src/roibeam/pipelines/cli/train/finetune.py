@@ -27,6 +27,7 @@ from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.foundation.console.interruption import typed_again
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
 from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def finetune_command(
     from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary, write_seeds
 
     check_finetune(request)
+    sleep_beside_others()
     with waiting("loading torch"):
         from roibeam.pipelines.finetuning.frame.finetune_run import run_finetuning
         from roibeam.pipelines.training.processes.launched import is_main_process
@@ -135,34 +137,32 @@ def finetune_command(
         _tell(result, as_json=as_json)
     if seeds > 1:
         chosen = [each.evaluated_step for each in results] if any(each.is_of_best for each in results) else None
-        summary = seed_summary([(each.run_dir, each.evaluation) for each in results], results[0].main, chosen)
+        chances = {figure.name: figure.chance for figure in results[0].figures}
+        measured = [(each.run_dir, each.evaluation) for each in results]
+        summary = seed_summary(measured, results[0].main, chosen, chances=chances)
         path = write_seeds(out, summary)
         _tell_seeds(path, summary, as_json=as_json)
 
 
 def _tell(result: FinetuneResult, *, as_json: bool) -> None:
+    from roibeam.pipelines.cli.surface.figure_table import task_lines
+
     if as_json:
         typer.echo(json_line({**result.to_json(), **origin_facts(result.run_dir)}))
         return
     out = result.run_dir
     typer.echo(result.training.done())
     typer.echo(origin_lines(out))
-    if result.evaluation:
+    if result.figures:
         best = f", the best checkpoint, step {result.evaluated_step:,}" if result.is_of_best else ""
         typer.echo(f"asked about {result.asked:,} of the validation split{best}:")
-        for name, value in result.evaluation.items():
-            last = f"   the last {_percent(result.last_evaluation[name])}" if result.is_of_best else ""
-            typer.echo(f"  {name:<28} {_percent(value)}{last}")
+        typer.echo("\n".join(task_lines(result.figures, result.last_evaluation if result.is_of_best else {})))
     if result.encoder is not None:
         from roibeam.pipelines.training.run_folder.detector_figures import encoder_lines
 
         typer.echo("\n".join(encoder_lines(result.encoder)))
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join([*run_folder_lines(out, result.training), "  tokenizer/"]))
-
-
-def _percent(value: float | None) -> str:
-    return "nothing to ask" if value is None else f"{100 * value:.2f} %"
 
 
 def _tell_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> None:
@@ -173,5 +173,8 @@ def _tell_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> Non
     for name, found in summary["measures"].items():
         sd = "" if found["sd"] is None else f", sd {100 * found['sd']:.2f}"
         median, best = 100 * found["median"], 100 * max(found["values"])
-        typer.echo(f"  {name:<28} mean {100 * found['mean']:.2f} %{sd}, median {median:.2f} %, best {best:.2f} %")
+        chance = "" if found["chance"] is None else f"; chance {100 * found['chance']:.2f} %"
+        typer.echo(
+            f"  {name:<28} mean {100 * found['mean']:.2f} %{sd}, median {median:.2f} %, best {best:.2f} %{chance}"
+        )
     typer.echo(f"{path}   all of it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +14,21 @@ from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, NOTHING, PRETRAINED, TaskRecipe
+from roibeam.pipelines.inputs.mode_changes import (
+    DATA,
+    END_TO_END,
+    FROM_BERT,
+    FROM_RUN,
+    NO_CLASSES,
+    TASK,
+    TEXTS,
+    TOY,
+    TOY_TASK,
+    changed_by,
+)
 
 if TYPE_CHECKING:
+    from roibeam.model.common.fields import BertFields
     from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
     from roibeam.pipelines.inputs.needed_features import Features
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -80,14 +93,43 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
     if recipe.share < 1:
         lines.append(f"  share      {recipe.share:.0%} of the images")
     if recipe.end_to_end:
-        lines.append("  end to end through the detector's head")
+        told = ["through the detector's head"] if not recipe.detector else [f"--detector {recipe.detector}"]
+        told += [_settings(each) for each in (recipe.encoder, recipe.photos) if each]
+        lines += [f"  end to end {told[0]}"] if len(told) == 1 else _wrapped("  end to end", ", ".join(told))
+        lines += [f"    end_to_end.masking {recipe.masking}"] if recipe.masking else []
     if recipe.figures:
         lines.append("  printed")
         lines += [f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures]
+    lines += ["  a mode changes", *_mode_lines(modes_of_pretraining(recipe), named_system(recipe.system).fields)]
     if recipe.left_open:
         lines.append("  left open")
         lines += _points(recipe.left_open)
     return lines
+
+
+def _mode_lines(modes: Collection[str], config: type[BertFields]) -> list[str]:
+    fields = ((each, each.named(config.own_fields())) for each in changed_by(modes))
+    return _points(f"{each.mode}: {names}: {each.words}" for each, names in fields if names)
+
+
+def _fields_of(recipe: TaskRecipe) -> type[BertFields]:
+    from roibeam.pipelines.pretraining.recipes.named_systems import named_system
+
+    return named_system(recipe.system).fields
+
+
+def modes_of_pretraining(recipe: Recipe) -> tuple[str, ...]:
+    """Those in which a run of the recipe is possible."""
+    possible = {
+        DATA: True,
+        NO_CLASSES: True,
+        TEXTS: recipe.text_corpus,
+        TOY: True,
+        END_TO_END: not (recipe.end_to_end or recipe.task_text),
+        FROM_BERT: bool(recipe.start) and not recipe.after,
+        FROM_RUN: bool(recipe.after),
+    }
+    return tuple(mode for mode, is_possible in possible.items() if is_possible)
 
 
 def _size(name: str) -> str:
@@ -126,6 +168,8 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         "  printed",
         *(f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures),
         *([] if recipe.figures else ["    nothing that is known here"]),
+        "  a mode changes",
+        *_mode_lines((TOY_TASK, *([TASK] if recipe.system == "vlbert" else [])), _fields_of(recipe)),
         "  left open",
         *_points(recipe.left_open),
     ]

@@ -22,6 +22,7 @@ import torch
 from roibeam.features.counted import counted
 from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
+from roibeam.features.record.region_record import BOX_NUMBERS
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
@@ -60,26 +61,32 @@ from roibeam.pipelines.finetuning.frame.task_data import TaskData, guarded_data,
 from roibeam.pipelines.finetuning.own_task_file import digest_of_task, is_own, task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.systems.head_options import WORDS
+from roibeam.pipelines.finetuning.systems.head_options import OURS, WORDS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
+from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged, judged_line
 from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, digest_of_classes
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_object_classes, digest_of_classes
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.files import checkpoint_step, latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
+from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
+
+_QUESTION = (
+    "The task's own measures, as roibeam score gives them. Chance is what a model reaches that always says the "
+    "commonest answer, or chooses among the candidates by lot."
+)
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,8 @@ class FinetuneResult:
     Attributes:
         run_dir: the run folder.
         training: where the loop ended.
-        evaluation: the task's measures on the validation split, 0..1, at the end, or of the best checkpoint by
-            `train.best_by`; empty where nothing was judged.
+        figures: the task's measures on the validation split, 0..1, at the end, or of the best checkpoint by
+            `train.best_by`, each beside chance; empty where nothing was judged.
         evaluated_step: that they are of.
         last_evaluation: those at the end.
         main: name of the main one; "" for none.
@@ -101,13 +108,18 @@ class FinetuneResult:
 
     run_dir: Path
     training: TrainResult
-    evaluation: Mapping[str, float | None]
+    figures: tuple[Figure, ...]
     evaluated_step: int
     last_evaluation: Mapping[str, float | None]
     main: str
     asked: int
     notes: tuple[str, ...]
     encoder: Mapping[str, Any] | None = None
+
+    @property
+    def evaluation(self) -> dict[str, float | None]:
+        """The value of each figure, by name; None where there was nothing to measure."""
+        return {figure.name: figure.value for figure in self.figures}
 
     @property
     def is_of_best(self) -> bool:
@@ -121,7 +133,8 @@ class FinetuneResult:
             "checkpoint": str(self.training.checkpoint),
             "step": self.training.step,
             "seconds": round(self.training.seconds, 1),
-            "evaluation": dict(self.evaluation),
+            "evaluation": self.evaluation,
+            "figures": [figure.to_json() for figure in self.figures],
             "evaluated_step": self.evaluated_step,
             "last_evaluation": dict(self.last_evaluation),
             "main": self.main,
@@ -154,6 +167,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     with waiting("reading the task"):
         task = named.open(request.data, sections[task_name(request.task)], None)
     check_annotated(task, request.annotated_store, from_photos=request.end_to_end)
+    if start.found is not None and task.told_classes is not None:
+        check_object_classes(start.found, task.told_classes.names)
     with opened_store(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [each for each in (store, annotated) if each is not None]
         for line in unfinished_lines(stores) if is_main_process() else ():  # it may be why images are missing
@@ -198,15 +213,14 @@ def _groups_of_steps(task: DownstreamTask, groups: Sequence[TaskGroup]) -> int:
 def _recipe_notes(
     recipe: TaskRecipe | None, request: FinetuneRequest, store: FeatureStore | None, annotated: FeatureStore | None
 ) -> list[str]:
-    """Where the stores were made otherwise than the recipe has it."""
-    if recipe is None or recipe.features is None:
+    """Where the stores were made otherwise than the recipe has it; a toy's are never as it has them."""
+    if recipe is None or recipe.features is None or request.toy:
         return []
-    notes = []
-    for each, features in ((store, recipe.features), (annotated, recipe.features.of_annotated)):
-        if each is not None and features is not None:
-            notes.append(
-                features.note(request.recipe or "", str(each.path), each.fingerprint, boxes_alone=request.end_to_end)
-            )
+    notes = [
+        features.note(str(request.recipe), str(each.path), each.fingerprint, boxes_alone=request.end_to_end)
+        for each, features in ((store, recipe.features), (annotated, recipe.features.of_annotated))
+        if each is not None and features is not None
+    ]
     return [note for note in notes if note is not None]
 
 
@@ -298,7 +312,12 @@ def _trained(
     if evaluation is None:
         with waiting("evaluating"):
             evaluation = trained.evaluate()
-    return _result(request.out, result, evaluation, len(judged), notes, moved)
+    encoder = None
+    if moved is not None:
+        encoder = moved.after()
+        best = None if result.best is None else checkpoint_step(result.best)
+        write_training_page(request.out, best_step=best, ended_early=result.ended_early)
+    return replace(_result(request.out, result, evaluation, len(judged), notes), encoder=encoder)
 
 
 def _encoder_change(
@@ -320,32 +339,30 @@ def _encoder_change(
     return change
 
 
-def _result(
-    run_dir: Path,
-    training: TrainResult,
-    last: Mapping[str, float | None],
-    asked: int,
-    notes: Sequence[str],
-    moved: EncoderChange | None,
-) -> FinetuneResult:
-    """What is told of a run: the best checkpoint's evaluation by `train.best_by`, else that at the end. End to end it
-    is measured how far the encoder moved, and the run's page is written with it."""
-    best: Mapping[str, Any] = training.best_evaluation or {"step": training.step, **last}
-    encoder = None
-    if moved is not None:
-        encoder = moved.after()
+def _result(run_dir: Path, training: TrainResult, last: Judged, asked: int, notes: Sequence[str]) -> FinetuneResult:
+    """What is told of a run: the best checkpoint's evaluation by `train.best_by`, else that at the end. It is written
+    to the run's page."""
+    best, figures, step = training.best_evaluation, last.figures, training.step
+    if best is not None and best["step"] != step:
+        step = best["step"]
+        kept = zip(judged_line(best, last).figures, last.figures, strict=True)
+        # All of them are asked the same, so that chance, which old lines lack, is that of the last.
+        figures = tuple(replace(figure, chance=each.chance, items=each.items) for figure, each in kept)
+    if figures and is_main_process():
+        words = f"{asked:,} of the validation split" + (f", the best checkpoint, step {step:,}" if best else "")
+        summary = RunSummary.of_figures(figures, system="", asked=words, held_out=True, question=_QUESTION)
+        write_summary(run_dir, summary)
         best_step = None if training.best is None else checkpoint_step(training.best)
         write_training_page(run_dir, best_step=best_step, ended_early=training.ended_early)
     return FinetuneResult(
         run_dir=run_dir,
         training=training,
-        evaluation={name: best.get(name) for name in last},
-        evaluated_step=best["step"],
+        figures=figures,
+        evaluated_step=step,
         last_evaluation=last,
         main=next(iter(last), ""),
         asked=asked,
         notes=tuple(notes),
-        encoder=encoder,
     )
 
 
@@ -382,10 +399,13 @@ def _begun(
     dropout, notes = sections["model"].dropout, list[str]()
     if dropout is not None:
         set_dropout(network, dropout)
+    if asked.num_heads > 1 and sections["head"].kind != OURS:
+        notes = [f"heads {asked.num_heads} change nothing: the head of the release is one; add --set head.kind=ours"]
+        logger.warning("%s", notes[0])
     from_words = sections["head"].start == WORDS
     if start.first is not None:
-        notes = [start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=not from_words)]
-        logger.info("%s", notes[0])
+        notes.append(start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=not from_words))
+        logger.info("%s", notes[-1])
     if from_words:
         start_from_words(network, labels, tokenizer)
     return notes

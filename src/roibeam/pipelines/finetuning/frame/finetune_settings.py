@@ -164,8 +164,12 @@ def _as_begun(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str
     if (begun.get("task"), saved["recorded"].get("recipe")) != (name, request.recipe):
         return {}
     places = {name: "task_options", "layout": "layout", "photos": "photos"}
-    found = {each: _with_saved(sections[each], begun[where]) for each, where in places.items() if each in sections}
-    encoder = begun["model"].get("region_encoder")
+    found = {
+        each: _with_saved(sections[each], begun[where])
+        for each, where in places.items()
+        if each in sections and where in begun
+    }
+    encoder = begun.get("model", {}).get("region_encoder")
     if encoder is not None and "detector" in sections:
         edges = {each: encoder["detector"][each] for each in ("short_edge", "long_edge")}
         found["detector"] = replace(sections["detector"], **edges)
@@ -184,7 +188,8 @@ def begun_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | No
     return [
         f"{section}.{field.name} stays {getattr(kept[section], field.name)!r}, as this run began; "
         f"{request.recipe} has {getattr(fresh[section], field.name)!r} now"
-        for section in kept.keys() & {task_name(request.task), "layout", "photos", "detector"}
+        for section in (task_name(request.task), "layout", "photos", "detector")
+        if section in kept
         for field in fields(kept[section])
         if getattr(kept[section], field.name) != getattr(fresh[section], field.name)
     ]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from roibeam.model.interbert.presets import interbert_fields
 from roibeam.pipelines.finetuning.recipes.interbert import ADAMW
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
-from roibeam.pipelines.finetuning.recipes.vilbert import REGIONS_OPEN
+from roibeam.pipelines.finetuning.recipes.vilbert import PAPER_OPEN, REGIONS_OPEN
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.retrieval.distractors import (
     CAPTION,
@@ -91,8 +91,8 @@ _VILBERT = TaskRecipe(
         "Warm-up, what comes behind it, decay, clipping, Adam's betas and epsilon are not in the paper: as released, "
         "where decay lies on biases and LayerNorms (--set steps.rule=release).",
         "The rate is 2e-5 in the paper and the settings; the README's command says 4e-5.",
-        REGIONS_OPEN,
-        "The third wrong pair is a caption of an image that looks like it in the release, the paper has the image.",
+        "The third wrong pair is a caption of an image that looks like it in the release, and a new layer scores; the "
+        "paper has the image, and the alignment head: the recipe vilbert-retrieval-paper.",
         REGIONS_OPEN,
         "Behind the random image's regions the release leaves those of the first one, masked; here is padding.",
         _SPLIT_OPEN,
@@ -243,6 +243,26 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
         if row.words:
             changes["summary"] = f"{_VILBERT.summary}; {row.words}"
         yield f"vilbert-retrieval-{row.name}" if row.name else "vilbert-retrieval", replace(_VILBERT, **changes)
+    yield (
+        "vilbert-retrieval-paper",
+        replace(
+            _VILBERT,
+            summary=f"{_VILBERT.summary}, by the alignment head; as the paper has it",
+            source="arXiv:1908.02265, section 3.2",
+            model="vilbert-paper",
+            options=RetrievalOptions(distractors=(CAPTION, IMAGE, HARD_IMAGE)),
+            head="match",
+            accidents={},
+            figures=figures_of("ViLBERT", "ViLBERT", "Flickr30k image retrieval"),
+            left_open=(
+                PAPER_OPEN,
+                'Whether the "three distractors" are one of each kind is not said: a caption, an image, an image that '
+                "looks alike.",
+                REGIONS_OPEN,
+                _SPLIT_OPEN,
+            ),
+        ),
+    )
     yield from _imagebert_runs()
     yield from _interbert_runs()
 

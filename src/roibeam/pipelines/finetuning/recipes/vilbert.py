@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vcr_words import BOTH_OPEN, NAMES_OPEN, PROBLEM_NAMES
@@ -29,6 +29,10 @@ _SCHEDULE_OPEN = (
     "steps, a tenth of the rate after epochs 12 and 16, 0.01 on matrices, 1 for each tensor, 0.9 and 0.999, 1e-6, as "
     "released. There decay lies on biases and LayerNorms (--set steps.rule=release). Their later multi-task code has a "
     "schedule of its own (release-mt)."
+)
+PAPER_OPEN = (
+    "Warm-up, what comes behind it, decay, clipping, Adam's betas and epsilon are not in the paper: as the release "
+    "means them, without its accidents. The other rows of its tables have recipes of the release alone."
 )
 REGIONS_OPEN = (
     "Which regions the task has is not in the paper; the release shows the first 99 of the file and the whole image, "
@@ -59,6 +63,7 @@ _VQA = TaskRecipe(
         REGIONS_OPEN,
         "The release cuts questions at 16 pieces after their [SEP], which long ones lose; here it stays "
         "(--set layout.cut=release is the release's way).",
+        "The paper has one rate, the release 1e-4 for the answer classifier: the recipe vilbert-vqa-paper has one.",
         MINIVAL_OPEN,
         LABELS_OPEN,
     ),
@@ -138,7 +143,7 @@ _REFERRING = TaskRecipe(
         _SCHEDULE_OPEN,
         _TWENTY_OPEN,
         'The paper labels regions by "thresholding at 0.5"; the release takes the overlap itself where it is at least '
-        "that much (--set 'refcoco+.target=binary' is the paper's way).",
+        "that much. The recipe vilbert-refcoco+-detected-paper has the paper's labels and candidates.",
         "The release cuts expressions at 20 pieces after their [SEP], which long ones lose; here it stays "
         "(--set layout.cut=release is the release's way).",
         "At most 99 regions and the whole image are candidates, as released. There a photo with more boxes stops the "
@@ -208,6 +213,20 @@ def _of_row(recipe: TaskRecipe, row: _Row, column: str) -> TaskRecipe:
     )
 
 
+def _of_paper(recipe: TaskRecipe, **changes: Any) -> TaskRecipe:
+    """The first row as the paper has it, where the release does otherwise."""
+    left_open = (*(each for each in recipe.left_open if "-paper" not in each and each != _SCHEDULE_OPEN), PAPER_OPEN)
+    return replace(
+        recipe,
+        summary=f"{recipe.summary}; as the paper has it",
+        source="arXiv:1908.02265, section 3.2",
+        model="vilbert-paper",
+        settings=_RELEASE,
+        accidents={},
+        **{"left_open": left_open, **changes},
+    )
+
+
 def _named(name: str, row: _Row) -> str:
     return f"{name}-{row.name}" if row.name else name
 
@@ -222,6 +241,31 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
         yield f"{name}-without-bert", _without_bert(problem)
     for row in _ROWS:
         yield _named("vilbert-refcoco+-detected", row), _of_row(_REFERRING, row, "RefCOCO+")
+    yield "vilbert-vqa-paper", _of_paper(_of_row(_VQA, _ROWS[0], "VQA"))
+    yield (
+        "vilbert-refcoco+-detected-paper",
+        _of_paper(
+            _of_row(_REFERRING, _ROWS[0], "RefCOCO+"),
+            options=replace(
+                _REFERRING.options,
+                annotated_in_training=False,
+                whole_image="none",
+                max_boxes=0,
+                target="binary",
+                judged_target="binary",
+            ),
+            head="ours",
+            left_open=(
+                "Each proposal of MAttNet is a candidate, and nothing else: neither the whole image nor annotated "
+                "boxes.",
+                "How overlap and loss are counted is not said: sides with one pixel more, the sum over the candidates "
+                "of an expression, as released.",
+                _TWENTY_OPEN,
+                "How long an expression may be is not said: 20 pieces, as released.",
+                PAPER_OPEN,
+            ),
+        ),
+    )
 
 
 def _without_bert(problem: str) -> TaskRecipe:

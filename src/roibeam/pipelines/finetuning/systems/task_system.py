@@ -103,6 +103,8 @@ class TaskSystem:
         grounding: one of `GROUNDINGS` but "auto" -> fields of the configuration that a model of choices must have, so
             that it reads which words name a region (`VLBatch.aligned_words`), or does not. Empty for a system that has
             no place for them; "auto" is "words" for the others.
+        reads_cut_phrases: whether its release reads a phrase whose word "before_sep" cuts where it stood, in the one
+            sequence of text and regions, see `places_in_row`.
         classifier: of the head for labels, of `CLASSIFIERS`.
         pair_start: pre-trained model -> fields of the configuration, and the state, of one that is shown two images in
             a row; None for one that needs no others.
@@ -130,6 +132,7 @@ class TaskSystem:
     joins_context: bool = False
     tells_whole_image: bool = False
     grounding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reads_cut_phrases: bool = False
     classifier: str = "linear"
     pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
     told_classes: Callable[[Any, int], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None

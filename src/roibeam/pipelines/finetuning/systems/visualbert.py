@@ -87,6 +87,7 @@ SYSTEM = TaskSystem(
     joins_images=True,
     joins_context=True,
     grounding={GROUNDED: {}, UNGROUNDED: {}},
+    reads_cut_phrases=True,
     told_classes=_told_classes,
     is_told_classes=lambda config: config.num_region_classes > 0,
     has_whole_image=lambda config: False,

@@ -30,11 +30,11 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     row_lengths,
     row_pieces,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES, named_objects
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES
 from roibeam.pipelines.foundation.files.image_ids import image_id_of
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
-from roibeam.pipelines.sources.datasets.vcr_texts import VcrAsked, VcrTokens, read_vcr_asked
+from roibeam.pipelines.sources.datasets.vcr_texts import VcrAsked, VcrTokens, named_objects, read_vcr_asked
 
 ANSWER, RATIONALE, BOTH = "answer", "rationale", "both"
 PROBLEMS = (ANSWER, RATIONALE, BOTH)

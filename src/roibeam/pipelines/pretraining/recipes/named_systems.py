@@ -78,6 +78,7 @@ class NamedSystem:
         reads_task_text: whether the rules make samples of a `TaskCorpus`.
         masking: name of a masking end to end (`MASKINGS`) -> `masked_appearance` of the model's configuration; none
             for a system that masks no regions.
+        reads_objects: whether they can tell a model classes and outlines of `ImageObjects`.
     """
 
     title: str
@@ -90,6 +91,7 @@ class NamedSystem:
     text_only_sampling: tuple[str, ...] = ()
     reads_task_text: bool = False
     masking: Mapping[str, str] = field(default_factory=dict)
+    reads_objects: bool = False
 
 
 def _sizes(config_class: str, **sizes: Mapping[str, object]) -> dict[str, ModelFields]:
@@ -136,6 +138,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 paper=visualbert_fields("paper"),
             ),
             reads_task_text=True,
+            reads_objects=True,
         ),
         "imagebert": NamedSystem(
             "ImageBERT",

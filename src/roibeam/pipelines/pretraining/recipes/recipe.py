@@ -68,6 +68,11 @@ class Recipe:
         text_corpus: whether rows of text alone are mixed in.
         end_to_end: whether the detector's head is trained along.
         masking: of such a run, what becomes of a masked region, one of `MASKINGS`; its `build` has the same.
+        on_stored: of such a run, whether it may be trained on stored features too; its network then stays as it is, and
+            outlines are not told.
+        detector: of such a run, the preset of its network; "" for the usual one.
+        encoder: of such a run, fields of `EncoderOptions`.
+        photos: of such a run, fields of `PhotoRules`.
         figures: what was printed for it, of paper_figures.csv.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
     """
@@ -93,6 +98,10 @@ class Recipe:
     text_corpus: bool = False
     end_to_end: bool = False
     masking: str = ""
+    on_stored: bool = False
+    detector: str = ""
+    encoder: Mapping[str, Any] = field(default_factory=dict)
+    photos: Mapping[str, Any] = field(default_factory=dict)
     figures: tuple[PaperFigure, ...] = ()
     left_open: tuple[str, ...] = field(default=())
 

@@ -20,7 +20,7 @@ from roibeam.model.visualbert.presets import visualbert_fields
 from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
 from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import NAMED, TASK_TEXT, VisualBertSampling
 from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.visualbert.model.VisualBertConfig"
@@ -81,6 +81,26 @@ def _phase(
 
 
 _TASK_TEXT = VisualBertSampling(text_form=TASK_TEXT)
+# uclanlp/visualbert models/model.py (VisualBERTDetector) in both phases: R2C's network, whose first four stages
+# `freeze_detector` fixes where a configuration does not say otherwise; its last one, what tells outlines and what
+# takes classes are trained. Classes: COCO's 80, and the whole image.
+_R2C: Mapping[str, Any] = MappingProxyType(
+    {
+        "end_to_end": True,
+        "on_stored": True,
+        "detector": "r2c-r50",
+        "encoder": {"frozen_stages": (1, 2, 3, 4), "mask_channels": 32},
+        "photos": {"flip": False, "fixed_size": True, "aspect_buckets": False},
+        "model": {"num_region_classes": 81},
+        "changes": {},  # how many classes there are, the data say; a start was told as many
+    }
+)
+_R2C_OPEN = (
+    "On stored features (extract --detector r2c-r50 --boxes) the ResNet-50 stays as it is, and outlines are not told.",
+    "R2C puts a photo somewhere into a black frame, 768 pixels wide and 384 high, by chance in training; here it "
+    "stands at the top left, the mean beside it, and one that is higher than wide is as high as others are wide. "
+    "R2C's norms take the statistics of the batch; here they are fixed.",
+)
 _RIGHT_OPEN = (
     "The paper has masked words alone here (appendix A.3), the release also asks whether the text is right; "
     "model.with_match_head=false is the paper's way."
@@ -115,16 +135,19 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             sampling=VisualBertSampling(max_regions=144),
         ),
         "visualbert-coco-vcr": _phase(
-            "VisualBERT, first phase for VCR: COCO captions, regions of a ResNet-50 brought to 512 numbers",
-            f"{_CONFIGS}/vcr/coco-pre-train.json",
+            "VisualBERT, first phase for VCR: COCO captions, R2C's regions of a ResNet-50 with their classes",
+            f"{_CONFIGS}/vcr/coco-pre-train.json, models/model.py, utils/detector.py",
             batch_size=128,
             learning_rate=1e-4,
-            data=_COCO,
+            data=f"{_COCO}; their objects and the whole image, each with its class and outline",
+            sampling=VisualBertSampling(told_classes=True, whole_region=True),
             features=Features(detector="r2c-r50", boxes="coco"),
             left_open=(
-                "The release's ResNet-50 looks at boxes of another detector here, which is not named, at VCR's own in "
-                "the second phase; with COCO's annotated boxes here both stores have features of one space.",
+                *_R2C_OPEN,
+                "The release's objects are what the detector finds that VCR was made with (its files of boxes and "
+                "masks), and it leaves out photos without any; --objects takes COCO's own instances.",
             ),
+            **_R2C,
         ),
         "visualbert-coco-flickr": _phase(
             "VisualBERT, first phase for Flickr30k Entities: COCO captions, features with six numbers of their box",
@@ -153,26 +176,32 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-vcr": _phase(
             "VisualBERT, second phase for VCR: questions with answers and rationales, and which are right",
-            f"{_CONFIGS}/vcr/pre-train.json",
+            f"{_CONFIGS}/vcr/pre-train.json, models/model.py, utils/detector.py",
             batch_size=32,
             epochs=1,
             warmup=0.1879,
             data="VCR, training questions: each with four answers, and with its right answer and four rationales; "
-            "features of VCR's own boxes (extract --boxes vcr1images/)",
+            "the boxes that a question's texts name (extract --boxes vcr1images/) and the whole image, each with its "
+            "class and outline",
             features=Features(detector="r2c-r50", boxes="vcr"),
-            sampling=VisualBertSampling(text_form=TASK_TEXT, aligned_words="first_piece"),
+            sampling=VisualBertSampling(
+                text_form=TASK_TEXT,
+                aligned_words="first_piece",
+                told_classes=True,
+                whole_region=True,
+                shown_boxes=NAMED,
+            ),
             after="visualbert-coco-vcr",
             figures=figures_of("VisualBERT", "VisualBERT", "VCR")
             + figures_of("VisualBERT", "VisualBERT with a fixed ResNet50"),
             left_open=(
                 _RIGHT_OPEN,
                 "Of a question's eight texts the release takes one, eight times, by a slip; here each once.",
-                "The release also trains part of its ResNet-50 (not without COCO, says the paper's footnote 3); here "
-                "features are the store's. It shows the boxes that a question's texts name, and the whole image as one "
-                "more; here all boxes of the image.",
+                *_R2C_OPEN,
                 "A word that names a box should be aligned by its first piece; the release takes the word's number for "
                 "the piece's, by a slip (sampling.aligned_words=release).",
             ),
+            **_R2C,
         ),
         "visualbert-task-nlvr2": _phase(
             "VisualBERT, second phase for NLVR2: statements on two images, and whether they are true",
@@ -265,14 +294,15 @@ def _ablation(
     start: str = "bert-base-uncased",
     right_open: tuple[str, ...] = (_RIGHT_OPEN,),
     left_open: tuple[str, ...] = (),
+    where: str = _ABLATION,
 ) -> dict[str, Recipe]:
-    """Both phases of a row of Table 7."""
+    """Both phases of a row of Table 7, or of footnote 4."""
     before = f"visualbert-coco-{name}"
     shared: dict[str, Any] = {"batch_size": 64, "model": model, "start": start, "features": _DETECTRON}
     return {
         before: _phase(
             f"{what}; first phase",
-            f"{_ABLATION}; {_CONFIGS}/nlvr2/coco-pre-train.json",
+            f"{where}; {_CONFIGS}/nlvr2/coco-pre-train.json",
             data=data,
             sampling=first,
             left_open=(*left_open, *_ABLATION_OPEN),
@@ -280,9 +310,9 @@ def _ablation(
         ),
         f"visualbert-{name}": _phase(
             f"{what}; second phase, on NLVR2's statements",
-            f"{_ABLATION}; {_CONFIGS}/nlvr2/pre-train.json",
+            f"{where}; {_CONFIGS}/nlvr2/pre-train.json",
             data=_STATEMENTS,
-            sampling=_FEWER_STATEMENTS,
+            sampling=replace(_FEWER_STATEMENTS, max_regions=first.max_regions),
             after=before,
             figures=figures_of("VisualBERT", row),
             left_open=(*left_open, *_ABLATION_OPEN, *right_open),
@@ -298,8 +328,8 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
             "VisualBERT with 36 regions, that its ablations are measured against",
             "VisualBERT (36 features)",
             left_open=(
-                "Footnote 4 also has 64.8 with 9 regions, 65.5 with 18 and 67.1 with 72, and does not say in which "
-                "phases: --set sampling.max_regions=9 is of both.",
+                "Footnote 4 also has 64.8 with 9 regions, 65.5 with 18 and 67.1 with 72: the recipes "
+                "visualbert-9-regions, visualbert-18-regions and visualbert-72-regions.",
             ),
         ),
         "visualbert-without-coco": _phase(
@@ -346,11 +376,33 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
     }
 )
 
+# Footnote 4; 36 regions are Table 7's full model, 144 that of Table 5.
+_NUMBERS: Mapping[str, Recipe] = MappingProxyType(
+    {
+        name: recipe
+        for regions in (9, 18, 72)
+        for name, recipe in _ablation(
+            f"{regions}-regions",
+            f"VisualBERT with {regions} regions",
+            f"VisualBERT ({regions} proposals)",
+            first=VisualBertSampling(max_regions=regions),
+            where=f"{_PAPER}, footnote 4",
+            left_open=("Footnote 4 does not say in which phases there are so many regions: in all three.",),
+        ).items()
+    }
+)
+
 VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         **_FULL,
         **{f"{name}{_LATE}": _late_fusion(name) for name in _FULL},
         **{f"{name}-without-coco": _without_coco(name) for name in _TASKS},
         **_ABLATIONS,
+        **_NUMBERS,
+        # Of the full run alone: its variants are not analysed.
+        "visualbert-task-flickr": replace(
+            _FULL["visualbert-task-flickr"],
+            summary=f"{_FULL['visualbert-task-flickr'].summary}; the model that section 3 analyses (roibeam attention)",
+        ),
     }
 )

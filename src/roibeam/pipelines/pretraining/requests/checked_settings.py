@@ -69,7 +69,7 @@ def _check_sections(
     sections, elsewhere = default_sections(request, recipe, system.sampling), ["model"]
     if request.end_to_end:
         known = sizes or DetectorConfig()
-        sections |= sections_of_encoder(request.encoder, known, EncoderOptions(), EndToEndChoices())
+        sections |= sections_of_encoder(request.encoder, known, EncoderOptions(), EndToEndChoices(), recipe)
         if sizes is None:
             del sections["detector"]
             elsewhere.append("detector")
@@ -79,10 +79,27 @@ def _check_sections(
         chosen["encoder"].check_rates(train_config_of(request, recipe)(1).parameter_groups)
         if getattr(chosen["sampling"], "box_numbers", False):
             raise ValueError("--end-to-end: features of photos have no box numbers; set sampling.box_numbers to false")
+    _check_objects(request, system, chosen)
     if request.data.stores:
         check_search(chosen["data"], has_validation=request.data.validation is not None)
     elif request.data.text_corpus and recipe is None:  # a recipe needs a store, which is said elsewhere
         check_text_alone(system, chosen["data"], chosen["sampling"])
+
+
+def _check_objects(request: PretrainRequest, system: NamedSystem, chosen: Mapping[str, Any]) -> None:
+    """Raises ValueError where classes of regions are to be told and nobody says them, or are said to nobody."""
+    told = system.reads_objects and chosen["sampling"].told_classes
+    if told and chosen["data"].validation_retrieval:
+        raise ValueError("data.validation_retrieval: a search tells no classes of regions; leave it at 0")
+    if request.data.objects and not system.reads_objects:
+        raise ValueError(f"--objects: {system.title} is told no classes and outlines of regions; leave it out")
+    if request.data.objects and not told and not request.end_to_end:
+        raise ValueError("--objects: nothing reads it; set sampling.told_classes=true, or leave it out")
+    if told and not request.data.objects:
+        raise ValueError(
+            "sampling.told_classes: the classes of regions are read from the file that their boxes are from: name it "
+            "with --objects (COCO instances .json, or VCR's folder vcr1images)"
+        )
 
 
 def _check_model(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem, *, goes_on: bool) -> None:

@@ -15,7 +15,6 @@ from roibeam.pipelines.inputs.captioned.captioned_store import LeakGuard
 from roibeam.pipelines.inputs.captioned.given_stores import GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.model_files.bert_start import read_bert
-from roibeam.pipelines.model_files.encoder_settings import TOY_ENCODER
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
@@ -26,6 +25,7 @@ from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.requests.checked_request import check_request
 from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
+from roibeam.pipelines.pretraining.requests.encoder_sections import encoder_of
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel
 from roibeam.pipelines.pretraining.requests.requested_encoder import (
     encoder_sections,
@@ -84,12 +84,14 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
     start = None if asked.from_run is None else load_model_or_joint(asked.from_run)
     for note in () if start is None else start.changes:
         logger.warning("%s: %s", asked.from_run, note)
-    request = with_masking(_with_toy_encoder(request, start), recipe, system.named)
+    if request.end_to_end and not isinstance(start, JointCheckpoint):
+        request = replace(request, encoder=encoder_of(request, recipe))
+    request = with_masking(request, recipe, system.named)
     for note in _notes_of_begun(request, recipe, system) if is_main_process() else ():
         logger.warning("%s", note)
     training = request.training
     if request.end_to_end:
-        sections |= encoder_sections(request.encoder, system.whole_image, start)
+        sections |= encoder_sections(request.encoder, system.whole_image, start, recipe)
     else:
         _refuse_joint_start(request, start)
     sections = changed_sections(sections, training.settings)
@@ -149,6 +151,7 @@ def _pretrain_on_stores(
             end_to_end=encoder,
             validation=asked,
             num_classes=data.num_classes,
+            objects=data.objects,
         )
 
 
@@ -159,13 +162,6 @@ def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, Mo
         return system_named(recipe.system), recipe.toy_build if asked.toy else recipe.build
     name = chosen_system(request)
     return system_named(name), model_size(name, asked.size or DEFAULT_SIZE)
-
-
-def _with_toy_encoder(request: PretrainRequest, start: ModelCheckpoint | None) -> PretrainRequest:
-    """The toy of a recipe has a toy encoder, unless another is named or comes with the run that it goes on from."""
-    if not (request.model.toy and request.end_to_end) or isinstance(start, JointCheckpoint):
-        return request
-    return replace(request, encoder=replace(request.encoder, detector=request.encoder.detector or TOY_ENCODER))
 
 
 def _notes_of_begun(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:

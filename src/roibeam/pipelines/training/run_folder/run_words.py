@@ -4,16 +4,17 @@ figures."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from roibeam.extraction.choice.detector_folder import SHIPPED
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
-from roibeam.pipelines.foundation.statistics.verdict import share_interval, verdict_word
+from roibeam.pipelines.foundation.statistics.verdict import Figure, sentence_of, verdict_of
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary
 
+_IN_A_SENTENCE = 8  # figures
 _EPOCH_DIGITS = 0.0001  # of an epoch in log.jsonl
 NEW_WEIGHTS, NOT_RECORDED = "new weights", "not recorded"
 STARTED, ENCODER_STARTED = "started from", "region encoder started from"
@@ -23,7 +24,7 @@ _CHECKPOINT = re.compile(r"(?P<run>.*[^/])/checkpoints/step-0*(?P<step>\d+)(/|$)
 def model_sentence(config: Mapping[str, Any], summary: RunSummary | None, weights: int | None) -> str:
     """What was trained: "VisualBERT (4 layers of 256), 3.6 million weights"."""
     model = config["task"].get("model", {})
-    name = summary.system if summary is not None else _model_name(model)
+    name = summary.system if summary is not None and summary.system else _model_name(model)
     layers, width = _found(model, "num_hidden_layers"), _found(model, "hidden_size")
     detector = model.get("detector") if isinstance(model, Mapping) else None
     if layers is not None and width is not None:
@@ -106,40 +107,28 @@ def how_good_sentence(summary: RunSummary | None) -> str:
     """How good on what the run asked about: its accuracies beside chance, in words; "" where they are not known."""
     if summary is None:
         return ""
-    parts = []
-    for title, value, chance, alone, _, word in how_good_rows(summary):
-        if value.endswith("%"):
-            name, _, what = title.lower().rpartition(": ")
-            beside = [f"{word}, {chance}"] if word else []
-            beside += [f"{WORDS_ALONE}: {alone}"] if alone else []
-            told = f" ({'; '.join(beside)})" if beside else ""
-            parts.append(f"{name} {value} {what}{told}")
-    if not parts:
+    shares = [figure for figure in summary.figures if measure_name(figure.name).is_share and figure.value is not None]
+    first = [figure for figure in shares if figure.chance is not None] or shares
+    if not first:
         return ""
-    return f"Asked about {summary.asked}: {'; '.join(parts)}."
+    return f"Asked about {summary.asked}: {'; '.join(map(sentence_of, first[:_IN_A_SENTENCE]))}."
 
 
 def how_good_table(summary: RunSummary) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of a table of it, the last cell the verdict; words alone have a column where they are known."""
-    head, rows = ["measure", "value", CHANCE, WORDS_ALONE, "answers", "in words"], map(list, how_good_rows(summary))
-    if summary.words_alone:
-        return head, list(rows)
-    return head[:3] + head[4:], [row[:3] + row[4:] for row in rows]
+    head = ["measure", "value", "95 % interval", CHANCE, WORDS_ALONE, "answers", "in words"]
+    rows = [_how_good_row(figure) for figure in summary.figures]
+    shown = [place for place, name in enumerate(head) if name != WORDS_ALONE or summary.words_alone]
+    return [head[place] for place in shown], [[row[place] for place in shown] for row in rows]
 
 
-def how_good_rows(summary: RunSummary) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Title, value, chance, words alone, answers and verdict of each number, accuracies first; "" for what is not
-    known."""
-    names = sorted(summary.evaluation, key=lambda name: not measure_name(name).is_share)
-    for name in names:
-        called, value, chance = measure_name(name), summary.evaluation[name], summary.chance.get(name)
-        items = summary.items.get(name)
-        word = ""
-        if value is not None and chance is not None and called.is_share and items:
-            word = verdict_word(*share_interval(value, items), chance)
-        alone = summary.words_alone.get(name)
-        levels = ["" if level is None else called.shown(level) for level in (chance, alone)]
-        yield called.title, called.shown(value), levels[0], levels[1], f"{items:,}" if items else "", word
+def _how_good_row(figure: Figure) -> list[str]:
+    """A cell for each head; "" for what is not known."""
+    called = measure_name(figure.name)
+    levels = ["" if level is None else called.shown(level) for level in (figure.chance, figure.words_alone)]
+    interval = "" if figure.low is None else f"{called.shown(figure.low)} to {called.shown(figure.high)}"
+    items = f"{figure.items:,}" if figure.items else ""
+    return [called.title, called.shown(figure.value), interval, *levels, items, verdict_of(figure)]
 
 
 def short_number(number: int) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.pages.frame import PAGE_END, page_start, table, tiles, verdict_markup
+from roibeam.pipelines.foundation.pages.frame import PAGE_END, note, page_start, table, tiles, verdict_markup
 from roibeam.pipelines.foundation.pages.plot import plot_svg
+from roibeam.pipelines.foundation.statistics.verdict import NOT_KNOWN, lacks_intervals
 from roibeam.pipelines.training.run_folder.curves import FEWEST_STEPS, stage_plots
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME
 from roibeam.pipelines.training.run_folder.names import PAGE_NAME
@@ -124,6 +125,8 @@ def _stage(stage: _Stage, num_stages: int) -> Iterator[str]:
         rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
         yield f"<p>Asked about {escaped(stage.summary.asked, 200)}:</p>\n"
         yield table(head, rows, numbers=range(1, len(head) - 1))
+        if lacks_intervals(stage.summary.figures):
+            yield note("No verdict.", NOT_KNOWN)
     yield "</section>\n"
 
 

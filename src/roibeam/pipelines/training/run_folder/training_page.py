@@ -16,7 +16,14 @@ from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
 from roibeam.pipelines.foundation.pages.frame import PAGE_END, folded, note, page_start, table, tiles, verdict_markup
 from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
-from roibeam.pipelines.training.run_folder.curves import FEWEST_STEPS, drawn_curves, names_of, write_curves
+from roibeam.pipelines.foundation.statistics.verdict import INTERVALS, NOT_KNOWN, judged_line, lacks_intervals
+from roibeam.pipelines.training.run_folder.curves import (
+    FEWEST_STEPS,
+    dashed_levels,
+    drawn_curves,
+    names_of,
+    write_curves,
+)
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, ENCODER_NAME, change_rows, stage_rows
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE, CONFIG_NAME
 from roibeam.pipelines.training.run_folder.names import PAGE_NAME
@@ -41,10 +48,6 @@ _WORDS_ALONE = (
 )
 _MASKED, _SEEN = "#c2185b", "#aeb6c2"  # lines of boxes, as on batch.html
 _ROWS = 30  # evaluations that the table shows; more are thinned out
-_QUESTION = (
-    "Masks and pairs are drawn by the training rules of this system. roibeam evaluate asks all systems alike and hides "
-    "15 % of words and regions, so its numbers differ from these."
-)
 # What a reader of a run asks for first: name, and where it stands in config.json.
 _FIRST_SETTINGS = {
     "steps": "train.steps",
@@ -121,9 +124,20 @@ def _drawn(run: _Run) -> list[str]:
     """The curves; none of a run that is too short for them."""
     if len(run.lines) < FEWEST_STEPS:
         return []
-    levels = {} if run.summary is None else {CHANCE: run.summary.chance, WORDS_ALONE: run.summary.words_alone}
     held_out = run.config["recorded"].get("validation")
-    return drawn_curves(run.lines, run.evaluations, levels, evaluated="held out" if held_out else "evaluations")
+    evaluated = "held out" if held_out else "evaluations"
+    return drawn_curves(run.lines, run.evaluations, _levels(run), evaluated=evaluated)
+
+
+def _levels(run: _Run) -> dict[str, Mapping[str, float]]:
+    """What the numbers are compared with, by the name of the level; of a run that was stopped, what its last evaluation
+    stood beside."""
+    summary, last = run.summary, run.evaluations[-1] if run.evaluations else {}
+    judged = judged_line(last, names_of([last])).figures
+    chance = {figure.name: figure.chance for figure in judged if figure.chance is not None}
+    if summary is None:
+        return {CHANCE: chance}
+    return {CHANCE: {**chance, **summary.chance}, WORDS_ALONE: summary.words_alone}
 
 
 def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
@@ -177,7 +191,9 @@ def _how_good(run: _Run) -> Iterator[str]:
         rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
         yield f"<section><h2>How good <small>asked about {escaped(summary.asked, 200)}</small></h2>\n"
         yield table(head, rows, numbers=range(1, len(head) - 1))
-        yield f"<p>{_QUESTION}</p>\n"
+        yield f"<p>{escaped(summary.question, 1_000)} {INTERVALS}</p>\n"
+        if lacks_intervals(summary.figures):
+            yield note("No verdict.", NOT_KNOWN)
         if summary.words_alone:
             yield f"<p>{_WORDS_ALONE}</p>\n"
         if not summary.held_out:
@@ -232,11 +248,12 @@ def _notes(config: Mapping[str, Any]) -> str:
 
 def _training(run: _Run, curves: Sequence[str]) -> str:
     if curves:
-        alone = run.summary is not None and run.summary.words_alone
-        dashed = f"what guessing reaches{', and words alone' if alone else ''}"
+        levels = dashed_levels(run.lines, run.evaluations, _levels(run))
+        dashed = ", and ".join({CHANCE: "what guessing reaches"}.get(name, name) for name in levels)
+        dashed = f" Dashed: {dashed}." if dashed else ""
         return (
-            "<section><h2>Curves</h2>\n<p>Thin line: each step. Thick line: running mean. Points: evaluations. Dashed: "
-            f'{dashed}.</p>\n<div class="plots">{"".join(curves)}</div></section>\n'
+            "<section><h2>Curves</h2>\n<p>Thin line: each step. Thick line: running mean. Points: evaluations."
+            f'{dashed}</p>\n<div class="plots">{"".join(curves)}</div></section>\n'
         )
     names = names_of(run.lines)
     rows = [[f"{line['step']:,}", *(_number(line.get(name)) for name in names)] for line in run.lines]

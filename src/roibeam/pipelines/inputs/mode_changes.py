@@ -26,6 +26,12 @@ class ModeChange(NamedTuple):
     fields: tuple[str, ...]
     words: str
 
+    def named(self, known: Collection[str]) -> str:
+        """The fields, for people: of the model those `known` of its configuration; many sizes are called sizes."""
+        if self.fields == _SIZES:
+            return "the model's sizes"
+        return ", ".join(each for each in self.fields if each.removeprefix("model.") in known or "model." not in each)
+
 
 def _of_model(*names: str) -> tuple[str, ...]:
     return tuple(f"model.{name}" for name in names)
@@ -74,6 +80,11 @@ MODE_CHANGES = (
         TASK,
         _of_model("num_segments", "text_visual", "masked_appearance", "masked_region_token", "num_region_tokens"),
         "what the task asks of VL-BERT: nothing is masked, a second image or the class of a region has a place",
+    ),
+    ModeChange(
+        TASK,
+        _of_model("region_labels", "relationship_loss", "word_loss_mean", "region_loss_mean"),
+        "not read: they are of the objectives of pre-training",
     ),
     ModeChange(TOY_TASK, _SIZES, "those of a small model, where it starts from none"),
     ModeChange(
