@@ -73,8 +73,8 @@ def _check_sections(
             elsewhere.append("detector")
     others = [each for each in request.training.settings if not each.startswith(OF_TRAIN)]
     chosen = apply_overrides(sections, others, elsewhere=elsewhere)
-    _check_objects(request, system, chosen)
     if request.data.stores:
+        _check_objects(request, system, chosen)
         check_search(chosen["data"], has_validation=request.data.validation is not None)
     elif request.data.text_corpus and recipe is None:  # a recipe needs a store, which is said elsewhere
         check_text_alone(system, chosen["data"], chosen["sampling"])
