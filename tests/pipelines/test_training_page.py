@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_training import ToyTask, config, log_of, run
 
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.run_folder.curves import run_plots, stage_plots
+from roibeam.pipelines.training.run_folder.curves import dashed_levels, run_plots, stage_plots
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary, training_seconds, write_summary
+from roibeam.pipelines.training.run_folder.run_words import origins
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 
 SCORES = [0.1, 0.5, 0.9, 0.7, None]  # before the first step, then after 3, 6, 9 and 12
@@ -47,7 +49,7 @@ def test_it_begins_with_what_was_trained_and_shows_evaluations_and_the_best(page
 def test_settings_are_all_there_and_harmless(page: str) -> None:
     assert "&lt;b&gt;bold&lt;/b&gt;" in page and "<b>bold" not in page
     first, folded = page.partition("<h2>Settings")[2].split("<details>")
-    assert cells(first, "learning rate, at its peak") == ["0.01"] and cells(first, "started from") == ["new weights"]
+    assert cells(first, "learning rate, at its peak") == ["0.01"] and cells(first, "started from") == ["not recorded"]
     for name in ("train.average_rate", "train.best_by", "train.learning_rate", "task.name", "global_batch"):
         assert cells(folded, name)
     assert "Not finished" not in page and "<script" not in page
@@ -82,13 +84,37 @@ def test_how_good_it_is_stands_beside_chance_in_words(tmp_path: Path) -> None:
     evaluation = {"masked_words": 2.0, "masked_word_accuracy": 0.4, "matching_accuracy": 0.49, "alone_accuracy": 0.9}
     chance = {"masked_words": 5.5, "masked_word_accuracy": 0.12, "matching_accuracy": 0.5}
     items = {"masked_word_accuracy": 200, "matching_accuracy": 150}
-    write_summary(tmp_path / "run", RunSummary("VisualBERT", "150 captions", True, evaluation, chance, items))
+    ends = {"masked_words": (1.5, 2.5), "masked_word_accuracy": (0.3, 0.5), "matching_accuracy": (0.4, 0.6)}
+    summary = RunSummary("VisualBERT", "150 captions", True, evaluation, chance, items, intervals=ends)
+    write_summary(tmp_path / "run", summary)
     page = write_training_page(tmp_path / "run", best_step=None).read_text()
-    assert "masked words 40.0 % right (clearly above chance, 12.0 %); matching 49.0 % right (at chance, 50.0 %)" in page
-    assert "roibeam evaluate asks all systems alike" in page
-    assert cells(page, "Masked words: loss")[:2] == ["2.000", "5.500"]
-    assert cells(page, "Alone: right") == ["90.0 %", "", "", ""]  # no chance is known, so there is no verdict
+    words, matching = "masked words 40.0 % right (clearly above chance, which is 12.0 %)", "matching 49.0 % right (at"
+    assert f"{words}; {matching} chance, which is 50.0 %)" in page
+    assert "roibeam evaluate asks all systems alike" in page and "No verdict" not in page
+    loss = cells(page, "Masked words: loss")
+    assert loss[:3] == ["2.000", "1.500 to 2.500", "5.500"] and "better than chance" in loss[4]
+    assert cells(page, "Alone: right") == ["90.0 %", "", "", "", ""]  # no chance is known, so there is no verdict
     assert "words alone" not in page.lower()
+
+
+def test_an_old_run_without_intervals_gets_no_verdict_and_says_why(tmp_path: Path) -> None:
+    """Its page took answers for independent, and called 13.5 % of 281 words clearly above chance."""
+    run(tmp_path / "run")
+    old = {
+        "system": "VisualBERT", "asked": "50 captions", "held_out": True, "evaluation": {"masked_word_accuracy": 0.135},
+        "chance": {"masked_word_accuracy": 0.1}, "items": {"masked_word_accuracy": 281}, "words_alone": {},
+    }  # fmt: skip
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(old))
+    page = write_training_page(tmp_path / "run", best_step=None).read_text()
+    assert "masked words 13.5 % right (chance: 10.0 %)." in page and "clearly above" not in page
+    assert cells(page, "Masked words: right") == ["13.5 %", "", "10.0 %", "281", ""]
+    assert "<b>No verdict.</b> The interval of these figures over images is not known" in page
+
+
+def test_a_stopped_run_is_drawn_beside_chance_and_its_legend_names_only_what_is_drawn() -> None:
+    levels = {"chance": {"score": 0.5}, "words alone": {"other": 0.5}}
+    assert dashed_levels(LINES, [{"step": 0, "score": 0.1}], levels) == ["chance"]
+    assert dashed_levels(LINES, EVALUATIONS, {"chance": {"text_to_image_r1": 0.1}}) == []  # in the names of its lines
 
 
 def test_what_words_alone_give_stands_beside_it_and_an_old_run_has_none(tmp_path: Path) -> None:
@@ -98,14 +124,15 @@ def test_what_words_alone_give_stands_beside_it_and_an_old_run_has_none(tmp_path
     told = RunSummary("VisualBERT", "150 captions", True, evaluation, chance, items, {"masked_word_accuracy": 0.31})
     write_summary(tmp_path / "run", told)
     page = write_training_page(tmp_path / "run", best_step=None).read_text()
-    assert "masked words 40.0 % right (clearly above chance, 12.0 %; words alone: 31.0 %)" in page
-    assert cells(page, "Masked words: right")[:4] == ["40.0 %", "12.0 %", "31.0 %", "200"]
-    assert cells(page, "Matching: right")[:3] == ["49.0 %", "50.0 %", ""]
+    assert "masked words 40.0 % right (chance: 12.0 %; words alone: 31.0 %)" in page
+    assert cells(page, "Masked words: right")[:5] == ["40.0 %", "", "12.0 %", "31.0 %", "200"]
+    assert cells(page, "Matching: right")[:4] == ["49.0 %", "", "50.0 %", ""]
     old = json.loads((tmp_path / "run" / "summary.json").read_text())
     del old["words_alone"]
     (tmp_path / "run" / "summary.json").write_text(json.dumps(old))
     page = write_training_page(tmp_path / "run", best_step=None).read_text()
-    assert cells(page, "Masked words: right")[:3] == ["40.0 %", "12.0 %", "200"] and "words alone" not in page.lower()
+    assert cells(page, "Masked words: right")[:4] == ["40.0 %", "", "12.0 %", "200"]
+    assert "words alone" not in page.lower()
 
 
 def test_a_rerun_that_does_nothing_keeps_time_and_rate(tmp_path: Path) -> None:
@@ -153,3 +180,53 @@ def test_stages_share_one_axis() -> None:
         ("running mean", 4, 1000), ("held out", 0, 1000), ("", 1001, 1010),
     ]  # fmt: skip
     assert loss.marks == [(0.0, "stage 1"), (1000.0, "stage 2")]
+
+
+def origin_config(recorded: dict[str, Any], task: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"task": {"model": {}, **(task or {})}, "recorded": recorded}
+
+
+JOINT = {"model": {"model": {"region_encoder": {"detector": {"depth": 101}}}}}
+STEP = "s5/det/checkpoints/step-00000060/model"
+
+
+@pytest.mark.parametrize(
+    ("config", "started"),
+    [
+        (origin_config({"start": None, "bert": None}), ["new weights"]),
+        (
+            origin_config({"start": None, "bert": "hf:bert-base"}),
+            ["the text model hf:bert-base; the other weights are new"],
+        ),
+        (origin_config({"start": STEP, "bert": None}), [f"{STEP} (step 60 of the run s5/det)"]),
+        (origin_config({"start": "vl-bert.model", "start_model": "/cache/vl-bert.model"}), ["vl-bert.model"]),
+        (
+            origin_config({"start": "s5/det", "start_model": f"/{STEP}"}),
+            [f"/{STEP} (step 60 of the run /s5/det)"],
+        ),
+        (origin_config({}), ["not recorded"]),
+        (
+            origin_config({"start": "none"}),
+            ["new weights; whether a text model's are among them is not recorded"],
+        ),
+        (origin_config({}, {"start": {"weights": "toy", "resnet": None}}), ["toy, roibeam's own detector"]),
+        (origin_config({}, {"start": {"weights": STEP}}), [f"{STEP} (step 60 of the run s5/det)"]),
+        (
+            origin_config({}, {"start": {"weights": None, "resnet": "r101.pkl"}}),
+            ["the ResNet of r101.pkl; the other layers are new"],
+        ),
+        (origin_config({}, {"start": {"weights": None, "resnet": None}}), ["new weights"]),
+        (
+            origin_config({"start": None, "bert": None, "encoder_weights": "random:3"}, JOINT),
+            ["new weights", "new weights (random:3), a ResNet-101"],
+        ),
+        (
+            origin_config({"start": None, "bert": None, "encoder_weights": f"{STEP}/model.safetensors"}, JOINT),
+            ["new weights", f"{STEP}/model.safetensors (step 60 of the run s5/det), a ResNet-101"],
+        ),
+        (origin_config({"start": None, "bert": None}, JOINT), ["new weights", "not recorded"]),
+    ],
+)
+def test_what_a_run_started_from_is_what_its_configuration_says(config: dict[str, Any], started: list[str]) -> None:
+    """Of every kind of run, also of one whose folder is older than what is recorded now."""
+    assert list(origins(config).values()) == started

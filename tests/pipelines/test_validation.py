@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -260,6 +261,48 @@ def test_on_the_command_line(roibeam: Cli, pictures: Pictures, world: Path, give
     judged = ("--captions", world / "val.json", "--no-retrieval", "--out", world / "found")
     told = roibeam("evaluate", world / "run", "--store", pictures.store, *judged)
     assert told.code == 0 and "no held-out evaluation" not in told.out + told.err
+
+
+def test_page_terminal_and_evaluate_judge_alike(roibeam: Cli, pictures: Pictures, world: Path, given: Given) -> None:
+    """The same figure of the same held-out images: its value, its interval and its verdict; and each figure of a run
+    has an interval over images, however many words an image has."""
+    searched = ("--system", "imagebert", "--set", "data.validation_retrieval=3", "--set", "model.masked_loss_pairs=all")
+    asked = (*searched, "--validation-captions", world / "val.json")
+    done = roibeam("pretrain", world / "run", *given(*asked))
+    told = json.loads(roibeam("pretrain", world / "run", *given(*asked), "--json").out.splitlines()[-1])
+    judged = ("--captions", world / "val.json", "--out", world / "found")
+    found = roibeam("evaluate", world / "run", "--store", pictures.store, *judged)
+    assert done.code == found.code == 0, done.err + found.err
+    beside = json.loads((world / "found" / "results.json").read_text())["figures"]
+    of_run = {figure["name"]: figure for figure in told["figures"]}
+    assert {name: figure["value"] for name, figure in of_run.items()} == told["evaluation"]
+    same = [name for name in of_run if name.endswith(("_r1", "_r5", "_r10"))]
+    assert len(same) == 6
+    rows = {row.split("  ")[0]: row for row in found.out.splitlines()}
+    page = (world / "run" / "report.html").read_text()
+    for name in same:
+        for what in ("value", "low", "high", "chance", "items"):
+            assert of_run[name][what] == pytest.approx(beside[name][what], abs=1e-12), (name, what)
+        label = name.replace("_r", ", R@").replace("_", " ")
+        assert rows[label].endswith(of_run[name]["verdict"]), rows[label]
+        title = label[0].upper() + label[1:].replace(", ", ": ")
+        shown = f"{100 * beside[name]['low']:.1f} % to {100 * beside[name]['high']:.1f} %"
+        assert page_row(page, title)[1:2] == [shown] and of_run[name]["verdict"] in page_row(page, title)[-1]
+    losses = [of_run[name] for name in ("masked_words", "matching", "masked_regions", "masked_region_features")]
+    assert all(each["verdict"].endswith("than chance") or each["verdict"] == "at chance" for each in losses), losses
+    assert all(each["low"] < each["value"] < each["high"] for each in losses)
+    last = evaluations(world / "run")[-1]
+    assert last["beside"]["masked_words"] == {
+        name: of_run["masked_words"][name] for name in ("low", "high", "chance", "items")
+    }
+    for name, label in (("masked_words", "masked words, loss"), ("matching_accuracy", "matching, right")):
+        assert any(line.startswith(label) and line.endswith(of_run[name]["verdict"]) for line in done.out.splitlines())
+
+
+def page_row(page: str, head: str) -> list[str]:
+    found = re.search(rf'<th scope="row"[^>]*>{re.escape(head)}</th>(.*?)</tr>', page)
+    assert found is not None, head
+    return re.findall(r"<td[^>]*>(.*?)</td>", found[1])
 
 
 def write_karpathy(pictures: Pictures, world: Path) -> Path:

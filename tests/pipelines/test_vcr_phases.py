@@ -27,7 +27,7 @@ from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.inputs.captioned.usable_captions import UsableCaptions
-from roibeam.pipelines.inputs.mirrored_words import swap_left_right
+from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
 from roibeam.pipelines.inputs.objects.image_objects import WHOLE_IMAGE, ImageObjects
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.recipes.published import RECIPES

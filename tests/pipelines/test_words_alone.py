@@ -53,8 +53,8 @@ def test_the_hidden_words_are_those_that_the_model_is_asked_for() -> None:
                     for side in (place - 1, place + 1)
                 ]
                 expected.append((batch.sample_ids[row], (beside[0], labels[place], beside[1])))
-    assert task.asked is not None
-    assert [(sample, triple) for _, sample, triple in task.asked.words] == expected and len(expected) > 10
+    assert task.hidden_words is not None
+    assert [(sample, triple) for _, sample, triple in task.hidden_words] == expected and len(expected) > 10
     assert any(UNKNOWN in triple for _, triple in expected)
 
 

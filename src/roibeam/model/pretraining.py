@@ -94,14 +94,26 @@ def only_matched(batch: VLBatch) -> VLBatch:
     What is hidden stays hidden: a mask must not tell whether a pair matches.
     """
     assert batch.match_labels is not None
-    matched = batch.match_labels.eq(1)[:, None]
+    return _predicted_in(batch, batch.match_labels.eq(1))
+
+
+def only_row(batch: VLBatch, row: int) -> VLBatch:
+    """The batch with nothing to predict outside of one row, matching too: what `score` gives for all rows one by one
+    adds up to what it gives for the batch."""
+    chosen = torch.arange(batch.batch_size, device=batch.text_ids.device) == row
+    match = None if batch.match_labels is None else batch.match_labels.masked_fill(~chosen, IGNORE_INDEX)
+    return replace(_predicted_in(batch, chosen), match_labels=match)
+
+
+def _predicted_in(batch: VLBatch, rows_B: Tensor) -> VLBatch:
+    """The batch with words and regions to predict in these rows alone, (B,) bool."""
     labels, targets, predicted = batch.text_labels, batch.region_targets, batch.region_target_mask
     if predicted is not None:
-        predicted = predicted & matched
+        predicted = predicted & rows_B[:, None]
         targets = batch.targets_of(predicted) if batch.compact_targets else targets
     return replace(
         batch,
-        text_labels=None if labels is None else labels.masked_fill(~matched, IGNORE_INDEX),
+        text_labels=None if labels is None else labels.masked_fill(~rows_B[:, None], IGNORE_INDEX),
         region_targets=targets,
         region_target_mask=predicted,
     )

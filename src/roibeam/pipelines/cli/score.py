@@ -56,7 +56,7 @@ def score_command(
 
 def _table(score: Score, *, has_second: bool) -> list[str]:
     second = f"{'second':>9}{'first less second':>19}{'95 % interval':>20}" if has_second else ""
-    return [f"{'':<32}{'percent':>9}{'95 % interval':>18}{'of':>9}{second}", *map(_row, score.figures)]
+    return [f"{'':<32}{'percent':>9}{'95 % interval':>18}{'chance':>9}{'of':>9}{second}", *map(_row, score.figures)]
 
 
 def _row(figure: Figure) -> str:
@@ -64,12 +64,13 @@ def _row(figure: Figure) -> str:
 
     interval = "" if figure.low is None else f"{100 * figure.low:.2f} .. {100 * (figure.high or 0):.2f}"
     value = "undefined" if figure.percent is None else f"{printed_percent(figure.percent):.2f}"
-    row = f"{figure.name[:31]:<32}{value:>9}{interval:>18}{figure.rows:>9,}"
+    chance = "" if figure.chance is None else f"{100 * figure.chance:.2f}"
+    row = f"{figure.name[:31]:<32}{value:>9}{interval:>18}{chance:>9}{figure.rows:>9,}"
     if figure.against is not None:
         row += f"{printed_percent(100 * figure.against):>9.2f}{100 * (figure.less or 0):>+19.2f}"
         if figure.less_low is not None:
             row += f"{f'{100 * figure.less_low:+.2f} .. {100 * (figure.less_high or 0):+.2f}':>20}"
-    return row
+    return f"{row}  {figure.verdict}".rstrip()
 
 
 def _card(card: dict[str, Any]) -> list[str]:

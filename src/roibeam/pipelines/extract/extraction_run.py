@@ -25,7 +25,6 @@ from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
 from roibeam.pipelines.extract.new_work import existing_plan, make_plan, source_facts
 from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
 from roibeam.pipelines.extract.report.region_meaning import (
-    DRAWN_WORLD,
     is_drawn,
     knows_drawn_world,
     warning_of_store,
@@ -45,6 +44,7 @@ from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.interruption import tell_what_is_kept
 from roibeam.pipelines.foundation.console.progress import Progress, waiting
+from roibeam.pipelines.sources.datasets.drawn_world import DRAWN_WORLD, are_drawn
 from roibeam.pipelines.sources.vocabulary import check_length
 
 log = logging.getLogger(__name__)
@@ -221,7 +221,8 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         "max_failures": options.max_failures,
     }
     if knows_drawn_world(work.detector.weights, work.vocabulary.classes):
-        config[DRAWN_WORLD] = is_drawn(config["source"])
+        photos = (image.location for image in work.source.images)
+        config[DRAWN_WORLD] = is_drawn(config["source"]) or are_drawn(photos)
     if work.captions is not None:
         config["captions"] = work.captions.report.to_json()
     if work.leaks is not None:

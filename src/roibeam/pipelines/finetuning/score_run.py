@@ -10,12 +10,13 @@ from typing import Any
 
 from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.cards.prediction_card import read_card, sha256_of
-from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
+from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole, figures_of, numbers_of_images
 from roibeam.pipelines.finetuning.own_task_file import is_own, own_task, task_name
 from roibeam.pipelines.finetuning.results.row_ids import STRICT
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS, OpenTask, ScoredTask
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.foundation.statistics.verdict import verdict_of
 from roibeam.version import __version__
 
 _WITHOUT_INTERVAL = "question type "  # VQA has 65 of them
@@ -51,6 +52,8 @@ class Figure:
         value: 0..1, or -1..1 of a correlation, None where it is not defined; percent: the same, to be rounded as
             official codes do.
         low, high: 95 % interval of the value over images, None where none is made.
+        chance: what always the commonest answer reaches, or a choice by lot; None where that is not known.
+        verdict: what the interval says of the value beside chance, in words; "" where one of both is not known.
         rows: that it is the mean of.
         against: value of the second file; less, less_low, less_high: first less second, with its paired interval.
     """
@@ -61,6 +64,8 @@ class Figure:
     rows: int
     low: float | None = None
     high: float | None = None
+    chance: float | None = None
+    verdict: str = ""
     against: float | None = None
     less: float | None = None
     less_low: float | None = None
@@ -159,19 +164,22 @@ def _opened(request: ScoreRequest) -> tuple[str, OpenTask, int | None]:
 
 def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:
     first, *others = measured
-    images = dict.fromkeys(image for measure in first.values() for image in measure.images)
-    number_of = {image: number for number, image in enumerate(images)}
+    number_of = numbers_of_images(first.values())
     bootstrap = Bootstrap(len(number_of))
+    # Of VQA's 65 types of questions no interval is made.
+    judged = {name: measure for name, measure in first.items() if not name.startswith(_WITHOUT_INTERVAL)}
+    beside = {figure.name: figure for figure in figures_of(judged)}
     found = []
     for name, measure in first.items():
-        facts: dict[str, float] = {}
+        facts: dict[str, Any] = {}
         other = others[0].get(name) if others else None
         if other is not None and not math.isnan(other.mean - measure.mean):
             facts |= {"against": other.mean, "less": measure.mean - other.mean}
-        if not name.startswith(_WITHOUT_INTERVAL) and not isinstance(measure, Whole):
-            counts = measure.by_image(number_of)
-            facts["low"], facts["high"] = bootstrap.ratio(*counts)
-            if other is not None:
+        if measure.name in beside:
+            figure = beside[measure.name]
+            facts |= {"low": figure.low, "high": figure.high, "chance": figure.chance, "verdict": verdict_of(figure)}
+            if other is not None and not isinstance(measure, Whole) and len(number_of) > 1:
+                counts = measure.by_image(number_of)
                 facts["less_low"], facts["less_high"] = bootstrap.difference(*counts, *other.by_image(number_of))
         value: float | None = measure.mean
         percent: float | None = measure.percent

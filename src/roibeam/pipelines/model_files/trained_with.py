@@ -39,6 +39,7 @@ class TrainedWith:
 
     Attributes:
         feature_space: of the first store.
+        box_numbers: whether it put six numbers of each box behind the features; None of a checkpoint that is no run's.
         object_classes: digest of the classes of objects that the model was told; None for none.
         features: the different fingerprints of its stores; empty where an earlier version recorded digests alone, and
             the stores are not where they were.
@@ -49,6 +50,7 @@ class TrainedWith:
     captions: str | None = None
     step: int | None = None
     classes: str | None = None
+    box_numbers: bool | None = None
     features: tuple[Fingerprint, ...] = ()
     object_classes: str | None = None
 
@@ -67,6 +69,7 @@ def trained_with(found: HasSource) -> TrainedWith:
         task.get("captions"),
         step,
         recorded.get("classes"),
+        any(task.get(rules, {}).get("box_numbers", False) for rules in ("sampling", "layout")),
         _features(task, recorded, config),
         task.get("object_classes"),
     )

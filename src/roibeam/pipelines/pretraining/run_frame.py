@@ -16,10 +16,12 @@ from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, count_words, words_alone
+from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, HiddenWords, count_words, words_alone
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged, with_words_alone
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
+from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.inputs.shown_photos import Shown, batch_photos, stored_photos
 from roibeam.pipelines.inputs.unknown_words import unknown_notes
@@ -32,7 +34,7 @@ from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.pretraining.task import Asked, RowsTask
+from roibeam.pipelines.pretraining.task import RowsTask
 from roibeam.pipelines.sources.image_identity import Key
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
@@ -79,10 +81,12 @@ class PretrainResult:
     num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for a
         run that does not ask for it.
     training: where the loop ended.
-    evaluation: of `evaluate` on the final weights.
+    figures: of `evaluate` on the final weights, each beside chance.
     asked: what it was asked about, for people.
     left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
     detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
+    encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py; None
+        on stored features, and in other processes than the main one.
     """
 
     run_dir: Path
@@ -91,10 +95,16 @@ class PretrainResult:
     num_classes: int
     vocab_size: int
     training: TrainResult
-    evaluation: dict[str, float | None]
+    figures: tuple[Figure, ...]
     asked: str
     left_out: Mapping[str, str] = field(default_factory=dict)
     detector: Mapping[str, Any] | None = None
+    encoder: Mapping[str, Any] | None = None
+
+    @property
+    def evaluation(self) -> dict[str, float | None]:
+        """The value of each figure, by name; None where there was nothing to measure."""
+        return {figure.name: figure.value for figure in self.figures}
 
     def to_json(self) -> dict[str, Any]:
         """For machines."""
@@ -114,8 +124,10 @@ class PretrainResult:
             "ended_early": self.training.ended_early,
             "best": None if self.training.best is None else str(self.training.best),
             "evaluation": self.evaluation,
+            "figures": [figure.to_json() for figure in self.figures],
             "evaluated_on": self.asked,
             "detector": self.detector,
+            "encoder": self.encoder,
         }
 
 
@@ -236,22 +248,36 @@ class RunFrame:
         }
 
     def show_first_batch(
-        self, task: AnyTask, made: RunModel, config: TrainConfig, stores: Sequence[FeatureStore] = ()
+        self,
+        task: AnyTask,
+        made: RunModel,
+        config: TrainConfig,
+        stores: Sequence[FeatureStore] = (),
+        change: EncoderChange | None = None,
     ) -> None:
-        """Writes batch.html, where it is asked for.
+        """Writes batch.html, where it is asked for, and end to end what the encoder is shown.
 
         Args:
             stores: that are trained on; the first names the detector's classes.
+            change: end to end, in the main process.
         """
-        rows = self.settings.inspect_rows
-        if rows and is_main_process():
-            first = _first_batch(task, config.accumulation)
+        rows, encoder_looks = self.settings.inspect_rows, change is not None and change.needs_batch
+        if not is_main_process() or not (rows or encoder_looks):
+            return
+        first = _first_batch(task, config.accumulation)
+        if encoder_looks and change is not None and isinstance(first, EndToEndBatch):
+            names = first.rows.sample_ids
+            stored = [next((store.get(name) for store in stores if name in store), None) for name in names]
+            boxes = [None if record is None else torch.from_numpy(record.boxes) for record in stored]
+            change.before(first.rows, first.images, names, boxes)
+        if rows:
             shown = first.rows if isinstance(first, EndToEndBatch) else first
             layout = self.choice.system.layout(made.model.config)
             warnings = (warning_of_store(store.manifest) for store in stores)
             banner = next((each for each in warnings if each is not None), None)
             photos = _first_photos(first, made, stores, min(rows, shown.batch_size))
-            inspected = InspectedBatch(shown, rows, layout, task.counts(first), photos, banner)
+            as_read = isinstance(first, EndToEndBatch)
+            inspected = InspectedBatch(shown, rows, layout, task.counts(first), photos, banner, as_read)
             classes = stores[0].vocabulary["classes"] if stores else None
             write_batch_page(self.run_dir, inspected, made.tokenizer, Names(classes or ()))
 
@@ -279,35 +305,39 @@ class RunFrame:
     def tell_how_good(
         self,
         training: TrainResult,
-        evaluation: Mapping[str, float | None],
-        asked: Asked,
+        evaluation: Judged,
+        hidden_words: HiddenWords,
         made: RunModel,
         texts: Sequence[Sequence[str]],
         *,
         of: str,
         held_out: bool,
-    ) -> None:
+    ) -> tuple[Figure, ...]:
         """Writes down what the last evaluation found beside chance and words alone, and the run's page with it.
 
         Args:
-            asked: what it asked, `of` what, for people.
+            hidden_words: that it asked for; `of`: about what it asked, for people.
             texts: that the run was trained on, source by source.
             held_out: whether the run was not trained on what was asked.
+        Returns:
+            what it found; in the main process with words alone.
         """
-        if is_main_process():
-            name = self.choice.system.name
-            words = self._words_alone(asked, made, texts, held_out=held_out)
-            summary = RunSummary(name, of, held_out, evaluation, asked.chance, asked.items, words)
-            write_summary(self.run_dir, summary)
-            best = None if training.best is None else checkpoint_step(training.best)
-            write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
+        if not is_main_process():
+            return evaluation.figures
+        words = self._words_alone(hidden_words, made, texts, held_out=held_out)
+        figures = with_words_alone(evaluation.figures, words)
+        summary = RunSummary.of_figures(figures, system=self.choice.system.name, asked=of, held_out=held_out)
+        write_summary(self.run_dir, summary)
+        best = None if training.best is None else checkpoint_step(training.best)
+        write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
+        return figures
 
     @waiting("counting neighbouring words")
     def _words_alone(
-        self, asked: Asked, made: RunModel, texts: Sequence[Sequence[str]], *, held_out: bool
+        self, hidden: HiddenWords, made: RunModel, texts: Sequence[Sequence[str]], *, held_out: bool
     ) -> dict[str, float]:
         """See `words_alone`; a run counts once."""
-        if not asked.words:
+        if not hidden:
             return {}
         try:
             counts = read_word_counts(self.run_dir)
@@ -317,7 +347,7 @@ class RunFrame:
         if counts is None:
             counts = count_words(texts, made.tokenizer, seed=made.seed)
             write_word_counts(self.run_dir, counts)
-        return words_alone(asked.words, counts, made.tokenizer, counted=NONE if held_out else ALL)
+        return words_alone(hidden, counts, made.tokenizer, counted=NONE if held_out else ALL)
 
 
 def tell(notes: Iterable[str]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
+from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
 from roibeam.pipelines.inputs.captioned.store_classes import known_classes
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
@@ -16,7 +18,7 @@ from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStr
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of
 from roibeam.pipelines.pretraining.run_frame import RunModel
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.pretraining.task import Asked, PretrainTask
+from roibeam.pipelines.pretraining.task import PretrainTask
 from roibeam.pipelines.pretraining.token_budget import RowLengths, count_regions
 from roibeam.pipelines.pretraining.validation import Search, Validation
 
@@ -39,13 +41,11 @@ class StoreTasks:
             found |= each.skipped if isinstance(each, EndToEndTask) else {}
         return found
 
-    def asked(self) -> Asked:
-        """What the last evaluation asked, which there was."""
-        asked = self.trained.asked if self.validation is None else self.validation.task.asked
-        assert asked is not None
-        if self.validation is None or self.validation.search is None:
-            return asked
-        return replace(asked, chance={**asked.chance, **self.validation.search.chance})
+    def hidden_words(self) -> HiddenWords:
+        """Those that the last evaluation, which there was, asked for."""
+        found = (self.trained if self.validation is None else self.validation.task).hidden_words
+        assert found is not None
+        return found
 
 
 def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> StoreTasks:
@@ -96,7 +96,12 @@ def _search(read: RunData, asked: JoinedSource, made: RunModel, data: DataConfig
     """What evaluations search among; None where they search nothing."""
     if read.searched is None:
         return None
-    classes = known_classes(asked.store, read.searched.corpus.record(0))
-    search = Search(made.model, made.tokenizer, classes, read.searched, data.batch_size, made.joint, read.asked_photos)
+    first = read.searched.corpus.record(0)
+    classes = known_classes(asked.store, first)
+    is_wider = made.model.config.region_feature_size == first.features.shape[1] + BOX_NUMBERS
+    search = Search(
+        made.model, made.tokenizer, classes, read.searched, data.batch_size, made.joint, read.asked_photos,
+        as_read=RegionRecord.with_box_numbers if is_wider else None,
+    )  # fmt: skip
     search.check()
     return search

@@ -9,13 +9,14 @@ from typing import Any
 
 from torch import nn
 
+from roibeam.features.record.region_record import BOX_NUMBERS
+from roibeam.model.end_to_end_choices import DEFAULT_MASKING
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS, ClassObjective, NamedSystem, named_system
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
@@ -45,9 +46,9 @@ class System:
             pieces of a caption are read, [CLS] and [SEP] counted.
         review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
             cannot be used.
+        notes_of_cuts: its rules and the captions -> what hangs on words that are cut, for people.
         as_deep_as_bert: whether a model that starts from a BERT has its number of layers (`num_hidden_layers`). Else it
             keeps that of the preset: InterBERT shares BERT's layers out to its joint ones and those of the text.
-        end_to_end_fields: fields of the model's configuration that a run through the region encoder has otherwise.
         whole_image: `EndToEndChoices.whole_image` of such a run.
     """
 
@@ -60,8 +61,8 @@ class System:
     feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
     most_pieces: Callable[[Any, Callable[[str], Any]], int] = field(default=lambda sampling, model: sampling.max_pieces)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
+    notes_of_cuts: Callable[[Any, Corpus], list[str]] = field(default=lambda sampler, corpus: [])
     as_deep_as_bert: bool = True
-    end_to_end_fields: Mapping[str, Any] = field(default_factory=dict)
     whole_image: str = "model"
 
     @property
@@ -99,6 +100,13 @@ class System:
         """As of the named system."""
         return self.named.reads_task_text
 
+    @property
+    def end_to_end_fields(self) -> Mapping[str, Any]:
+        """Fields of the model's configuration that a run through the region encoder has where neither preset nor user
+        says otherwise."""
+        masking = self.named.masking
+        return {"masked_appearance": masking[DEFAULT_MASKING]} if masking else {}
+
     def region_label_fields(self, num_classes: int) -> dict[str, Any]:
         """The configuration's fields that follow from the number of foreground classes."""
         objective = self.class_objective
@@ -128,7 +136,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
             most_pieces=_pieces_of_vlbert,
-            end_to_end_fields={"masked_appearance": "pixels"},
             whole_image="box",
         ),
         "visualbert": System(
@@ -141,6 +148,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
             most_pieces=lambda sampling, model: min(sampling.max_pieces, model(_POSITIONS)),
             review=review_captions,
+            notes_of_cuts=VisualBertSampler.notes_of_cuts,
         ),
         "imagebert": System(
             named=NAMED_SYSTEMS["imagebert"],
@@ -150,21 +158,18 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             most_pieces=lambda sampling, model: (
                 min(sampling.max_pieces, model(_POSITIONS)) - (model("final_separator") != "none")
             ),
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert": System(
             named=NAMED_SYSTEMS["vilbert"],
             model_class=ViLbertForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text",), (*_WHOLE, "regions")),
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert-single-stream": System(
             named=NAMED_SYSTEMS["vilbert-single-stream"],
             model_class=SingleStreamForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text", *_WHOLE, "regions"),),
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "interbert": System(
             named=NAMED_SYSTEMS["interbert"],
@@ -172,7 +177,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=InterBertSampler,
             layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
             as_deep_as_bert=False,
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
     }
 )

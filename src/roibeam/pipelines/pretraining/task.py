@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch import nn
 
-from roibeam.model.common.losses import PreTrainingOutput, SumCount
+from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.model.inputs import VLBatch
-from roibeam.model.pretraining import PreTrainingModel, only_matched
+from roibeam.model.inputs import VLBatch, VLOutput
+from roibeam.model.pretraining import PreTrainingModel, only_matched, only_row
 from roibeam.pipelines.analysis.evaluation.chance import Chance
-from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
+from roibeam.pipelines.analysis.evaluation.evaluation_results import figure_of
+from roibeam.pipelines.analysis.evaluation.measures import ImageTerms
 from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
+from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate, in_float32
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
@@ -29,6 +32,7 @@ from roibeam.pipelines.training.sample_order import SampleOrder
 from roibeam.pipelines.training.source_mixture import SourceMixture
 
 EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
+_TEXT_ONLY = "text_only"  # losses and accuracies of rows without an image begin so
 _ORDER, MASKS = 1, 2  # first number of a seed: keeps the random streams of one run apart
 
 
@@ -44,7 +48,7 @@ class RowsTask(ABC):
         validation: of held-out captions, takes the place of its own first ones in `evaluate`.
 
     Attributes:
-        asked: what the last evaluation of it asked; None before one.
+        hidden_words: that the last evaluation of it asked for; None before one.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class RowsTask(ABC):
         self._seed = seed
         self._validation = validation
         self._order = SampleOrder(num_samples, (_ORDER, seed), mixture=mixture)
-        self.asked: Asked | None = None
+        self.hidden_words: HiddenWords | None = None
 
     @abstractmethod
     def samples(self, epoch: int, row: int) -> list[PretrainSample]:
@@ -111,7 +115,12 @@ class RowsTask(ABC):
     def one_by_one(self, batch: VLBatch) -> Iterator[VLBatch]:
         return map(batch.row, range(batch.batch_size))
 
-    def evaluate(self) -> dict[str, float | None]:
+    def encoded(self, batch: VLBatch) -> tuple[VLBatch, VLOutput]:
+        """See `HasEvaluationBatches`."""
+        rows = in_float32(batch)
+        return rows, cast(PreTrainingModel, self._model).encode(rows)
+
+    def evaluate(self) -> Judged:
         """See `evaluate`: at each of the loop's evaluations."""
         return evaluate(self) if self._validation is None else self._validation.evaluate()
 
@@ -230,29 +239,14 @@ class TextTask(RowsTask):
 
 
 class Evaluates(Protocol):
-    def evaluate(self) -> dict[str, float | None]:
-        """Numbers by name, None where there was nothing to measure."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What an evaluation asked.
-
-    Attributes:
-        chance: what a model reaches on it that knows nothing, by the name of the loss or accuracy.
-        items: how many words, regions or pairs each accuracy is the mean over.
-        words: that were hidden.
-    """
-
-    chance: Mapping[str, float]
-    items: Mapping[str, int]
-    words: HiddenWords
+    def evaluate(self) -> Judged:
+        """Numbers by name, None where there was nothing to measure, each beside chance."""
 
 
 class HasEvaluationBatches(Protocol):
     """What evaluation asks of a task, and leaves with it."""
 
-    asked: Asked | None
+    hidden_words: HiddenWords | None
 
     @property
     def model(self) -> nn.Module: ...
@@ -260,34 +254,55 @@ class HasEvaluationBatches(Protocol):
     def evaluation_batches(self, max_samples: int) -> Iterator[Any]:
         """Batches of the task's own type, of its first samples, with masks that training does not draw."""
 
-    def losses(self, model: nn.Module, batch: Any) -> PreTrainingOutput: ...
+    def encoded(self, batch: Any) -> tuple[VLBatch, VLOutput]:
+        """Rows of such a batch, on the model's device, as the model reads them, and the states that it makes of
+        them."""
 
 
-def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> dict[str, float | None]:
-    """Mean losses and accuracies without dropout, on captions of the task with masks it does not train on.
-
-    None where nothing was predicted.
+def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> Judged:
+    """Mean losses and accuracies without dropout, on captions of the task with masks it does not train on; each with
+    its interval over images, or over texts that have none, and what chance reaches. None where nothing was predicted.
     """
     model, device = task.model, next(task.model.parameters()).device
     was_training = model.training
     model.eval()
-    sums: dict[str, SumCount] = {}
-    config = cast(PreTrainingModel, model.model if isinstance(model, EndToEndModel) else model).config
-    chance, words = Chance(region_objective(config)), HiddenWords()
+    scorer = cast(PreTrainingModel, model.model if isinstance(model, EndToEndModel) else model)
+    chance, words = Chance(scorer.config), HiddenWords()
+    of_images, of_texts = ImageTerms(), ImageTerms()
     with torch.no_grad():
         for batch in task.evaluation_batches(max_samples):
-            rows = _predicted(config, batch if isinstance(batch, VLBatch) else batch.rows)
-            chance.see(rows)
-            words.see(rows)
-            output = task.losses(model, batch.to(device))
-            for name, term in {**output.losses, **output.metrics}.items():
-                sums[name] = sums[name] + term if name in sums else term
+            given = _predicted(scorer.config, batch if isinstance(batch, VLBatch) else batch.rows)
+            chance.see(given)
+            words.see(given)
+            rows, states = task.encoded(batch.to(device))
+            for row, sample_id in enumerate(rows.sample_ids):
+                output = scorer.score(only_row(rows, row), states)
+                has_image = rows.text_only is None or not bool(rows.text_only[row])
+                (of_images if has_image else of_texts).add(sample_id, {**output.losses, **output.metrics})
     model.train(was_training)
-    task.asked = Asked(chance.levels(), chance.items(), words)
-    return {name: float(term.mean) if int(term.count) else None for name, term in sums.items()}
+    task.hidden_words = words
+    return Judged(_figures(of_images, of_texts, chance.levels()))
+
+
+def _figures(of_images: ImageTerms, of_texts: ImageTerms, levels: Mapping[str, float]) -> Iterator[Figure]:
+    """Those of texts without an image by these texts, all others by images."""
+    bootstraps = [Bootstrap(terms.num_images) for terms in (of_images, of_texts)]
+    found = [{each.name: each for each in terms.measures(levels)} for terms in (of_images, of_texts)]
+    for name in {**found[0], **found[1]}:
+        place = int(name.startswith(_TEXT_ONLY))
+        if name in found[place]:
+            yield figure_of(found[place][name], bootstraps[place])
+        else:
+            yield Figure(name, None, None, None, None, None, 0)
 
 
 def _predicted(config: Any, rows: VLBatch) -> VLBatch:
     """The rows with those labels alone that the model of this configuration is scored on."""
-    conditional = getattr(config, "masked_loss_pairs", "all") == "matched"
-    return only_matched(rows) if conditional and rows.match_labels is not None else rows
+    if rows.match_labels is None:
+        return rows
+    if getattr(config, "masked_loss_pairs", "all") == "matched":
+        return only_matched(rows)
+    if getattr(config, "region_loss_pairs", "all") == "matched":
+        matched = only_matched(rows)
+        return replace(rows, region_targets=matched.region_targets, region_target_mask=matched.region_target_mask)
+    return rows

@@ -77,8 +77,8 @@ def pretrain_on_text(
         },
     )
     evaluation, asked = training.evaluation or task.evaluate(), "the first rows of text trained on, with other masks"
-    assert task.asked is not None
-    run.tell_how_good(training, evaluation, task.asked, made, [texts.lines], of=asked, held_out=False)
+    assert task.hidden_words is not None
+    figures = run.tell_how_good(training, evaluation, task.hidden_words, made, [texts.lines], of=asked, held_out=False)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=(),
@@ -86,6 +86,6 @@ def pretrain_on_text(
         num_classes=num_classes,
         vocab_size=tokenizer.vocab_size,
         training=training,
-        evaluation=dict(evaluation),
+        figures=figures,
         asked=asked,
     )

@@ -5,23 +5,27 @@ from __future__ import annotations
 import dataclasses
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from roibeam.features.counted import counted
+from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD
+from roibeam.pipelines.analysis.evaluation.evaluation_results import figure_of
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
 from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged
 from roibeam.pipelines.inputs.captioned.captioned_store import (
     CaptionedStore,
     JoinedSource,
@@ -51,10 +55,10 @@ class Validation:
     task: PretrainTask | EndToEndTask
     search: Search | None = None
 
-    def evaluate(self) -> dict[str, float | None]:
+    def evaluate(self) -> Judged:
         """By name; retrieval as in `roibeam evaluate`, such as "text_to_image_r1"."""
         found = evaluate(self.task, max_samples=self.task.num_samples)
-        return found if self.search is None else {**found, **self.search.recalls()}
+        return found if self.search is None else Judged([*found.figures, *self.search.recalls()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +71,7 @@ class Search:
         chosen: images and captions; the first of the search's seed.
         batch_size: pairs at once.
         joint, photos: end to end, the model with its encoder, and where the photos are.
-        chance: what guessing reaches, by name, once it was asked.
+        as_read: as of `EvaluationSamples`.
     """
 
     model: Any
@@ -77,7 +81,7 @@ class Search:
     batch_size: int
     joint: EndToEndModel | None = None
     photos: RecordPhotos | None = None
-    chance: dict[str, float] = field(default_factory=dict)
+    as_read: Callable[[RegionRecord], RegionRecord] | None = None
 
     def check(self) -> None:
         """
@@ -88,8 +92,8 @@ class Search:
             if not has_match_head(self.model, samples, self.chosen, device):
                 raise ValueError(f"data.validation_retrieval: {NO_MATCH_HEAD}; leave it at 0, or train one of those")
 
-    def recalls(self) -> dict[str, float | None]:
-        """R@1, R@5, R@10 of each way."""
+    def recalls(self) -> list[Figure]:
+        """R@1, R@5, R@10 of each way, as `roibeam evaluate` gives them."""
         with self._samples() as (samples, scratch, device):
             directions = retrieve(
                 self.model,
@@ -101,9 +105,8 @@ class Search:
                 scratch=scratch,
             )
         images = len(self.chosen.image_ids)
-        measures = [measure for direction in directions for measure in direction.measures(images)]
-        self.chance.update((measure.name, measure.chance) for measure in measures if measure.chance is not None)
-        return {measure.name: measure.mean for measure in measures}
+        bootstrap = Bootstrap(images)
+        return [figure_of(each, bootstrap) for direction in directions for each in direction.measures(images)]
 
     @contextmanager
     def _samples(self) -> Iterator[tuple[EvaluationSamples, Path, torch.device]]:
@@ -116,7 +119,7 @@ class Search:
             if self.joint is not None and self.photos is not None:
                 features = PhotoFeatures(self.joint, self.photos, scratch=Path(folder), device=device)
             samples = EvaluationSamples(
-                self.model.config, self.tokenizer, num_classes=self.num_classes, features=features
+                self.model.config, self.tokenizer, num_classes=self.num_classes, features=features, as_read=self.as_read
             )
             try:
                 yield samples, Path(folder), device

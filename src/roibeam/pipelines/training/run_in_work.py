@@ -15,6 +15,7 @@ from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.console.progress_text import folded
+from roibeam.pipelines.foundation.statistics.verdict import Judged
 from roibeam.pipelines.training.checkpoint import (
     Position,
     TrainingState,
@@ -46,7 +47,8 @@ class TrainResult:
     ended_early: by `TrainConfig.patience`, so that the run is finished although steps are left.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
     best_evaluation: that of this checkpoint, as evaluation.jsonl has it; both are the main process's alone.
-    evaluation: after the last step; None where this call made none there.
+    evaluation: after the last step, each number beside chance where its task knows it; None where this call made none
+        there.
     device: of the main process, as torch names it.
     """
 
@@ -58,7 +60,7 @@ class TrainResult:
     ended_early: bool = False
     best: Path | None = None
     best_evaluation: Mapping[str, Any] | None = None
-    evaluation: Mapping[str, float | None] | None = None
+    evaluation: Judged | None = None
     device: str = "cpu"
 
     def done(self) -> str:
@@ -87,7 +89,7 @@ class RunInWork:
     ) -> None:
         self._run_dir, self._task, self._config, self._resolved = run_dir, task, config, resolved
         self._accelerator, self._state, self._log = accelerator, state, log
-        self._evaluated: dict[int, Mapping[str, float | None]] = {}  # by step, of this call
+        self._evaluated: dict[int, Judged] = {}  # by step, of this call
         self.ended_early = False  # by `patience`
 
     def _where(self, position: Position) -> dict[str, float]:
@@ -198,7 +200,7 @@ class RunInWork:
         # What evaluating draws must not change the training after it.
         devices = [device] if device.type == "cuda" else []
         with waiting("evaluating"), torch.random.fork_rng(devices=devices), self._state.model_to_use():
-            values = task.evaluate()
+            values = Judged.of(task.evaluate())
         task.model.train()
         if config.best_by and config.best_by not in values:
             raise ValueError(f"best_by {config.best_by!r}: the evaluation has {', '.join(values)}")

@@ -9,8 +9,6 @@ from typing import Any
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import escaped
-from roibeam.pipelines.analysis.evaluation.evaluation_results import Figure
-from roibeam.pipelines.analysis.evaluation.figure_verdicts import sentence_of, verdict_of
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.pages.frame import (
     PAGE_END,
@@ -23,6 +21,7 @@ from roibeam.pipelines.foundation.pages.frame import (
     verdict_markup,
 )
 from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
+from roibeam.pipelines.foundation.statistics.verdict import INTERVALS, Figure, sentence_of, verdict_of
 from roibeam.pipelines.training.run_folder.names import PAGE_NAME
 
 _RECALLS = ("_r1", "_r5", "_r10")
@@ -132,10 +131,9 @@ def _asked(facts: Mapping[str, Any], *, with_words: bool) -> str:
     what = (
         f"15 % of the words and of the regions were hidden, by seed {question['seed']}, and each was to be guessed. "
         f"For matching, each caption stood once beside its image and once beside another one. For retrieval, all "
-        f"captions stood beside all images{folds}. Intervals are of a bootstrap over images: draws of other images "
-        f"would fall into them 95 times in 100. Chance is what a guess reaches that is always the commonest answer, or "
-        f"drawn. The page of a training run asks by the training rules of its system, with other masks, so its numbers "
-        f"differ from these."
+        f"captions stood beside all images{folds}. {INTERVALS} Chance is what a guess reaches that is always the "
+        f"commonest answer, or drawn. The page of a training run asks by the training rules of its system, with other "
+        f"masks, so its numbers differ from these."
     )
     if with_words:
         what += (

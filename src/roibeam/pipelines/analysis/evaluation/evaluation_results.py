@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,8 @@ import numpy as np
 
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap, floor_median
+from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
+from roibeam.pipelines.foundation.statistics.verdict import Figure, mean_figure
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.measures import Measure
@@ -24,41 +25,15 @@ _FORMAT = 1
 _SAME_QUESTION = ("captions_digest", "seed", "max_images", "folds")
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One number with what it stands beside.
-
-    Attributes:
-        name: such as "masked_word_accuracy", "image_to_text_r1".
-        value: shares are 0..1, losses nats, ranks from 1; None where there was nothing to measure.
-        low, high: ends of the 95 % bootstrap interval over images; None where there is none.
-        chance: what a model reaches that knows nothing; None where that is not defined.
-        best_possible: what the data leave possible, where they leave less than everything.
-        items: words, regions, pairs or queries that it is the mean or median of.
-        words_alone: what counting neighbouring words of the training captions finds; None where it is not known.
-    """
-
-    name: str
-    value: float | None
-    low: float | None
-    high: float | None
-    chance: float | None
-    best_possible: float | None
-    items: int
-    words_alone: float | None = None
-
-
 def figure_of(measure: Measure, bootstrap: Bootstrap) -> Figure:
-    low, high = bootstrap.ratio(measure.sums, measure.counts)
-    return Figure(
+    return mean_figure(
         measure.name,
-        measure.mean,
-        _number(low),
-        _number(high),
-        measure.chance,
-        measure.best_possible,
-        measure.items,
-        measure.words_alone,
+        measure.sums,
+        measure.counts,
+        bootstrap,
+        chance=measure.chance,
+        best_possible=measure.best_possible,
+        words_alone=measure.words_alone,
     )
 
 
@@ -127,6 +102,14 @@ class Difference:
     def excludes_zero(self) -> bool:
         return self.low > 0 or self.high < 0
 
+    @property
+    def verdict(self) -> str:
+        """Which of two models is better in this figure, "the first" or "the second", where the interval tells."""
+        if not self.excludes_zero:
+            return "no clear difference"
+        first_is_better = (self.low > 0) != less_is_better(self.name)
+        return f"the {'first' if first_is_better else 'second'} is better"
+
 
 def compare_results(first: Path, second: Path, *, seed: int = 0) -> list[Difference]:
     """What two models differ by on the same captions, for every figure that both have and that is a mean.
@@ -144,6 +127,8 @@ def compare_results(first: Path, second: Path, *, seed: int = 0) -> list[Differe
     ids = left["images"]["ids"]
     if ids != right["images"]["ids"]:
         raise ValueError(f"{first} and {second} are of different images; only the same can be compared")
+    if len(ids) < 2:
+        raise ValueError(f"{first} is of one image; differences have an interval over two images or more")
     bootstrap, found = Bootstrap(len(ids), seed=seed), []
     mine, yours = left["images"]["measures"], right["images"]["measures"]
     for name in mine:
@@ -154,7 +139,3 @@ def compare_results(first: Path, second: Path, *, seed: int = 0) -> list[Differe
                 of_first, of_second = (float(pairs[place].sum() / pairs[place + 1].sum()) for place in (0, 2))
                 found.append(Difference(name, of_first, of_second, low, high))
     return found
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value

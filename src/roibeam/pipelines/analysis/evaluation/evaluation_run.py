@@ -21,15 +21,10 @@ from roibeam.features.printable import printable
 from roibeam.features.record.imported import has_classes
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import check_new
-from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_model
+from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, assumed_of_features, pretraining_model
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_page import write_evaluation_page
-from roibeam.pipelines.analysis.evaluation.evaluation_results import (
-    Figure,
-    figure_of,
-    median_rank_of,
-    write_results,
-)
+from roibeam.pipelines.analysis.evaluation.evaluation_results import figure_of, median_rank_of, write_results
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import (
     EvaluationSet,
@@ -46,6 +41,7 @@ from roibeam.pipelines.extract.report.feature_words import boxes_words, dtype_wo
 from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.foundation.statistics.verdict import Figure
 from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.store_classes import known_classes
@@ -130,10 +126,11 @@ def evaluate_checkpoint(
     device = torch.device(chosen_device.name)
     features = features_for(found, store, rows.captioned_ids(), images, scratch=out, device=device)
     corpus = Corpus(store, rows)
-    samples = _samples(model, tokenizer, store, corpus.record_id(0), config, features)
+    samples = _samples(found, tokenizer, store, corpus.record_id(0), config, features)
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
+    choices += assumed_of_features(found, corpus.record(0))
     remarks = [*found.changes, *choices, *leaks, *_words_lost(tokenizer, samples, chosen)]
     for remark in remarks:
         tell(remark)
@@ -173,7 +170,7 @@ def evaluate_checkpoint(
 
 
 def _samples(
-    model: Any,
+    found: ModelCheckpoint,
     tokenizer: CaptionTokenizer,
     store: FeatureStore,
     first_id: str,
@@ -183,7 +180,7 @@ def _samples(
     """Checked on the first record."""
     first = store[first_id]
     samples = EvaluationSamples(
-        model.config,
+        found.model.config,
         tokenizer,
         num_classes=known_classes(store, first),
         with_class_ids=has_classes(store.fingerprint),
@@ -191,6 +188,7 @@ def _samples(
         max_regions=config.max_regions,
         task=config.task,
         features=features,
+        as_read=found.as_read,
     )
     samples.check(first)
     return samples

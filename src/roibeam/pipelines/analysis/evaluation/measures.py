@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roibeam.model.common.losses import PreTrainingOutput
+from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.pipelines.analysis.evaluation.chance import Chance
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
@@ -86,28 +86,36 @@ def evaluation_set(corpus: Corpus, *, max_images: int = 0, seed: int = 0) -> Eva
     return EvaluationSet(corpus, rows, image_of_row[rows], tuple(corpus.record_id(int(row)) for row in images))
 
 
-class _Terms:
-    """Sums and counts by name and image."""
+class ImageTerms:
+    """Sums and counts of losses and accuracies, by name and image.
 
-    def __init__(self, num_images: int) -> None:
-        self._num_images = num_images
-        self.sums: dict[str, np.ndarray] = {}
-        self.counts: dict[str, np.ndarray] = {}
+    Args:
+        image_ids: in their order, those without a term too; others come behind them when they are first added.
+    """
 
-    def add(self, image: int, output: PreTrainingOutput, *, matching: bool) -> None:
-        """Terms of one row: those of matching, or the others."""
-        for name, term in {**output.losses, **output.metrics}.items():
-            if name.startswith("matching") == matching:
-                self.sums.setdefault(name, np.zeros(self._num_images))[image] += float(term.total)
-                self.counts.setdefault(name, np.zeros(self._num_images))[image] += int(term.count)
+    def __init__(self, image_ids: Sequence[str] = ()) -> None:
+        self._number = {image_id: number for number, image_id in enumerate(image_ids)}
+        self._terms: dict[str, list[tuple[int, float, int]]] = {}
+
+    def add(self, image_id: str, terms: Mapping[str, SumCount]) -> None:
+        """Terms of one row of a batch, by name."""
+        number = self._number.setdefault(image_id, len(self._number))
+        for name, term in terms.items():
+            self._terms.setdefault(name, []).append((number, float(term.total), int(term.count)))
+
+    @property
+    def num_images(self) -> int:
+        return len(self._number)
 
     def measures(
         self, chances: Mapping[str, float], alone: Mapping[str, float] = MappingProxyType({})
     ) -> list[Measure]:
-        return [
-            Measure(name, self.sums[name], self.counts[name], chances.get(name), words_alone=alone.get(name))
-            for name in self.sums
-        ]
+        found = []
+        for name, terms in self._terms.items():
+            numbers, totals, counts = zip(*terms, strict=True)
+            sums, items = (np.bincount(numbers, each, self.num_images) for each in (totals, counts))
+            found.append(Measure(name, sums, items, chances.get(name), words_alone=alone.get(name)))
+        return found
 
 
 @torch.inference_mode()
@@ -129,8 +137,8 @@ def masked_measures(
         alone: what counting neighbouring words finds of the hidden ones, by name; nothing where nobody counted.
         progress: is called after each caption.
     """
-    terms = _Terms(len(chosen.image_ids))
-    chance, words = Chance(samples.objective), HiddenWords()
+    terms = ImageTerms(chosen.image_ids)
+    chance, words = Chance(samples.config), HiddenWords()
     for numbers in _chunks(len(chosen.rows), batch_size):
         randoms = [np.random.default_rng([_MASKS, seed, int(chosen.rows[number])]) for number in numbers]
         rows = [
@@ -138,7 +146,8 @@ def masked_measures(
             for number, random in zip(numbers, randoms, strict=True)
         ]
         for place, (batch, scored) in enumerate(scored_rows(model, samples, rows, randoms, device)):
-            terms.add(int(chosen.image_of_caption[numbers[place]]), scored, matching=False)
+            image_id = chosen.image_ids[chosen.image_of_caption[numbers[place]]]
+            terms.add(image_id, _terms_of(scored, matching=False))
             chance.see(batch)
             words.see(batch)
             progress()
@@ -161,7 +170,7 @@ def matching_measures(
     Raises:
         ValueError: when there is only one image.
     """
-    terms = _Terms(len(chosen.image_ids))
+    terms = ImageTerms(chosen.image_ids)
     for numbers in _chunks(len(chosen.rows), max(1, batch_size // 2)):
         randoms = [np.random.default_rng([_PAIRS, seed, int(chosen.rows[number])]) for number in numbers]
         rows = []
@@ -171,10 +180,16 @@ def matching_measures(
         twice = [random for random in randoms for _ in range(2)]
         for place, (_, scored) in enumerate(scored_rows(model, samples, rows, twice, device)):
             number = numbers[place // 2]
-            terms.add(int(chosen.image_of_caption[number]), scored, matching=True)
+            terms.add(chosen.image_ids[chosen.image_of_caption[number]], _terms_of(scored, matching=True))
             if place % 2:
                 progress()
     return terms.measures({"matching": math.log(2), "matching_accuracy": 0.5})
+
+
+def _terms_of(output: PreTrainingOutput, *, matching: bool) -> dict[str, SumCount]:
+    """Those of matching, or the others."""
+    terms = {**output.losses, **output.metrics}
+    return {name: term for name, term in terms.items() if name.startswith("matching") == matching}
 
 
 def _chunks(count: int, at_once: int) -> Iterator[range]:

@@ -24,27 +24,7 @@ from roibeam.pipelines.cli.surface.option import option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.analysis.evaluation.evaluation_results import Figure
     from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
-
-# In the order to be shown.
-_LABELS = {
-    "masked_words": "masked words, loss",
-    "masked_word_accuracy": "masked words, right",
-    "masked_regions": "masked regions, loss",
-    "masked_region_accuracy": "masked regions, right",
-    "masked_region_features": "masked regions' features, loss",
-    "matching": "matching, loss",
-    "matching_accuracy": "matching, right",
-    "image_to_text_r1": "image to text, R@1",
-    "image_to_text_r5": "image to text, R@5",
-    "image_to_text_r10": "image to text, R@10",
-    "image_to_text_median_rank": "image to text, median rank",
-    "text_to_image_r1": "text to image, R@1",
-    "text_to_image_r5": "text to image, R@5",
-    "text_to_image_r10": "text to image, R@10",
-    "text_to_image_median_rank": "text to image, median rank",
-}
 
 
 def evaluate_command(
@@ -115,11 +95,10 @@ def evaluate_command(
 
 def _print(result: EvaluationResult, *, as_json: bool) -> None:
     from roibeam.features.counted import counted
-    from roibeam.pipelines.analysis.evaluation.figure_verdicts import verdict_of
-    from roibeam.pipelines.foundation.statistics.measure_names import WORDS_ALONE
+    from roibeam.pipelines.cli.surface.figure_table import figure_lines
 
     if as_json:
-        figures = [asdict(figure) for figure in result.figures]
+        figures = [figure.to_json() for figure in result.figures]
         facts = {
             "step": result.step,
             "results": str(result.results),
@@ -133,17 +112,7 @@ def _print(result: EvaluationResult, *, as_json: bool) -> None:
         return
     of_step = "" if result.step is None else f", asked of step {result.step:,}"
     typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}{of_step}\n")
-    typer.echo(f"{'':<30}{'value':>8}{'95 % interval':>20}{'chance':>9}{'possible':>9}{'of':>8}")
-    for figure in sorted(result.figures, key=lambda figure: list(_LABELS).index(figure.name)):
-        interval = "" if figure.low is None else f"{_shown(figure, figure.low)} .. {_shown(figure, figure.high)}"
-        possible = "" if figure.best_possible is None else _shown(figure, figure.best_possible)
-        typer.echo(
-            f"{_LABELS[figure.name]:<30}{_shown(figure, figure.value):>8}{interval:>20}"
-            f"{_shown(figure, figure.chance):>9}{possible:>9}{figure.items:>8,}"
-            f"  {verdict_of(figure).removeprefix('clearly ')}".rstrip()
-        )
-        if figure.words_alone is not None:
-            typer.echo(f"{f'  {WORDS_ALONE}':<30}{_shown(figure, figure.words_alone):>8}")
+    typer.echo("\n".join(figure_lines(result.figures, with_possible=True)))
     recalls = [figure.value for figure in result.figures if _is_recall(figure.name)]
     if recalls:
         typer.echo(f"{'sum of the six R@K':<30}{100 * sum(value or 0 for value in recalls):>8.1f}")
@@ -155,20 +124,10 @@ def _is_recall(name: str) -> bool:
     return name.rpartition("_")[2] in ("r1", "r5", "r10")
 
 
-def _shown(figure: Figure, value: float | None) -> str:
-    """Shares in percent, ranks as whole numbers, losses as they are."""
-    if value is None:
-        return "-"
-    if figure.name.endswith("median_rank"):
-        return f"{value:,.0f}"
-    if figure.name.endswith("accuracy") or _is_recall(figure.name):
-        return f"{100 * value:.1f} %"
-    return f"{value:.3f}"
-
-
 def _compare(first: Path, second: Path, *, as_json: bool) -> None:
     from roibeam.pipelines.analysis.evaluation.evaluation_results import compare_results
-    from roibeam.pipelines.analysis.evaluation.figure_verdicts import verdict_of_difference
+    from roibeam.pipelines.cli.surface.figure_table import in_order, label_of
+    from roibeam.pipelines.foundation.statistics.measure_names import measure_name
 
     found = compare_results(first, second)
     if as_json:
@@ -177,10 +136,10 @@ def _compare(first: Path, second: Path, *, as_json: bool) -> None:
         return
     typer.echo(f"{first} less {second}\n")
     typer.echo(f"{'':<30}{'first':>8}{'second':>8}{'difference':>12}{'95 % interval':>18}")
-    for each in sorted(found, key=lambda difference: list(_LABELS).index(difference.name)):
-        share = each.name.endswith("accuracy") or _is_recall(each.name)
-        scale, places = (100, 1) if share else (1, 3)
+    named = {each.name: each for each in found}
+    for each in map(named.__getitem__, in_order(list(named))):
+        scale, places = (100, 1) if measure_name(each.name).is_share else (1, 3)
         numbers = [scale * each.first, scale * each.second, scale * (each.first - each.second)]
         shown = "".join(f"{number:>{width}.{places}f}" for number, width in zip(numbers, (8, 8, 12), strict=True))
         interval = f"{scale * each.low:.{places}f} .. {scale * each.high:.{places}f}"
-        typer.echo(f"{_LABELS[each.name]:<30}{shown}{interval:>18}  {verdict_of_difference(each)}")
+        typer.echo(f"{label_of(each.name):<30}{shown}{interval:>18}  {each.verdict}")

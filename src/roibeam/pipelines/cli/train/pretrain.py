@@ -19,6 +19,8 @@ from roibeam.pipelines.cli.options import (
     RESUME_FROM,
     THREADS,
     named_step,
+    origin_facts,
+    origin_lines,
     resume_asked,
     run_folder_lines,
 )
@@ -28,6 +30,7 @@ from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
 from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
 from roibeam.pipelines.pretraining.requests.request import (
@@ -249,6 +252,7 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
         check_stages(request.out, stages)
     else:
         check_request(request)
+    sleep_beside_others()
     with waiting("loading torch"):
         from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
         from roibeam.pipelines.pretraining.requests.requested_stages import run_stages
@@ -267,23 +271,26 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
 
 
 def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) -> None:
-    from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
+    from roibeam.pipelines.cli.surface.figure_table import figure_lines
+    from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows, encoder_lines
 
     out = result.run_dir
     if as_json:
-        typer.echo(json_line(result.to_json()))
+        typer.echo(json_line({**result.to_json(), **origin_facts(out)}))
         return
     if result.left_out:
         image_id, why = next(iter(result.left_out.items()))
         typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
     typer.echo(result.training.done())
+    typer.echo(origin_lines(out))
     typer.echo(f"asked about {result.asked}:")
-    for name, mean in result.evaluation.items():
-        typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
+    typer.echo("\n".join(figure_lines(result.figures)))
     if result.detector is not None:
         typer.echo(f"the detector on {counted(result.detector['photos'], 'held-out photo')}, before and after")
         for name, before, after in change_rows(result.detector):
             typer.echo(f"  {name:<30} {before:>8} {after:>8}")
+    if result.encoder is not None:
+        typer.echo("\n".join(encoder_lines(result.encoder)))
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join(run_folder_lines(out, result.training)))
     typer.echo("  tokenizer/")

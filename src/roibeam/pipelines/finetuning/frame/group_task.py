@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount
-from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.end_to_end import EndToEndModel, ImageBatch
+from roibeam.model.inputs import VLBatch
 from roibeam.model.task_beside import REGION_CLASSES, WORDS
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores, scored_boxes
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
-from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.metrics.measure import Measure, figures_of
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION, TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import NOTHING_SAID, DownstreamTask, DrawGroup, Prediction, logged_name
+from roibeam.pipelines.foundation.statistics.verdict import Judged
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import in_float32
 from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
@@ -79,6 +80,7 @@ class GroupTask:
         self._beside: Any = None if beside is None else _reading_features(network.module)  # as `TaskModelBeside`
         self._weights = {} if beside is None else {REGION_CLASSES: beside.region_weight, WORDS: beside.word_weight}
         self._validation = validation[: data.validation_groups or None]
+        self._chances: dict[str, float | None] = {}  # by measure; the same in each evaluation
         photos = batches.photos
         self._mirrors = task.mirrors if photos is None else photos.flip
         likeness = None if photos is None else photos.likeness(group.images[0] for group in train)
@@ -163,10 +165,11 @@ class GroupTask:
     def model_config(self) -> Mapping[str, Any]:
         return self._config
 
-    def evaluate(self) -> dict[str, float | None]:
-        """The task's own measures on the validation groups, 0..1, without dropout. All processes ask together."""
+    def evaluate(self) -> Judged:
+        """The task's own measures on the validation groups, 0..1, without dropout, each beside chance. All processes
+        ask together."""
         if not self._validation:
-            return {}
+            return Judged([])
         kept = self._task.kept
 
         def asked(groups: Sequence[TaskGroup]) -> Iterable[Any]:
@@ -175,7 +178,8 @@ class GroupTask:
 
         judge: Callable[..., Mapping[str, Measure]] = self._task.judge if kept is None else kept.judge
         measures = judge(self._validation, shared_out(self._validation, self.batch_size, asked))
-        return {logged_name(name): _known(measure.mean) for name, measure in measures.items()}
+        figures = figures_of(measures, self._chances)
+        return Judged(replace(figure, name=logged_name(figure.name)) for figure in figures)
 
     def _real(self, batch: TaskBatch) -> Tensor:
         asked = self._asked
@@ -199,6 +203,17 @@ class PhotoTask(GroupTask):
         joint: Any = self._model
         encoder = region_encoder_of(joint).parameters()
         return with_scaled_part(super().parameter_groups(), encoder, self._encoder_scale)
+
+    def first_photos(self) -> tuple[VLBatch, ImageBatch, list[str], list[Tensor]]:
+        """Of the first batch, as of `EncoderChange.before`: rows, photos, and of each image a row that shows it and its
+        boxes in the photo as it is."""
+        places = next(self._order.batches(0, batch_size=self.batch_size, rank=0, num_ranks=1))
+        batch = self._batches.batch([self._shown(epoch, place) for epoch, place in places])
+        rows, images = batch.model_inputs  # type: ignore[misc]
+        of_rows = list(range(rows.batch_size)) if rows.row_images is None else rows.row_images.tolist()
+        boxes, mask = batch.inputs.region_boxes, batch.inputs.region_mask
+        names = [rows.sample_ids[of_rows.index(image)] for image in range(len(mask))]
+        return rows, images, names, [own[real] for own, real in zip(boxes, mask, strict=True)]
 
     def worst_batch(self) -> WorstBatch:
         """As large as any: every photo in an input that holds them all, blank, and as many regions and rows as those of
@@ -236,14 +251,14 @@ class TurnsTask(AlternatingTask):
         super().__init__(tasks, loss_scales=loss_scales, updates=updates)
         self._judged = next(iter(tasks.values()))
 
-    def evaluate(self) -> dict[str, float | None]:
+    def first_photos(self) -> tuple[VLBatch, ImageBatch, list[str], list[Tensor]]:
+        """As of `PhotoTask`, of the first problem."""
+        assert isinstance(self._judged, PhotoTask)
+        return self._judged.first_photos()
+
+    def evaluate(self) -> Judged:
         """As `GroupTask.evaluate`."""
         return self._judged.evaluate()
-
-
-def _known(value: float) -> float | None:
-    """None for what is not defined, such as the correlation of what is always alike."""
-    return None if math.isnan(value) else value
 
 
 def _weighted(term: SumCount, weight: float) -> SumCount:

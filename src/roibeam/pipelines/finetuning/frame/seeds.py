@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
@@ -24,16 +25,21 @@ def seed_requests(request: FinetuneRequest) -> list[FinetuneRequest]:
 
 
 def seed_summary(
-    results: Sequence[tuple[Path, Mapping[str, float | None]]], main: str, steps: Sequence[int] | None = None
+    results: Sequence[tuple[Path, Mapping[str, float | None]]],
+    main: str,
+    steps: Sequence[int] | None = None,
+    *,
+    chances: Mapping[str, float | None] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """
     Args:
         results: folder of each run and its measures.
         main: measure by which the best is chosen.
         steps: of each run, the checkpoint that `train.best_by` chose and the measures are of; None for the last ones.
+        chances: by measure, what guessing reaches.
     Returns:
-        for each measure that all have: mean, median, sd (of a sample, None for one run), values; and the best run's
-        folder.
+        for each measure that all have: mean, median, sd (of a sample, None for one run), values, chance (None where it
+        is not known); and the best run's folder.
     """
     measures = {}
     for name in results[0][1]:
@@ -42,7 +48,7 @@ def seed_summary(
         if len(known) == len(results):
             sd = statistics.stdev(known) if len(known) > 1 else None
             mean, median = statistics.fmean(known), statistics.median(known)
-            measures[name] = {"mean": mean, "median": median, "sd": sd, "values": known}
+            measures[name] = {"mean": mean, "median": median, "sd": sd, "values": known, "chance": chances.get(name)}
     best = max(results, key=lambda each: each[1].get(main) or 0.0)[0]
     found = {"main": main, "best": best.name, "runs": [run.name for run, _ in results], "measures": measures}
     return found if steps is None else {**found, "steps": list(steps)}

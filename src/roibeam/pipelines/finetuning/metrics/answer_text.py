@@ -7,6 +7,7 @@ lower case and white space are those of older Unicode tables; so are ours.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _SIGNS = ';/[]"{}()=+\\_-><@`,?!'
 _COMMA_IN_NUMBER = re.compile("[0-9],[0-9]")
@@ -65,6 +66,7 @@ def plain_words(text: str) -> str:
     return " ".join(_CONTRACTIONS.get(word, word) for word in words if word not in _ARTICLES)
 
 
+@lru_cache(maxsize=2**16)  # people of one data set say the same some hundred times
 def plain_answer(text: str) -> str:
     """`without_signs`, then `plain_words`: how answers are compared when the annotators do not all agree."""
     return plain_words(without_signs(text))

@@ -16,9 +16,21 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+import numpy as np
+
+from roibeam.pipelines.finetuning.metrics.drawn_rows import (
+    Drawn,
+    drawn_accuracy,
+    drawn_f1,
+    drawn_matthews,
+    drawn_mean,
+    drawn_pearson,
+    drawn_spearman,
+)
 from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
 
 ACCURACY, F1, MATTHEWS = "accuracy", "F1", "Matthews"
@@ -81,19 +93,32 @@ def label_measures(task: str, said: Sequence[int], right: Sequence[int]) -> dict
     Raises:
         MissingExtraError: without scikit-learn.
     """
-    hits = Measure(ACCURACY, [float(a == b) for a, b in zip(said, right, strict=True)], _rows(right))
+    hits = Measure(
+        ACCURACY,
+        [float(a == b) for a, b in zip(said, right, strict=True)],
+        _rows(right),
+        guess=lambda: max(Counter(right).values()) / len(right),
+    )
     if FIGURES[task] == (ACCURACY,):
         return {ACCURACY: hits}
     check_extra(task)
     from sklearn.metrics import f1_score, matthews_corrcoef
 
-    values = {ACCURACY: hits.mean}
     if MATTHEWS in FIGURES[task]:
-        values[MATTHEWS] = float(matthews_corrcoef(right, said))
-    else:
-        values[F1] = float(f1_score(right, said, zero_division=0.0))
-        values[ACCURACY_AND_F1] = (values[ACCURACY] + values[F1]) / 2
-    return {name: hits if name == ACCURACY else _whole(name, hits, values[name]) for name in FIGURES[task]}
+        matthews = float(matthews_corrcoef(right, said))
+        return {MATTHEWS: _whole(MATTHEWS, hits, matthews, 0.0, drawn_matthews(said, right)), ACCURACY: hits}
+    f1 = float(f1_score(right, said, zero_division=0.0))
+    both = drawn_mean(drawn_accuracy(said, right), drawn_f1(said, right))
+    # Always label 1 finds all of them, and always label 0 none.
+    ones = sum(each == 1 for each in right) / len(right)
+    f1_of_ones = 2 * ones / (1 + ones)
+    means = {
+        ACCURACY_AND_F1: _whole(
+            ACCURACY_AND_F1, hits, (hits.mean + f1) / 2, max((ones + f1_of_ones) / 2, (1 - ones) / 2), both
+        ),
+        F1: _whole(F1, hits, f1, f1_of_ones, drawn_f1(said, right)),
+    }
+    return {**means, ACCURACY: hits}
 
 
 def number_measures(said: Sequence[float], right: Sequence[float]) -> dict[str, Measure]:
@@ -110,9 +135,16 @@ def number_measures(said: Sequence[float], right: Sequence[float]) -> dict[str, 
         few = len(right) < 2
         pearson = math.nan if few else float(pearsonr(said, right)[0])
         spearman = math.nan if few else float(spearmanr(said, right)[0])
+    near = Measure(
+        WITHIN,
+        [float(abs(a - b) <= NEAR) for a, b in zip(said, right, strict=True)],
+        _rows(right),
+        guess=lambda: _near_one_number(right),
+    )
+    drawn = {PEARSON: drawn_pearson(said, right), SPEARMAN: drawn_spearman(said, right)}
+    drawn[BOTH] = drawn_mean(drawn[PEARSON], drawn[SPEARMAN])
     values = {BOTH: (pearson + spearman) / 2, PEARSON: pearson, SPEARMAN: spearman}
-    near = Measure(WITHIN, [float(abs(a - b) <= NEAR) for a, b in zip(said, right, strict=True)], _rows(right))
-    return {**{name: _whole(name, near, value) for name, value in values.items()}, WITHIN: near}
+    return {**{name: _whole(name, near, value, 0.0, drawn[name]) for name, value in values.items()}, WITHIN: near}
 
 
 def averages(of_tasks: Mapping[str, Mapping[str, float]], mismatched: Mapping[str, float]) -> dict[str, float]:
@@ -138,8 +170,15 @@ def averages(of_tasks: Mapping[str, Mapping[str, float]], mismatched: Mapping[st
     return found
 
 
-def _whole(name: str, rows: Measure, value: float) -> Whole:
-    return Whole(name, rows.values, rows.images, value)
+def _whole(name: str, rows: Measure, value: float, chance: float, drawn: Drawn) -> Whole:
+    return Whole(name, rows.values, rows.images, value, guess=lambda: chance, drawn=drawn)
+
+
+def _near_one_number(right: Sequence[float]) -> float:
+    """The largest share of rows that one number is near to."""
+    ordered = np.sort(np.asarray(right, np.float64))
+    ends = np.searchsorted(ordered, ordered + 2 * NEAR, side="right")
+    return float((ends - np.arange(len(ordered))).max() / len(ordered))
 
 
 def _rows(of: Sequence[float]) -> list[str]:

@@ -9,13 +9,16 @@ the others. Two protocols are published, and their figures are far apart where a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 
 from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.foundation.statistics.retrieval_ranks import recall_by_chance
 
 THRESHOLD = 0.5
 RANKS = (1, 5, 10)
@@ -99,7 +102,20 @@ def grounding_measures(phrases: Iterable[GroundedPhrase], ranks: Sequence[int] =
     for name, most in (*((f"R@{rank}", rank) for rank in ranks), (UPPER_BOUND, None)):
         hits = [float(phrase.covering[:most].any()) for phrase in counted]
         for kind in ("", *types):
-            rows = [place for place, phrase in enumerate(counted) if not kind or kind in phrase.types]
+            rows = [phrase for phrase in counted if not kind or kind in phrase.types]
+            values = [hit for hit, phrase in zip(hits, counted, strict=True) if not kind or kind in phrase.types]
             whole = f"{name} {kind}".strip()
-            measures[whole] = Measure(whole, [hits[row] for row in rows], [counted[row].image for row in rows])
+            guess = None if most is None else partial(_by_lot, rows, most)
+            measures[whole] = Measure(whole, values, [phrase.image for phrase in rows], guess=guess)
     return measures
+
+
+def _by_lot(phrases: Sequence[GroundedPhrase], rank: int) -> float:
+    """R@K of proposals in random order."""
+    counts = Counter((int(phrase.covering.sum()), len(phrase.covering)) for phrase in phrases)
+    found = sum(
+        times * recall_by_chance(np.array([right]), proposals, rank)
+        for (right, proposals), times in counts.items()
+        if right
+    )
+    return found / len(phrases)

@@ -13,10 +13,11 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure
 
 
 class JudgedStatement(NamedTuple):
-    """An identifier, and whether its statement was judged rightly."""
+    """An identifier, whether its statement was judged rightly, and whether it is true; None where that is not told."""
 
     identifier: str
     is_right: bool
+    is_true: bool | None = None
 
 
 def group_of(identifier: str) -> str:
@@ -31,13 +32,25 @@ def nlvr2_measures(statements: Iterable[JudgedStatement]) -> dict[str, Measure]:
     rights: list[float] = []
     sets: list[str] = []
     groups: dict[str, bool] = {}
-    for identifier, is_right in statements:
+    labels: dict[str, list[bool | None]] = {}
+    for identifier, is_right, is_true in statements:
         rights.append(float(is_right))
+        labels.setdefault(group_of(identifier), []).append(is_true)
         sets.append("-".join(identifier.split("-")[:2]))
         group = group_of(identifier)
         groups[group] = groups.get(group, True) and is_right
     set_of_group = ["-".join(group.split("-")[:2]) for group in groups]
+
+    def commonest() -> float:
+        trues = sum(label is True for own in labels.values() for label in own) / len(rights)
+        return max(trues, 1 - trues)
+
+    def consistent() -> float:
+        return max(sum(set(own) == {label} for own in labels.values()) for label in (True, False)) / len(labels)
+
+    consistency = [float(each) for each in groups.values()]
+    told = all(None not in own for own in labels.values())
     return {
-        "accuracy": Measure("accuracy", rights, sets),
-        "consistency": Measure("consistency", [float(each) for each in groups.values()], set_of_group),
+        "accuracy": Measure("accuracy", rights, sets, guess=commonest if told else None),
+        "consistency": Measure("consistency", consistency, set_of_group, guess=consistent if told else None),
     }

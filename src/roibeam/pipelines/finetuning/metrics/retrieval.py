@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.foundation.statistics.bootstrap import floor_median
-from roibeam.pipelines.foundation.statistics.retrieval_ranks import CUTS
+from roibeam.pipelines.foundation.statistics.retrieval_ranks import CUTS, CaptionedImages, recall_by_chance
 
 IMAGE, TEXT = "image", "sentence"  # what is found: as the papers name their columns
 
@@ -59,15 +60,31 @@ def rsum(image_to_text: RankFigures, text_to_image: RankFigures) -> float:
     return image_to_text.recalls + text_to_image.recalls
 
 
-def recall_measures(ranks_of: Mapping[str, tuple[np.ndarray, Sequence[str]]]) -> dict[str, Measure]:
+def recall_measures(
+    ranks_of: Mapping[str, tuple[np.ndarray, Sequence[str]]], folds: Sequence[CaptionedImages]
+) -> dict[str, Measure]:
     """R@K of each direction as means over queries, 0..1.
 
     Args:
         ranks_of: by `IMAGE` or `TEXT`, ranks from 1 and the image that each query is about.
+        folds: what is searched, each by itself; chance is the mean over them.
     """
     found = {}
     for what, (ranks, images) in ranks_of.items():
         for cut in CUTS:
             name = f"{what} R@{cut}"
-            found[name] = Measure(name, (np.asarray(ranks) <= cut).astype(float).tolist(), images)
+            hits = (np.asarray(ranks) <= cut).astype(float).tolist()
+            found[name] = Measure(name, hits, images, guess=partial(_by_lot, what, cut, folds))
     return found
+
+
+def _by_lot(what: str, cut: int, folds: Sequence[CaptionedImages]) -> float:
+    """R@K of candidates in random order."""
+    recalls = []
+    for fold in folds:
+        captions = len(fold.image_of_caption)
+        if what == IMAGE:
+            recalls.append(recall_by_chance(np.ones(captions, np.int64), fold.num_images, cut))
+        else:
+            recalls.append(recall_by_chance(np.bincount(fold.image_of_caption), captions, cut))
+    return sum(recalls) / len(recalls)

@@ -5,12 +5,20 @@ Source: Zellers et al. (arXiv:1811.10830, section 3), as rowanz/r2c models/eval_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
+
+# Of four answers and four rationales one each is right.
+CHANCE: Mapping[str, float] = MappingProxyType(
+    {"Q->A": 1 / NUM_CHOICES, "QA->R": 1 / NUM_CHOICES, "Q->AR": 1 / NUM_CHOICES**2}
+)
 
 
 class ChosenRow(NamedTuple):
@@ -46,7 +54,9 @@ def vcr_measures(rows: Iterable[ChosenRow]) -> dict[str, Measure]:
         if None not in (row.answer, row.rationale):
             hits["Q->AR"].append((float(is_answered and is_reasoned), row.image))
     return {
-        name: Measure(name, [hit for hit, _ in found], [image for _, image in found])
+        name: Measure(
+            name, [hit for hit, _ in found], [image for _, image in found], guess=partial(CHANCE.__getitem__, name)
+        )
         for name, found in hits.items()
         if found
     }

@@ -5,8 +5,10 @@ Source: Antol et al. (arXiv:1505.00468, section 5.1), as GT-Vision-Lab/VQA vqaEv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
+from functools import partial
 from typing import NamedTuple
 
 from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer, without_line_ends
@@ -76,25 +78,49 @@ def few_accuracy(predicted: str, answers: Sequence[str]) -> float:
 
 def vqa_measures(questions: Iterable[AnsweredQuestion]) -> dict[str, Measure]:
     """ "overall", then "answer type ..." and "question type ..." by name."""
-    rows: dict[str, tuple[list[float], list[str]]] = {"overall": ([], [])}
-    by_kind: dict[str, tuple[list[float], list[str]]] = {}
+    rows: dict[str, tuple[list[float], list[AnsweredQuestion]]] = {"overall": ([], [])}
+    by_kind: dict[str, tuple[list[float], list[AnsweredQuestion]]] = {}
     for each in questions:
         accuracy = answer_accuracy(each.predicted, each.answers)
-        for values, images in (
+        for values, asked in (
             rows["overall"],
             by_kind.setdefault(f"answer type {each.answer_type}", ([], [])),
             by_kind.setdefault(f"question type {each.question_type}", ([], [])),
         ):
             values.append(accuracy)
-            images.append(each.image)
+            asked.append(each)
     found = rows | dict(sorted(by_kind.items()))
-    return {name: Measure(name, values, images) for name, (values, images) in found.items()}
+    return {
+        name: Measure(name, values, [each.image for each in asked], guess=partial(_commonest, asked))
+        for name, (values, asked) in found.items()
+    }
+
+
+def _commonest(asked: Sequence[AnsweredQuestion]) -> float:
+    """The accuracy of always the answer that most people gave, or the next one where that is right more often."""
+    return _best_of_commonest(
+        [[each.answer for each in row.answers] for row in asked],
+        [partial(answer_accuracy, answers=row.answers) for row in asked],
+    )
+
+
+def _best_of_commonest(answers: Sequence[Sequence[str]], accuracies: Sequence[Callable[[str], float]]) -> float:
+    """
+    Args:
+        answers: of each question.
+        accuracies: of each question, of an answer.
+    """
+    counts = Counter(answer for told in answers for answer in told)
+    return max(sum(of(answer) for of in accuracies) / len(accuracies) for answer, _ in counts.most_common(2))
 
 
 def few_measures(questions: Iterable[tuple[str, Sequence[str], str]]) -> dict[str, Measure]:
     """ "overall", by `few_accuracy`, of (what is predicted, what people said, image)."""
-    rows = [(few_accuracy(predicted, answers), image) for predicted, answers, image in questions]
-    return {"overall": Measure("overall", [value for value, _ in rows], [image for _, image in rows])}
+    rows = list(questions)
+    values = [few_accuracy(predicted, answers) for predicted, answers, _ in rows]
+    told = [answers for _, answers, _ in rows]
+    guess = partial(_best_of_commonest, told, [partial(few_accuracy, answers=each) for each in told])
+    return {"overall": Measure("overall", values, [image for _, _, image in rows], guess=guess)}
 
 
 def printed_percent(percent: float, decimals: int = 2) -> float:

@@ -86,7 +86,8 @@ def judged_statements(
     for each in statements:
         if each.is_true is None:
             raise ValueError(f"{each.where}: no label; a file without labels can only be checked (--check)")
-        yield JudgedStatement(each.identifier, predictions[each.identifier] == str(each.is_true).lower())
+        is_right = predictions[each.identifier] == str(each.is_true).lower()
+        yield JudgedStatement(each.identifier, is_right, each.is_true)
 
 
 def filtered_accuracy(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,8 @@ def retrieval_measures(found: PairScores, folds: int | None = None) -> dict[str,
         {
             IMAGE: (np.concatenate([each.text_to_image for _, each in ranks]), of_captions),
             TEXT: (np.concatenate([each.image_to_text for _, each in ranks]), images),
-        }
+        },
+        [fold.captioned for fold, _ in ranks],
     )
     if len(ranks) == 1:
         return measures
@@ -199,7 +200,7 @@ def retrieval_measures(found: PairScores, folds: int | None = None) -> dict[str,
     for name, measure in measures.items():
         sizes = counts[name.partition(" ")[0]]
         weights = np.repeat(sizes.sum() / (len(sizes) * sizes), sizes)
-        weighted[name] = Measure(name, (np.array(measure.values) * weights).tolist(), measure.images)
+        weighted[name] = replace(measure, values=(np.array(measure.values) * weights).tolist())
     return weighted
 
 

@@ -160,6 +160,6 @@ def nlvr2_scores(groups: Sequence[TaskGroup], said: Sequence[SaidOfLabels]) -> d
         raise ValueError(f"{len(unknown)} statements without a label (first: {unknown[0]}); they cannot be scored")
     lines = judged_lines(groups, said)
     return nlvr2_measures(
-        JudgedStatement(line.identifier, line.is_true == bool(group.target))
+        JudgedStatement(line.identifier, line.is_true == bool(group.target), bool(group.target))
         for group, line in zip(groups, lines, strict=True)
     )

@@ -8,7 +8,7 @@ overlap counts in training, and which in the metric, is said by `ReferringOption
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -34,7 +34,7 @@ from roibeam.pipelines.finetuning.tasks.candidate_boxes import (
     whole_image_box,
 )
 from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.inputs.mirrored_words import swap_left_right
+from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
 from roibeam.pipelines.sources.datasets.refer import (
     Box,
     ReferInstances,
@@ -244,14 +244,29 @@ def referring_scores(
         float(any(rule.hits(sides(box), own) for box in ([] if each.boxes is None else each.boxes)))
         for each, own in zip(said, right, strict=True)
     ]
-    found = {"accuracy": Measure("accuracy", hits, images), "upper bound": Measure("upper bound", bounds, images)}
+    found = {
+        "accuracy": Measure("accuracy", hits, images, guess=lambda: _by_lot(said, right, rule.hits)),
+        "upper bound": Measure("upper bound", bounds, images),
+    }
     if options.boxes == ANNOTATED_BOXES:
-        same = [
-            float(box is not None and np.allclose(box, sides(group.target), rtol=0, atol=1e-3))
-            for box, group in zip(chosen, groups, strict=True)
-        ]
-        found["same object"] = Measure("same object", same, images)
+        own_boxes = [sides(group.target) for group in groups]
+        same = [float(box is not None and _is_same(box, own)) for box, own in zip(chosen, own_boxes, strict=True)]
+
+        found["same object"] = Measure("same object", same, images, guess=lambda: _by_lot(said, own_boxes, _is_same))
     return found
+
+
+def _is_same(box: Box, own: Box) -> bool:
+    return bool(np.allclose(box, own, rtol=0, atol=1e-3))
+
+
+def _by_lot(said: Sequence[SaidOfRegions], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
+    """How often a candidate drawn by lot hits; a sentence without candidates never does."""
+    total = 0.0
+    for each, own in zip(said, right, strict=True):
+        found = [] if each.boxes is None else [hits(sides(box), own) for box in each.boxes]
+        total += sum(found) / max(len(found), 1)
+    return total / len(said)
 
 
 def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> str:

@@ -31,17 +31,17 @@ class Bootstrap:
         Returns:
             Lower and upper end; NaN where nothing was counted.
         """
-        return _ends(self._draws(lambda weights: _ratios(weights, sums, counts)))
+        return _ends(np.concatenate([_ratios(weights, sums, counts) for weights in self._weights(self._num_images)]))
 
     def difference(
         self, sums: np.ndarray, counts: np.ndarray, other_sums: np.ndarray, other_counts: np.ndarray
     ) -> tuple[float, float]:
         """Interval of the first ratio less the other one, both of the same images in each draw."""
-
-        def differ(weights_NI: np.ndarray) -> np.ndarray:
-            return _ratios(weights_NI, sums, counts) - _ratios(weights_NI, other_sums, other_counts)
-
-        return _ends(self._draws(differ))
+        draws = [
+            _ratios(weights, sums, counts) - _ratios(weights, other_sums, other_counts)
+            for weights in self._weights(self._num_images)
+        ]
+        return _ends(np.concatenate(draws))
 
     def median(self, ranks: np.ndarray, image_of_rank: np.ndarray) -> tuple[float, float]:
         """Interval of `floor_median(ranks)`.
@@ -50,19 +50,27 @@ class Bootstrap:
             ranks: (n,) int; image_of_rank: (n,) int, to which image each belongs.
         """
         order = np.argsort(ranks, kind="stable")
-        ordered, images = ranks[order], image_of_rank[order]
+        ordered = ranks[order]
 
-        def medians(weights_NI: np.ndarray) -> np.ndarray:
-            reached = np.cumsum(weights_NI[:, images], axis=1)
+        def medians(weights_NR: np.ndarray) -> np.ndarray:
+            reached = np.cumsum(weights_NR, axis=1)
             total = reached[:, -1:]
             lower = (reached >= (total + 1) // 2).argmax(axis=1)
             upper = (reached >= total // 2 + 1).argmax(axis=1)
             return (ordered[lower] + ordered[upper]) // 2
 
-        return _ends(self._draws(medians, width=len(ranks)))
+        return self.whole(medians, image_of_rank[order])
 
-    def _draws(self, statistic: Callable[[np.ndarray], np.ndarray], *, width: int = 0) -> np.ndarray:
-        return np.concatenate([statistic(weights) for weights in self._weights(max(width, self._num_images))])
+    def whole(self, statistic: Callable[[np.ndarray], np.ndarray], image_of_row: np.ndarray) -> tuple[float, float]:
+        """Interval of a number of all rows together that is no ratio of sums.
+
+        Args:
+            statistic: (N, rows) int64, how often each row was drawn -> (N,) the number in each draw, NaN where it is
+                not defined.
+            image_of_row: (rows,) int, to which image each belongs.
+        """
+        width = max(len(image_of_row), self._num_images)
+        return _ends(np.concatenate([statistic(weights[:, image_of_row]) for weights in self._weights(width)]))
 
     def _weights(self, width: int) -> Iterator[np.ndarray]:
         """(n, images) int64, how often each image was drawn, a block of draws at a time.

@@ -11,7 +11,7 @@ WORDS_ALONE = "words alone"  # what counting neighbouring words finds without an
 _TITLES = {
     "masked_words": "Masked words",
     "masked_regions": "Masked regions",
-    "masked_region_features": "Features of masked regions",
+    "masked_region_features": "Masked regions' features",
     "matching": "Matching",
     "text_only_words": "Words of text alone",
     "loss": "All losses together",
@@ -19,6 +19,7 @@ _TITLES = {
     "gradient_norm": "Norm of the gradient",
     "masked_word_accuracy": "Masked words",
     "masked_region_accuracy": "Masked regions",
+    "text_only_word_accuracy": "Words of text alone",
     "matching_accuracy": "Matching",
     "image_to_text": "Image to text",
     "text_to_image": "Text to image",
@@ -35,6 +36,15 @@ _TITLES = {
     "average_precision": "mAP@0.5",
     "coco_precision": "COCO AP",
 }
+# Of tasks: shares, and correlations, which are written in percent too.
+_OF_TASKS = (
+    "overall", "accuracy", "balanced_accuracy", "consistency", "Q->A", "QA->R", "Q->AR", "same_object", "upper_bound",
+    "within_0.5", "F1", "accuracy_and_F1", "Matthews", "Pearson", "Spearman", "Pearson_and_Spearman",
+)  # fmt: skip
+_OF_TASKS_BEGIN = (
+    "answer_type_", "question_type_", "label_", "R@", "upper_bound_", "merged_R@", "merged_upper_bound", "image_R@",
+    "sentence_R@",
+)  # fmt: skip
 _IN_NATS = ("masked_words", "masked_regions", "matching", "text_only_words", "objectness", "classes", "attributes")
 _SHARES = ("accuracy", "recall")
 _RECALLS = {"r1": "R@1", "r5": "R@5", "r10": "R@10"}
@@ -57,21 +67,28 @@ class MeasureName:
     is_rank: bool = False
 
     @property
-    def lower_is_better(self) -> bool:
-        return not self.is_share
+    def lower_title(self) -> str:
+        """The title inside a sentence: "masked words: right", but "Q->AR"."""
+        title = self.title
+        return title[:1].lower() + title[1:] if title[1:2].islower() else title
 
-    def shown(self, value: float | None) -> str:
-        """Shares in percent, ranks as whole numbers, others with three decimals; "-" for None."""
+    def shown(self, value: float | None, *, decimals: int = 1) -> str:
+        """Shares in percent with so many decimals, ranks as whole numbers, others with three decimals; "-" for
+        None."""
         if value is None:
             return "-"
         if self.is_share:
-            return f"{100 * value:.1f} %"
+            return f"{100 * value:.{decimals}f} %"
         return f"{value:,.0f}" if self.is_rank else f"{value:.3f}"
 
 
 def measure_name(name: str) -> MeasureName:
     """Of a number of log.jsonl, evaluation.jsonl or results.json; one that is not known is called as it is."""
     stem, _, last = name.rpartition("_")
+    of_task = name.replace(" ", "_")
+    if of_task in _OF_TASKS or of_task.startswith(_OF_TASKS_BEGIN):
+        title = name.replace("_", " ")
+        return MeasureName(title[:1].upper() + title[1:], "score (%)", is_share=True)
     if last in _RECALLS:
         return MeasureName(f"{_title(stem)}: {_RECALLS[last]}", "found (%)", is_share=True)
     if name.endswith("_median_rank"):

@@ -22,14 +22,17 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.end_to_end import EndToEndModel, ImageBatch
-from roibeam.model.inputs import VLBatch
+from roibeam.model.inputs import VLBatch, VLOutput
+from roibeam.model.pretraining import PreTrainingModel
+from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
 from roibeam.pipelines.detector.labelled_batches import ComingPhoto, LabelledBatches, NamedBatch
 from roibeam.pipelines.detector.task import detector_groups
 from roibeam.pipelines.foundation.console.spokesman import OF_THIS_PROCESS
+from roibeam.pipelines.foundation.statistics.verdict import Judged
 from roibeam.pipelines.inputs.batches.image_batch import PhotoInput, collate_inputs, prepare_input
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.mirrored_words import swap_left_right
+from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
 from roibeam.pipelines.inputs.record_photos import PhotoError, PhotoPlace, RecordPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
@@ -37,7 +40,7 @@ from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStr
 from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
-from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Asked, Evaluates, PretrainTask, evaluate
+from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Evaluates, PretrainTask, evaluate
 from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_scaled_part
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
@@ -141,7 +144,7 @@ class EndToEndTask:
         likeness = self._row_sizes[:, 1] / self._row_sizes[:, 0] if self._rules.aspect_buckets else None
         self._order = SampleOrder(len(corpus), (_ORDER, seed), likeness)
         self._skipped: dict[str, str] = {}
-        self.asked: Asked | None = None  # as of `RowsTask`
+        self.hidden_words: HiddenWords | None = None  # as of `RowsTask`
         long_edge = self._encoder.config.long_edge
         if too_long := [edge for edge in self._rules.short_edges if edge > long_edge]:
             raise ValueError(f"PhotoRules: short_edges {too_long} are over the encoder's long_edge {long_edge}")
@@ -216,7 +219,12 @@ class EndToEndTask:
             yield EndToEndBatch(batch.rows.row(row), batch.images.part(photo, photo if alone else photo + 1))
             photo += not alone
 
-    def evaluate(self) -> dict[str, float | None]:
+    def encoded(self, batch: EndToEndBatch) -> tuple[VLBatch, VLOutput]:
+        """See `HasEvaluationBatches`."""
+        rows = self._joint.with_features(batch.rows, batch.images)
+        return rows, cast(PreTrainingModel, self._joint.model).encode(rows)
+
+    def evaluate(self) -> Judged:
         """See `evaluate`: at each of the loop's evaluations."""
         return evaluate(self) if self._validation is None else self._validation.evaluate()
 

@@ -32,6 +32,7 @@ from roibeam.pipelines.pretraining.requests.requested_settings import (
     default_sections,
     model_overrides,
     train_config_of,
+    with_masking,
 )
 from roibeam.pipelines.training.train_config import OPTIONS
 
@@ -53,6 +54,7 @@ def check_settings(
     if name not in NAMED_SYSTEMS:
         return  # which is said elsewhere
     system, named = NAMED_SYSTEMS[name], NamedFiles()
+    request = named.look(lambda: with_masking(request, recipe, system)) or request
     named.look(lambda: refuse_two_values(request.training, _OPTIONS, request.training.settings))
     named.look(lambda: check_device(train_config_of(request, recipe)(1).device))
     named.look(lambda: _check_sections(request, recipe, system, None if goes_on else sizes))
@@ -73,6 +75,10 @@ def _check_sections(
             elsewhere.append("detector")
     others = [each for each in request.training.settings if not each.startswith(OF_TRAIN)]
     chosen = apply_overrides(sections, others, elsewhere=elsewhere)
+    if request.end_to_end:
+        chosen["encoder"].check_rates(train_config_of(request, recipe)(1).parameter_groups)
+        if getattr(chosen["sampling"], "box_numbers", False):
+            raise ValueError("--end-to-end: features of photos have no box numbers; set sampling.box_numbers to false")
     if request.data.stores:
         _check_objects(request, system, chosen)
         check_search(chosen["data"], has_validation=request.data.validation is not None)
@@ -105,9 +111,21 @@ def _check_model(request: PretrainRequest, recipe: Recipe | None, system: NamedS
     try:
         system.fields.check_values(overrides)
         if base is not None:
-            system.fields(**_with_data({**base, **overrides}, overrides, system))
+            chosen = _with_data({**base, **overrides}, overrides, system)
+            system.fields(**chosen)
+            if recipe is None or not recipe.end_to_end:  # which needs --end-to-end, as is said elsewhere
+                _check_masked(request, chosen)
     except ValueError as error:
         raise ValueError(f"model settings {overrides}: {error}") from None
+
+
+def _check_masked(request: PretrainRequest, chosen: Mapping[str, Any]) -> None:
+    """Raises ValueError for stored features that would show what is masked."""
+    if chosen.get("masked_appearance") == "pixels" and not request.end_to_end and request.data.stores:
+        raise ValueError(
+            "masked_appearance 'pixels' shows the features of masked regions, and stored ones were measured on whole "
+            "photos: they tell the answer; add --end-to-end, or choose another"
+        )
 
 
 def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> Mapping[str, Any] | None:

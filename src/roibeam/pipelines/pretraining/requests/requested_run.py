@@ -32,10 +32,13 @@ from roibeam.pipelines.pretraining.requests.requested_encoder import (
     requested_encoder,
 )
 from roibeam.pipelines.pretraining.requests.requested_settings import (
+    APPEARANCE,
+    begun_masking,
     changed_sections,
     default_sections,
     model_overrides,
     train_config_of,
+    with_masking,
 )
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.start import ModelChoice
@@ -60,6 +63,18 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         OSError: when a file cannot be read.
     """
     check_request(request)
+    settings, choice, encoder = requested_parts(request)
+    if not request.data.stores:
+        return pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
+    return _pretrain_on_stores(request, settings, choice, HeldOut(request.data.held_out), encoder)
+
+
+def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice, EndToEnd | None]:
+    """How the run trains, which model, and end to end through which encoder: all but the data, which is not looked at.
+
+    Raises:
+        ValueError: as `run_pretraining`.
+    """
     asked, training = request.model, request.training
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
     system, build = _system(request, recipe)
@@ -71,6 +86,10 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         logger.warning("%s: %s", asked.from_run, note)
     if request.end_to_end and not isinstance(start, JointCheckpoint):
         request = replace(request, encoder=encoder_of(request, recipe))
+    request = with_masking(request, recipe, system.named)
+    for note in _notes_of_begun(request, recipe, system) if is_main_process() else ():
+        logger.warning("%s", note)
+    training = request.training
     if request.end_to_end:
         sections |= encoder_sections(request.encoder, system.whole_image, start, recipe)
     else:
@@ -83,7 +102,6 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         overrides = {**recipe.changes, **overrides}
     from_bert = _bert(asked, recipe)
     encoder = requested_encoder(request.encoder, sections, start) if request.end_to_end else None
-    rules = HeldOut(request.data.held_out)
     settings = RunSettings(
         train_config,
         data=sections["data"],
@@ -100,12 +118,10 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         bert=None if from_bert is None else read_bert(from_bert),
         start=start,
         background_first=asked.background_first,
+        recipe=asked.recipe or "",
+        features=None if recipe is None or asked.toy else recipe.features,
     )
-    if request.data.stores:
-        result = _pretrain_on_stores(request, settings, choice, rules, encoder)
-    else:
-        result = pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
-    return result
+    return settings, choice, encoder
 
 
 def _pretrain_on_stores(
@@ -146,6 +162,18 @@ def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, Mo
         return system_named(recipe.system), recipe.toy_build if asked.toy else recipe.build
     name = chosen_system(request)
     return system_named(name), model_size(name, asked.size or DEFAULT_SIZE)
+
+
+def _notes_of_begun(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:
+    """Where the run in the folder began before its recipe's masking was kept end to end."""
+    begun = begun_masking(request.out).get(APPEARANCE) if request.end_to_end else None
+    published = system.named.masking.get(recipe.masking) if recipe is not None else None
+    if begun is None or published in (None, begun) or f"{APPEARANCE}={begun}" not in request.training.settings:
+        return []
+    return [
+        f"{request.out} goes on as it began, with {APPEARANCE}={begun}; {request.model.recipe} has {published}: for "
+        f"that, begin a new run"
+    ]
 
 
 def _refuse_joint_start(request: PretrainRequest, start: ModelCheckpoint | None) -> None:

@@ -7,6 +7,7 @@ One caption tells of the image; the other does as well (match 1), or is of anoth
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -19,12 +20,13 @@ from roibeam.model.common.masking import mask_pieces
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.inputs.batches.class_targets import as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS, with_box_numbers
+from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
 from roibeam.pipelines.inputs.fit import check_vocabulary, check_width
 from roibeam.pipelines.inputs.objects.image_objects import WHOLE_IMAGE, ImageObjects
 from roibeam.pipelines.inputs.shown_regions import strongest_regions
+from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
@@ -72,14 +74,7 @@ class VisualBertSampler:
         self._max_pieces = min(sampling.max_pieces, model_config.max_position_embeddings)
 
     def check(self, record: RegionRecord) -> None:
-        if not self._sampling.box_numbers:
-            check_width(self._config, record)
-        elif self._config.region_feature_size != record.features.shape[1] + BOX_NUMBERS:
-            raise ValueError(
-                f"record {record.image_id!r}: features and {BOX_NUMBERS} box numbers have width "
-                f"{record.features.shape[1] + BOX_NUMBERS}, the model was made for {self._config.region_feature_size}; "
-                f"set region_feature_size"
-            )
+        check_width(self._config, record, box_numbers=self._sampling.box_numbers, setting="sampling.box_numbers")
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         records = corpus.records(row) if isinstance(corpus, TaskCorpus) else [corpus.record(row)]
@@ -149,19 +144,51 @@ class VisualBertSampler:
         """See `PretrainSample.aligned_words`, of the shown regions; ValueError for a region that the record has not."""
         if self._sampling.aligned_words == "none" or not isinstance(corpus, TaskCorpus) or not corpus.as_pair:
             return None
-        text, start = corpus.text(row), 1
         words: list[list[int]] = [[] for _ in shown]
         places = {int(region): place for place, region in enumerate(shown)}
-        for named in self._cut([self._named(text, *each) for each in zip(texts.lines, texts.pieces, strict=True)]):
-            for piece in np.flatnonzero(named[:, 0] >= 0):
-                region, word = map(int, named[piece])
-                _check_region(record, region)
-                position = start + (word if self._sampling.aligned_words == "release" else int(piece))
-                if region in places and position < self._config.max_position_embeddings - 1:
-                    words[places[region]].append(position)
-            start += len(named) + 1
+        for region, position in self._naming_pieces(self._cut(self._named_pieces(corpus.text(row), texts))):
+            _check_region(record, region)
+            if region in places:
+                words[places[region]].append(position)
         most = max(map(len, words), default=0)
         return np.array([each + [-1] * (most - len(each)) for each in words], np.int64) if most else None
+
+    def notes_of_cuts(self, corpus: Corpus) -> list[str]:
+        """A note where words that name a box are cut, so that no piece is aligned with it: of `MOST_TEXTS` texts at
+        even distances, each with all that may follow it."""
+        if self._sampling.aligned_words == "none" or not isinstance(corpus, TaskCorpus) or not corpus.as_pair:
+            return []
+        whole = left = 0
+        looked_at = evenly(range(len(corpus)), MOST_TEXTS)
+        for row in looked_at:
+            text = corpus.text(row)
+            pairs: list[tuple[int, ...]] = [(0, line) for line in range(1, len(text.lines))]
+            for lines in pairs or [(0,)]:
+                texts = _Texts([self._pieces(text.lines[line]) for line in lines], None, lines)
+                named = self._named_pieces(text, texts)
+                whole += sum(int((each[:, 0] >= 0).sum()) for each in named)
+                left += sum(1 for _ in self._naming_pieces(self._cut(named)))
+        if left == whole:
+            return []
+        return [
+            f"{counted(whole - left, 'word')} of {whole:,} that name a box cut from {counted(len(looked_at), 'text')} "
+            f"(sampling.max_pieces {self._sampling.max_pieces}): none of their pieces is aligned with the box"
+        ]
+
+    def _named_pieces(self, text: TaskRow, texts: _Texts) -> list[np.ndarray]:
+        """As of `_named`, of each of the texts."""
+        return [self._named(text, *each) for each in zip(texts.lines, texts.pieces, strict=True)]
+
+    def _naming_pieces(self, named: list[np.ndarray]) -> Iterator[tuple[int, int]]:
+        """Region and position of each piece of cut texts that is aligned with one."""
+        start = 1
+        for each in named:
+            for piece in np.flatnonzero(each[:, 0] >= 0):
+                region, word = map(int, each[piece])
+                position = start + (word if self._sampling.aligned_words == "release" else int(piece))
+                if position < self._config.max_position_embeddings - 1:
+                    yield region, position
+            start += len(each) + 1
 
     def _named(self, text: TaskRow, line: int, pieces: np.ndarray) -> np.ndarray:
         """(n, 2) of the pieces of a line: the region that each names, -1 for none, and the number of that word."""

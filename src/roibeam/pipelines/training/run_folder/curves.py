@@ -15,6 +15,7 @@ import numpy as np
 
 from roibeam.pipelines.foundation.pages.plot import Level, Plot, Series, plot_svg, svg_file
 from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, MeasureName, measure_name
+from roibeam.pipelines.foundation.statistics.verdict import BESIDE
 
 CURVES_NAME = "curves.svg"
 FEWEST_STEPS = 20  # a run of fewer has a table of them instead
@@ -101,8 +102,14 @@ def stage_plots(stages: Sequence[tuple[Lines, Lines]], *, evaluated: str) -> Ite
 
 def names_of(lines: Lines) -> list[str]:
     """Names that have a number in some line, in their order, without step, samples, epoch and seconds."""
-    names = dict.fromkeys(name for line in lines for name in line if name not in _POSITION)
+    names = dict.fromkeys(name for line in lines for name in line if name not in (*_POSITION, BESIDE))
     return [name for name in names if any(line.get(name) is not None for line in lines)]
+
+
+def dashed_levels(lines: Lines, evaluations: Lines, levels: Levels) -> list[str]:
+    """The names of the levels that some plot of `drawn_curves`, by the same arguments, has a line for."""
+    names = [name for name in (*names_of(lines), *names_of(evaluations)) if not name.endswith(_RECALLS)]
+    return [level for level, values in levels.items() if any(name in values for name in names)]
 
 
 def _measure_plot(name: str, lines: Lines, evaluations: Lines, levels: Levels, *, evaluated: str) -> Plot:

@@ -11,8 +11,9 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.pages.frame import PAGE_END, page_start, table, tiles, verdict_markup
+from roibeam.pipelines.foundation.pages.frame import PAGE_END, note, page_start, table, tiles, verdict_markup
 from roibeam.pipelines.foundation.pages.plot import plot_svg
+from roibeam.pipelines.foundation.statistics.verdict import NOT_KNOWN, lacks_intervals
 from roibeam.pipelines.training.run_folder.curves import FEWEST_STEPS, stage_plots
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME
 from roibeam.pipelines.training.run_folder.names import PAGE_NAME
@@ -27,6 +28,7 @@ from roibeam.pipelines.training.run_folder.run_words import (
     how_good_sentence,
     how_good_table,
     model_sentence,
+    origins,
 )
 from roibeam.pipelines.training.run_folder.stages import stage_folder
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, read_lines
@@ -106,10 +108,10 @@ def _read(run_dir: Path, number: int, name: str) -> _Stage | None:
 
 
 def _stage(stage: _Stage, num_stages: int) -> Iterator[str]:
-    train, recorded, last = stage.config["train"], stage.config["recorded"], stage.lines[-1]
+    train, last = stage.config["train"], stage.lines[-1]
     origin = f"the weights of stage {stage.number - 1}, with a new optimizer and schedule"
     if stage.number == 1:
-        origin = recorded["start"] or recorded["bert"] or "new weights"
+        origin = "; ".join(origins(stage.config).values())
     yield f"<section><h2>{_head(stage.number, num_stages, stage.name)}</h2>\n"
     yield (
         f"<p>{last['step']:,} of {train['steps']:,} steps of {counted(stage.config['global_batch'], 'sample')} "
@@ -123,6 +125,8 @@ def _stage(stage: _Stage, num_stages: int) -> Iterator[str]:
         rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
         yield f"<p>Asked about {escaped(stage.summary.asked, 200)}:</p>\n"
         yield table(head, rows, numbers=range(1, len(head) - 1))
+        if lacks_intervals(stage.summary.figures):
+            yield note("No verdict.", NOT_KNOWN)
     yield "</section>\n"
 
 

@@ -18,6 +18,7 @@ from typing import IO, Any
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.console.progress import STEPS, Progress
 from roibeam.pipelines.foundation.console.progress_text import folded
+from roibeam.pipelines.foundation.statistics.verdict import BESIDE, Judged, judged_line
 from roibeam.pipelines.training.run_folder.files import sync_to_disk
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -81,14 +82,15 @@ class TrainLog:
         self._progress.to(self.last_line["step"])
         self._progress.note("" if loss is None else f"loss {loss:.4g}")
 
-    def evaluation(self, position: Mapping[str, float], values: Mapping[str, float | None]) -> None:
-        """Writes a line of evaluation.jsonl, and one for people. What is not finite is written as null."""
+    def evaluation(self, position: Mapping[str, float], values: Judged) -> None:
+        """Writes a line of evaluation.jsonl, with what its numbers stand beside, and one for people. What is not finite
+        is written as null."""
         wrong = [name for name, value in values.items() if value is not None and not math.isfinite(value)]
         if wrong:
             logger.warning("evaluation after step %d: %s not finite", position["step"], ", ".join(wrong))
-        line = self._write(
-            EVALUATION_NAME, position, {name: None if name in wrong else value for name, value in values.items()}
-        )
+        told: dict[str, Any] = {name: None if name in wrong else value for name, value in values.items()}
+        beside = values.beside()
+        line = self._write(EVALUATION_NAME, position, {**told, BESIDE: beside} if beside else told)
         self.evaluations.append(line)
         logger.info("%s", folded(f"evaluation after step {line['step']:,}: {_for_people(line)}"))
 
@@ -97,14 +99,14 @@ class TrainLog:
         for file in self._files.values():
             os.fsync(file.fileno())
 
-    def _write(self, name: str, position: Mapping[str, float], values: Mapping[str, float | None]) -> dict[str, Any]:
+    def _write(self, name: str, position: Mapping[str, float], values: Mapping[str, Any]) -> dict[str, Any]:
         line = {**position, **values, "seconds": round(self.seconds, 3)}
         self._files[name].write(json.dumps(line) + "\n")
         self._files[name].flush()
         if self._tensorboard is not None:
             kind = "train" if name == LOG_NAME else "evaluation"
             for key, value in line.items():
-                if value is not None and key not in ("step", "samples", "seconds"):
+                if value is not None and key not in ("step", "samples", "seconds", BESIDE):
                     self._tensorboard.add_scalar(f"{kind}/{key}", value, line["step"])
         return line
 
@@ -128,8 +130,12 @@ def _tell_of_lost_steps(path: Path, lines: list[dict[str, Any]], after_step: int
 
 
 def _for_people(line: Mapping[str, Any]) -> str:
-    values = {name: value for name, value in line.items() if isinstance(value, float) and name not in _NO_VALUES}
-    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+    names = [name for name, value in line.items() if isinstance(value, float) and name not in _NO_VALUES]
+    beside = [
+        f" (chance {figure.chance:.4g})" if figure.chance is not None else ""
+        for figure in judged_line(line, names).figures
+    ]
+    return ", ".join(f"{name} {line[name]:.4g}{level}" for name, level in zip(names, beside, strict=True))
 
 
 def _truncate(path: Path, last_step: int) -> None:

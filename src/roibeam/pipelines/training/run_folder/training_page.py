@@ -3,6 +3,7 @@ curves, evaluations, checkpoints and settings."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,18 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
 from roibeam.pipelines.foundation.pages.frame import PAGE_END, folded, note, page_start, table, tiles, verdict_markup
 from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
-from roibeam.pipelines.training.run_folder.curves import FEWEST_STEPS, drawn_curves, names_of, write_curves
-from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
+from roibeam.pipelines.foundation.statistics.verdict import INTERVALS, NOT_KNOWN, judged_line, lacks_intervals
+from roibeam.pipelines.training.run_folder.curves import (
+    FEWEST_STEPS,
+    dashed_levels,
+    drawn_curves,
+    names_of,
+    write_curves,
+)
+from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, ENCODER_NAME, change_rows, stage_rows
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE, CONFIG_NAME
 from roibeam.pipelines.training.run_folder.names import PAGE_NAME
 from roibeam.pipelines.training.run_folder.run_figures import (
@@ -29,6 +38,7 @@ from roibeam.pipelines.training.run_folder.run_words import (
     how_good_sentence,
     how_good_table,
     model_sentence,
+    origins,
 )
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, read_lines
 
@@ -36,11 +46,8 @@ _WORDS_ALONE = (
     "Words alone: what counting neighbouring words of the training captions finds, without any picture. A model that "
     "is trained on words alone may find more."
 )
+_MASKED, _SEEN = "#c2185b", "#aeb6c2"  # lines of boxes, as on batch.html
 _ROWS = 30  # evaluations that the table shows; more are thinned out
-_QUESTION = (
-    "Masks and pairs are drawn by the training rules of this system. roibeam evaluate asks all systems alike and hides "
-    "15 % of words and regions, so its numbers differ from these."
-)
 # What a reader of a run asks for first: name, and where it stands in config.json.
 _FIRST_SETTINGS = {
     "steps": "train.steps",
@@ -62,7 +69,7 @@ class _Run:
 
     Attributes:
         lines, evaluations: of log.jsonl and evaluation.jsonl.
-        detector: what detector.json holds; None where there is none.
+        detector, encoder: what detector.json and encoder.json hold; None where there is none.
         best_step: of the best evaluation, which has a checkpoint.
         weights: numbers in the newest weight file.
         ended_early: by `train.patience`.
@@ -74,6 +81,7 @@ class _Run:
     evaluations: Sequence[Mapping[str, Any]]
     summary: RunSummary | None
     detector: Mapping[str, Any] | None
+    encoder: Mapping[str, Any] | None
     best_step: int | None
     weights: int | None
     ended_early: bool
@@ -88,14 +96,19 @@ def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bo
     Returns:
         The path of the page.
     """
-    path, judged = run_dir / PAGE_NAME, run_dir / DETECTOR_NAME
+    path = run_dir / PAGE_NAME
+    judged, encoder = (
+        json.loads((run_dir / name).read_text("utf-8")) if (run_dir / name).is_file() else None
+        for name in (DETECTOR_NAME, ENCODER_NAME)
+    )
     run = _Run(
         run_dir,
         json.loads((run_dir / CONFIG_NAME).read_text("utf-8")),
         read_lines(run_dir / LOG_NAME),
         read_lines(run_dir / EVALUATION_NAME),
         read_summary(run_dir),
-        json.loads(judged.read_text("utf-8")) if judged.is_file() else None,
+        judged,
+        encoder,
         best_step,
         number_of_weights(run_dir),
         ended_early,
@@ -111,9 +124,20 @@ def _drawn(run: _Run) -> list[str]:
     """The curves; none of a run that is too short for them."""
     if len(run.lines) < FEWEST_STEPS:
         return []
-    levels = {} if run.summary is None else {CHANCE: run.summary.chance, WORDS_ALONE: run.summary.words_alone}
     held_out = run.config["recorded"].get("validation")
-    return drawn_curves(run.lines, run.evaluations, levels, evaluated="held out" if held_out else "evaluations")
+    evaluated = "held out" if held_out else "evaluations"
+    return drawn_curves(run.lines, run.evaluations, _levels(run), evaluated=evaluated)
+
+
+def _levels(run: _Run) -> dict[str, Mapping[str, float]]:
+    """What the numbers are compared with, by the name of the level; of a run that was stopped, what its last evaluation
+    stood beside."""
+    summary, last = run.summary, run.evaluations[-1] if run.evaluations else {}
+    judged = judged_line(last, names_of([last])).figures
+    chance = {figure.name: figure.chance for figure in judged if figure.chance is not None}
+    if summary is None:
+        return {CHANCE: chance}
+    return {CHANCE: {**chance, **summary.chance}, WORDS_ALONE: summary.words_alone}
 
 
 def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
@@ -123,7 +147,8 @@ def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
     name = run.folder.absolute().name
     what = f"{model_sentence(config, run.summary, run.weights)}, trained {data_sentence(config, run.lines)}"
     how_long = f"{counted(last['step'], 'step')} of {counted(config['global_batch'], 'sample')} in {duration(seconds)}"
-    yield page_start(name, f"{what}: {how_long}.", how_good_sentence(run.summary))
+    style = "" if run.encoder is None else f"{CANVAS_STYLE}.canvases {{ margin: 12px 0 16px; }}\n"
+    yield page_start(name, f"{what}: {how_long}.", how_good_sentence(run.summary), style=style)
     if run.ended_early:
         train = config["train"]
         yield note(
@@ -148,6 +173,8 @@ def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
         ]
     )
     yield from _how_good(run)
+    if run.encoder is not None:
+        yield from _encoder(run.encoder)
     yield _notes(config)
     yield _training(run, curves)
     if run.evaluations:
@@ -164,7 +191,9 @@ def _how_good(run: _Run) -> Iterator[str]:
         rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
         yield f"<section><h2>How good <small>asked about {escaped(summary.asked, 200)}</small></h2>\n"
         yield table(head, rows, numbers=range(1, len(head) - 1))
-        yield f"<p>{_QUESTION}</p>\n"
+        yield f"<p>{escaped(summary.question, 1_000)} {INTERVALS}</p>\n"
+        if lacks_intervals(summary.figures):
+            yield note("No verdict.", NOT_KNOWN)
         if summary.words_alone:
             yield f"<p>{_WORDS_ALONE}</p>\n"
         if not summary.held_out:
@@ -181,6 +210,36 @@ def _how_good(run: _Run) -> Iterator[str]:
         yield table(["measure", "before", "after"], rows, numbers=(1, 2)) + "</section>\n"
 
 
+def _encoder(found: Mapping[str, Any]) -> Iterator[str]:
+    """What the network is shown of a photo, what of it is trained, and how far that moved."""
+    yield "<section><h2>Region encoder <small>what it is shown, and how far it moved</small></h2>\n"
+    yield f"<p>{escaped(found['masking'], 600)}</p>\n"
+    photo = found["photo"]
+    if photo is not None:
+        jpeg, size = base64.b64decode(photo["jpeg"]), tuple(photo["image_hw"])
+        turned = ", mirrored" if photo["mirrored"] else ""
+        what = f"{photo['name']}, of the first batch, as the network reads it{turned}"
+        lines = sorted(zip(photo["boxes"], photo["masked"], strict=True), key=lambda each: not each[1])
+        boxes = [
+            DrawnBox(
+                tuple(box), _MASKED if masked else _SEEN, tooltip="masked" if masked else "not masked",
+                is_quiet=not masked, line=2.5 if masked else 1.25,
+            )
+            for box, masked in lines
+        ]  # fmt: skip
+        count = counted(sum(photo["masked"]), "masked region")
+        named = f"Lines: {count}, and the others thin."
+        yield '<div class="canvases">'
+        for drawn, words in (([], what), (boxes, named)):
+            canvas = box_canvas(drawn, size, jpeg, description=words)
+            yield f'<div>{canvas}<p class="quiet"><bdi>{escaped(words, 300)}</bdi></p></div>'
+        yield "</div>\n"
+    rows = [[escaped(cell) for cell in row] for row in stage_rows(found)]
+    yield table(["part of the network", "weights", "moved, |w - w0| / |w0|"], rows, numbers=(2,))
+    yield "<p>w0 are the weights that the run began with. The change is measured at the end; it is not known of a run "
+    yield "that goes on without them.</p></section>\n"
+
+
 def _notes(config: Mapping[str, Any]) -> str:
     """What was left out of the data, and what is not held out; nothing where there is nothing to tell."""
     notes = "".join(f"<li>{escaped(each, 1_000)}</li>" for each in config["recorded"].get("notes", ()))
@@ -189,11 +248,12 @@ def _notes(config: Mapping[str, Any]) -> str:
 
 def _training(run: _Run, curves: Sequence[str]) -> str:
     if curves:
-        alone = run.summary is not None and run.summary.words_alone
-        dashed = f"what guessing reaches{', and words alone' if alone else ''}"
+        levels = dashed_levels(run.lines, run.evaluations, _levels(run))
+        dashed = ", and ".join({CHANCE: "what guessing reaches"}.get(name, name) for name in levels)
+        dashed = f" Dashed: {dashed}." if dashed else ""
         return (
-            "<section><h2>Curves</h2>\n<p>Thin line: each step. Thick line: running mean. Points: evaluations. Dashed: "
-            f'{dashed}.</p>\n<div class="plots">{"".join(curves)}</div></section>\n'
+            "<section><h2>Curves</h2>\n<p>Thin line: each step. Thick line: running mean. Points: evaluations."
+            f'{dashed}</p>\n<div class="plots">{"".join(curves)}</div></section>\n'
         )
     names = names_of(run.lines)
     rows = [[f"{line['step']:,}", *(_number(line.get(name)) for name in names)] for line in run.lines]
@@ -244,7 +304,7 @@ def _settings(config: Mapping[str, Any]) -> str:
     values = dict(_leaves(config, ""))
     recorded = config["recorded"]
     first = [
-        ("started from", recorded.get("start") or recorded.get("bert") or "new weights"),
+        *origins(config).items(),
         *(("other boxes or dtype", note) for note in recorded.get("choices", ())),
         *((name, values[place]) for name, place in _FIRST_SETTINGS.items() if place in values),
     ]

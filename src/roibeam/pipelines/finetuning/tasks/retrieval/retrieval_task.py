@@ -121,7 +121,9 @@ def judge_choice(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Map
     """ "R@1 of 4": how many captions score their own image above all others of the group; a tie is a miss."""
     right = [float(each.scores[0] > each.scores[1:].max()) for each in said]
     name = f"R@1 of {max((len(group.rows) for group in groups), default=0)}"
-    return {name: Measure(name, right, [group.images[0] for group in groups])}
+    by_lot = [1 / len(group.rows) for group in groups]
+    images = [group.images[0] for group in groups]
+    return {name: Measure(name, right, images, guess=lambda: sum(by_lot) / len(by_lot))}
 
 
 def _no_answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[Any]:
