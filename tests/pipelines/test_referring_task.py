@@ -48,7 +48,7 @@ from roibeam.pipelines.finetuning.tasks.referring_rules.targets import (
     prepare_candidates,
 )
 from roibeam.pipelines.finetuning.tasks.referring_task import open_referring
-from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
+from roibeam.pipelines.inputs.objects.regions_at_boxes import regions_at_boxes
 
 # Photo 5: 100 x 60, two objects and a crowd, two detections. Photo 6: one object, nothing detected.
 BOXES = {50: (5, [10.0, 10, 20, 20]), 51: (5, [50.0, 20, 30, 30]), 52: (5, [0.0, 0, 90, 50]), 60: (6, [1.0, 2, 3, 4])}

@@ -353,7 +353,7 @@ def test_what_a_later_stage_would_stop_at_is_said_before_the_first_one(
             "stage 2 (visualbert-task-vcr-without-coco): no such file or folder: --task-text 'train.jsonl'",
         ),
         (
-            f"--recipe visualbert-task-vcr-without-coco --task-text {task}",
+            f"--recipe visualbert-task-vcr-without-coco --objects {tmp_path} --task-text {task}",
             "does not say that its regions are given boxes; extract with the task's boxes",
         ),
     ):

@@ -13,7 +13,7 @@ from roibeam.extraction.choice.detector_choice import named
 from roibeam.extraction.choice.detectron2_choice import PUBLISHED_SELECTIONS
 from roibeam.extraction.choice.presets import PRESETS
 from roibeam.extraction.network.config import CONFIGS
-from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.conventions import CONVENTIONS, CONVENTIONS_OF_SIZES
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.pipelines.extract.preset_names import conventions_name
@@ -29,8 +29,6 @@ GIVEN_BOXES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "mattnet": ("MAttNet's detected boxes", "res101_coco_minus_refer_notime_dets.json"),
     }
 )
-# Conventions of networks that no preset is of.
-_CONVENTIONS: Mapping[str, str] = MappingProxyType({"r2c-r50": "r2c"})
 _DETECTRON2 = "a network of detectron2's"
 
 
@@ -73,7 +71,7 @@ class Features:
     @property
     def conventions(self) -> str:
         """Name in `CONVENTIONS`; "" of a network of detectron2's."""
-        return PRESETS[self.preset].conventions if self.preset else _CONVENTIONS.get(self.detector, "")
+        return PRESETS[self.preset].conventions if self.preset else CONVENTIONS_OF_SIZES.get(self.detector, "")
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -116,7 +114,6 @@ class Features:
     def _words(self) -> list[str]:
         words = ["roibeam", "extract", PHOTOS, STORE]
         words += ["--preset", self.preset] if self.preset else ["--detector", self.detector]
-        words += ["--conventions", self.conventions] if self.detector in _CONVENTIONS else []
         if self.preset and self.detector != PRESETS[self.preset].detector:
             words += ["--detector", self.detector]
         usual = PRESETS[self.preset].selection if self.preset else PUBLISHED_SELECTIONS.get(self.detector)
@@ -150,8 +147,10 @@ class Features:
 
 
 def _differing(recorded: Mapping[str, Any], meant: Mapping[str, Any]) -> list[str]:
-    """Such as "num_classes 80"; a store of given boxes records less."""
+    """Such as "num_classes 80"; a store of given boxes records less, and one of a ResNet alone has no classes."""
     meant = _plain(meant)
+    if recorded.get("num_classes") == 0:
+        meant |= {"num_classes": 0, "num_attributes": 0}
     return [f"{name} {value}" for name, value in recorded.items() if meant.get(name) != value]
 
 

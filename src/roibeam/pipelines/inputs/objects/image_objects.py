@@ -14,7 +14,7 @@ import numpy as np
 from roibeam.features.counted import counted
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.inputs.objects.outlines import masks_of_regions
-from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
+from roibeam.pipelines.inputs.objects.regions_at_boxes import regions_at_boxes
 from roibeam.pipelines.sources.datasets.coco import CocoObjects, read_coco_objects
 from roibeam.pipelines.sources.datasets.vcr import (
     OBJECT_CLASSES,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
+from roibeam.pipelines.inputs.objects.regions_at_boxes import regions_at_boxes
 
 MASK_SIDE = 14  # cells of a mask, across and down, as of the map that RoIAlign gives
 Outline = tuple[np.ndarray, ...] | None  # polygons (P, 2), x y in pixels of the photo; None for the whole box

@@ -79,8 +79,8 @@ def _check_sections(
         chosen["encoder"].check_rates(train_config_of(request, recipe)(1).parameter_groups)
         if getattr(chosen["sampling"], "box_numbers", False):
             raise ValueError("--end-to-end: features of photos have no box numbers; set sampling.box_numbers to false")
-    _check_objects(request, system, chosen)
     if request.data.stores:
+        _check_objects(request, system, chosen)
         check_search(chosen["data"], has_validation=request.data.validation is not None)
     elif request.data.text_corpus and recipe is None:  # a recipe needs a store, which is said elsewhere
         check_text_alone(system, chosen["data"], chosen["sampling"])

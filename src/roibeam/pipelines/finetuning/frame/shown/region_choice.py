@@ -15,7 +15,7 @@ from roibeam.pipelines.finetuning.frame.shown.unseen import NoRegions
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import IN_FILE, LayoutOptions
 from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage
-from roibeam.pipelines.inputs.regions_at_boxes import regions_at_boxes
+from roibeam.pipelines.inputs.objects.regions_at_boxes import regions_at_boxes
 from roibeam.pipelines.inputs.shown_regions import strongest_regions
 
 
