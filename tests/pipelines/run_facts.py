@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.heads import DroppedLinear
 from roibeam.model.common.transformer import Attention
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
+from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import run_model
@@ -50,6 +52,13 @@ def requested(name: str, *, toy: bool, end_to_end: bool, settings: tuple[str, ..
     )
 
 
+@cache
+def _objects() -> ImageObjects:
+    """Classes of VCR's objects, of no image."""
+    with TemporaryDirectory() as folder:
+        return ImageObjects([folder], ())
+
+
 def built(
     name: str, *, toy: bool, end_to_end: bool, settings: tuple[str, ...] = (), device: str = "meta"
 ) -> tuple[RunSettings, RunModel, EndToEnd | None]:
@@ -67,6 +76,7 @@ def built(
             width=width,
             known=StoreClasses(CLASSES),
             reads_texts=recipe.text_corpus,
+            objects=_objects() if getattr(run.sampling, "told_classes", False) else None,
             end_to_end=encoder,
         )
     return run, made, encoder

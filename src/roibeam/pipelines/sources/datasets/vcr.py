@@ -168,7 +168,10 @@ def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJE
     unknown = next((name for name in names if name not in numbers), None)
     if unknown is not None:
         those = "of COCO as VCR writes them, such as 'diningtable'" if known is OBJECT_CLASSES else "of those given"
-        raise ValueError(f"{where}: object {unknown!r} is no class {those}; object_names takes a file of other names")
+        raise ValueError(
+            f"{where}: object {unknown!r} is no class {those}; vcr.object_names takes a file of other names, one a "
+            "line (a toy world's is object_names.txt in the folder of its VCR)"
+        )
     return np.array([numbers[name] for name in names], np.int64)
 
 
