@@ -246,6 +246,7 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
         "vilbert-refcoco+-detected-paper",
         _of_paper(
             _of_row(_REFERRING, _ROWS[0], "RefCOCO+"),
+            features=Features("butd-10-100", boxes="mattnet"),
             options=replace(
                 _REFERRING.options,
                 annotated_in_training=False,
