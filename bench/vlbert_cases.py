@@ -86,6 +86,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "e2e_multitask": ("pretrain_e2e_narrow", {"MULTITASK": True}, {}),
     "e2e_multitask_learned": ("pretrain_e2e_narrow", {"MULTITASK": True, "MASK_RAW_PIXELS": False}, {}),
+    "e2e_captions_shown": ("pretrain_e2e_narrow", {"MASK_RAW_PIXELS": False}, {}),
     "refcoco_halved": ("refcoco", {"IMAGE_C5_DILATED": False}, {}),
     "vcr_softmax": (
         "vcr",
@@ -228,6 +229,8 @@ def make_case(goldens: Path, base: str, network: dict[str, Any], vlbert: dict[st
         arrays = {name: file[name] for name in file.files if name.startswith("in/")}
         config = json.loads(str(file["config_json"]))
     network = dict(network)
+    if not network.get("MASK_RAW_PIXELS", True):  # the release's data set leaves the pixels as they are then
+        arrays["in/image"] = arrays["in/image_unmasked"]
     if network.pop("MULTITASK", False):
         config["class"] = "ResNetVLBERTForPretrainingMultitask"
         with np.load(goldens / "pretrain_prec_multitask.npz") as file:
@@ -255,6 +258,9 @@ def make_case(goldens: Path, base: str, network: dict[str, Any], vlbert: dict[st
         return found
 
     inner.embedding = embedding
+    model.image_feature_extractor.register_forward_hook(
+        lambda _m, _i, found: seen.update({name: found[name] for name in ("obj_reps", "obj_reps_raw")})
+    )
     inner.encoder.layer[-1].register_forward_hook(lambda _m, _i, output: seen.update(encoded_last=output))
     # The code writes into its inputs.
     outputs, loss = run(

@@ -74,7 +74,9 @@ class Asked:
             photos = open_photos(store, rows.captioned_ids(), None)
             features = PhotoFeatures(found.joint, photos, scratch=world.work, device=self._device)
         classes = known_classes(store, corpus.record(0))
-        self.samples = EvaluationSamples(self.model.config, self.tokenizer, num_classes=classes, features=features)
+        self.samples = EvaluationSamples(
+            self.model.config, self.tokenizer, num_classes=classes, features=features, as_read=found.as_read
+        )
         self.chosen: EvaluationSet = evaluation_set(corpus)
 
     def measured(self, asked: Sequence[str]) -> dict[str, Tally]:

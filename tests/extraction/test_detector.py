@@ -180,7 +180,7 @@ def test_a_detector_takes_its_parts(narrow_detector, noise_image):
     "change, words",
     [
         ({"depth": 152}, r"depth is 152; it must be one of \[26, 50, 101\]"),
-        ({"num_classes": 0}, "num_classes is 0; it must be a whole number"),
+        ({"num_classes": -1}, "num_classes is -1; it must be a whole number of at least 0"),
         ({"num_attributes": 70000}, "at most 65534"),
         ({"region_chunk": 100}, "region_chunk is 100; it must be a multiple of 16"),
         ({"long_edge": 100}, "long_edge 100 is shorter than short_edge"),

@@ -129,6 +129,20 @@ def test_visual_bert_takes_exactly_these_tensors(tokenizer: BertTokenizer) -> No
     assert len(inputs) == 6
 
 
+def test_a_visual_bert_that_is_six_wider_gets_six_numbers_of_each_box(tokenizer: BertTokenizer) -> None:
+    """As its release feeds Flickr30k's regions; the records are 200 x 100 pixels."""
+    record = make_record("a", 2, dtype=np.float16)
+    found = RegionProcessor(None, tokenizer, visual_bert_config(DIM + 6))(record, "a dog")["visual_embeds"][0].numpy()
+    x1, y1, x2, y2 = record.boxes.T
+    numbers = [x1 / 200, y1 / 100, x2 / 200, y2 / 100, (x2 - x1) / 200, (y2 - y1) / 100]
+    np.testing.assert_array_equal(found[:, :DIM], record.features.astype(np.float32))
+    np.testing.assert_allclose(found[:, DIM:], np.stack(numbers, axis=1), rtol=1e-6)
+    with pytest.raises(ValueError, match=f"record 'a' holds features of width {DIM}, the model's visual_feat_dim"):
+        config = lxmert_config()
+        config.visual_feat_dim = DIM + 6
+        RegionProcessor(None, tokenizer, config)(record, "a dog")
+
+
 def test_lxmert_takes_exactly_these_tensors(tokenizer: BertTokenizer) -> None:
     record = dataclasses.replace(make_record("a", 2), boxes=np.array([[0, 25, 50, 75], [100, 0, 200, 100]], np.float32))
     inputs = RegionProcessor(None, tokenizer, lxmert_config())([record, make_record("b", 3)], ["a dog", "a cat"])

@@ -71,9 +71,8 @@ def write_shard(
         for record in records:
             writer.put(record)
         summary = writer.finish()
-    manifest = ShardManifest.from_summary(
-        summary, shard=shard, attempt=attempt, fingerprint=FINGERPRINT, members_digest=MEMBERS_DIGEST, **rest
-    )
+    fields = {"fingerprint": FINGERPRINT, "members_digest": MEMBERS_DIGEST} | rest
+    manifest = ShardManifest.from_summary(summary, shard=shard, attempt=attempt, **fields)
     publish_shard(folder, manifest)
     return manifest
 

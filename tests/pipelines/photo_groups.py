@@ -27,7 +27,7 @@ from roibeam.pipelines.finetuning.frame.group_task import PhotoTask
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network, with_encoder
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import AUTO, CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, TaskSplit
@@ -69,6 +69,7 @@ def network(
     dropout: float = 0.0,
     beside: BesideTask | None = None,
     num_told_classes: int = 0,
+    grounding: str = AUTO,
     **encoder: Any,
 ) -> tuple[TaskNetwork, TaskNetwork]:
     """The same weights on stored features, and with an encoder; no weight is at its start value."""
@@ -83,7 +84,7 @@ def network(
     )  # fmt: skip
     stored = started_network(
         named, named.model_class(config), ASKED[kind], "ours", source="a test", beside=beside,
-        num_told_classes=num_told_classes,
+        num_told_classes=num_told_classes, grounding=grounding,
     )  # fmt: skip
     examples.awake(stored.module)
     drop(stored.module, dropout)

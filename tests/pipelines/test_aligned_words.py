@@ -122,6 +122,21 @@ def test_alignment_follows_texts_that_are_cut_and_regions_that_are_chosen(tmp_pa
     assert [[place for place in one if place >= 0] for one in words.tolist()] == [whole.get(each, []) for each in best]
 
 
+def test_words_that_are_cut_are_counted(tmp_path: Path) -> None:
+    """Over all that may follow a question, so that no draw is needed."""
+    corpus, sampler = naming(tmp_path, aligned_words="first_piece")
+    assert sampler.notes_of_cuts(corpus) == [] and naming(tmp_path, max_pieces=9)[1].notes_of_cuts(corpus) == []
+    whole = [named_by_region(corpus, sampler, row) for row in range(len(corpus))]
+    for settings in ({"max_pieces": 12}, {"cut": "release_front", "max_pieces": 13}, {"aligned_words": "release"}):
+        corpus, sampler = naming(tmp_path, **{"aligned_words": "first_piece", "max_pieces": 9, **settings})
+        left = [named_by_region(corpus, sampler, row) for row in range(len(corpus))]
+        all_words, found = (sum(len(each) for row in of for each in row.values()) for of in (whole, left))
+        (note,) = sampler.notes_of_cuts(corpus)
+        assert found < all_words and note.startswith(
+            f"{all_words - found} words of {all_words} that name a box cut from"
+        )
+
+
 def test_alignment_is_padded_in_a_batch(tmp_path: Path) -> None:
     corpus, sampler = naming(tmp_path, aligned_words="first_piece")
     samples = [sampler.sample(corpus, row, np.random.default_rng(row)) for row in (0, 1, 5)]

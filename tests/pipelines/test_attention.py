@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from asked_models import INTERBERT, SIZES, VILBERT, VLBERT
+from captioned_records import make_record
 from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore
@@ -27,19 +29,22 @@ from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStream
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.analysis.attention.attention_pictures import Group, grouped_looks, picture_shapes
 from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
 from roibeam.pipelines.analysis.attention.head_figures import (
     ABOVE,
     BELOW,
     TOO_FEW,
     UNDECIDED,
+    beside_paper,
     head_figures,
     relations_of,
 )
 from roibeam.pipelines.analysis.attention.looks import Looks, head_looks
-from roibeam.pipelines.analysis.attention.questions import ENTITY, LeftOut, Questioner, parses_by_caption
+from roibeam.pipelines.analysis.attention.questions import ENTITY, AskedCaption, LeftOut, Questioner, parses_by_caption
 from roibeam.pipelines.analysis.attention.reading import Asked, read_asked
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.probing.picture_shapes import Label
 from roibeam.pipelines.analysis.probing.probe import pair_batch, words_to_regions
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
@@ -126,7 +131,7 @@ PARSE = (
 
 
 def questions_by_hand(
-    tmp_path: Path, word: str, parse: str = PARSE
+    tmp_path: Path, word: str, parse: str = PARSE, most: int = 24
 ) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[str]]:
     (tmp_path / "p.conll").write_text(parse)
     line = "[/EN#1/people A man] wearing [/EN#2/clothing a boy 's hat] near [/EN#3/animals a dog] ."
@@ -136,11 +141,15 @@ def questions_by_hand(
     parses = parses_by_caption(read_conll(str(tmp_path / "p.conll")), [("7", 0)], "p.conll")
 
     def pieces(text: str) -> list[list[int]]:
-        """Two for each word."""
-        return [[2 * place + 1, 2 * place + 2] for place in range(len(text.split()))]
+        """Two for each word, of which `most` are read."""
+        whole = [[2 * place + 1, 2 * place + 2] for place in range(len(text.split()))]
+        return [[piece for piece in each if piece <= most] for each in whole]
+
+    def cut(text: str) -> frozenset[int]:
+        return frozenset(place for place in range(len(text.split())) if 2 * place + 2 > most)
 
     record = type("Record", (), {"record_id": "7", "image_id": "7", "num_regions": 1})()
-    found = Questioner(pieces, word, parses, left_out).captions(image, record)
+    found = Questioner(pieces, word, parses, left_out, cut).captions(image, record)
     return [(q.population, q.phrase, q.pieces) for each in found for q in each.questions], left_out.lines()
 
 
@@ -162,6 +171,14 @@ def test_who_must_look_at_what(tmp_path: Path) -> None:
 def test_which_piece_looks(tmp_path: Path, word: str, pieces: tuple[int, ...]) -> None:
     asked, _ = questions_by_hand(tmp_path, word)
     assert [each[2] for each in asked if each[:2] == (ENTITY, "a boy 's hat")] == [pieces]
+
+
+@pytest.mark.parametrize(("word", "asked_of"), [("last", ["A man"]), ("first", ["A man", "a boy 's hat"])])
+def test_what_is_cut_is_left_out_and_counted(tmp_path: Path, word: str, asked_of: list[str]) -> None:
+    """Of "a boy 's hat" the hat is cut: its last piece is not that of the boy's."""
+    asked, left_out = questions_by_hand(tmp_path, word, most=13)
+    assert [phrase for population, phrase, _ in asked if population == ENTITY] == asked_of
+    assert re.fullmatch(r"\d phrases and words that are cut: .*'a boy 's hat'.*", " ".join(left_out).replace('"', "'"))
 
 
 def test_a_caption_whose_parse_has_other_words_is_asked_about_phrases_alone(tmp_path: Path) -> None:
@@ -321,8 +338,36 @@ def test_the_best_head_is_an_active_one_where_there_is_any() -> None:
     looks.mass[:, 0, 0] = 0.1
     found = head_figures(looks, ENTITY, seed=0)
     assert (found.layer, found.head) == (1, 2) and found.active.tolist() == [[False, True]]
+    assert found.best_of_all == (1, 1)  # which the paper names for phrases
     looks.mass[:] = 0.1
     assert head_figures(looks, ENTITY, seed=0).head == 1
+
+
+def test_pictures_show_the_six_layers_that_ground_phrases_best() -> None:
+    """Of each its best head, in the order of the layers; those in between are left out, whatever they look at."""
+    random = np.random.default_rng(0)
+    right = [0.9, 0.1, 0.8, 0.2, 0.7, 0.6, 0.5, 0.4]  # of each layer's second head
+    hit = np.stack([np.zeros((200, 8), bool), random.random((200, 8)) < right], axis=2)
+    figures = head_figures(made_looks(hit, np.zeros(200)), ENTITY, seed=0)
+    record, sentence = make_record("a", 0, num_regions=4), parse_marked_sentence("A hat .")
+    caption = AskedCaption("a", "a", 0, sentence, ())
+    _, looks = grouped_looks(np.full((8, 2, 5, 4), 0.25), [[1], [2], [3]], caption, record, figures)
+    assert [(each.layer, each.head) for each in looks] == [(layer, 2) for layer in (1, 3, 5, 6, 7, 8)]
+    shapes, _ = picture_shapes(caption, record, [Group("hat", np.array([0]))], looks, None, num_layers=8)
+    told = [each.text for each in shapes if isinstance(each, Label)]
+    assert {"The best head of 6 of 8 layers (layer-head)", "These layers find phrases best."} <= set(told)
+
+
+def test_a_relation_of_the_paper_stands_beside_the_commonest_of_ours_and_all_ten_are_named() -> None:
+    """compound and nn are one to the paper; what nobody asked has no figure of ours."""
+    looks = made_looks(np.ones((60, 1, 1), bool), np.zeros(60))
+    names = np.array([ENTITY] * 10 + ["nn"] * 10 + ["compound"] * 40)
+    looks = dataclasses.replace(looks, population=names)
+    entity, *relations = (head_figures(looks, name, seed=0) for name in (ENTITY, *relations_of(looks, ENTITY)))
+    found = {row.name: None if ours is None else ours.name for row, ours in beside_paper(entity, relations)}
+    assert list(found) == [row[0] for row in TABLE_2]
+    assert (found["entity"], found["nn"], found["dobj"]) == (ENTITY, "compound", None)
+    assert [row.name for row, _ in beside_paper(entity, [])] == [ENTITY]
 
 
 # The command
@@ -364,15 +409,34 @@ def test_the_command_writes_numbers_and_pictures(
     assert done.code == 0, done.err
     for expected in ("5 captions of 1 image", "entity", "best head of each layer: ", "active heads: 2 of 2"):
         assert expected in done.out
+    rows = [line.split() for line in done.out.partition("section 3.1 and Table 2:\n")[2].splitlines()[1:12]]
+    assert [(row[0], row[2], row[4], row[6]) for row in rows] == TABLE_2
+    assert all(float(each) >= 0 for each in (rows[0][1], rows[0][5], rows[1][1], rows[1][5]))  # ours, between theirs
+    unlike = "different here: ViLbertForPreTraining; 1 layer of 2 heads; 1 image of all splits; relations of parses"
+    assert unlike in done.out and "trained on COCO and Flickr30k (--recipe visualbert-task-flickr)" in done.out
     found = json.loads((tmp_path / "out" / "attention.json").read_text("utf-8"))
     entity, *relations = found["populations"]
     assert entity["name"] == "entity"
     assert sum(each["questions"] for each in relations) > entity["questions"] > 5
     assert entity["best_head"]["layer_from_0"] == entity["best_head"]["layer"] - 1
     assert ("relcl", "rcmod") in {(each["name"], each["paper_name"]) for each in relations}
+    paper = {each["paper_name"]: each["paper"] for each in found["populations"]}
+    assert paper["entity"] == {"where": "section 3.1", "baseline": 0.1733, "accuracy": 0.5077, "head": None}
+    assert paper["amod"] == {"where": "Table 2", "baseline": 0.1867, "accuracy": 0.4596, "head": "10-9"}
+    assert paper["rcmod"] is None and "ViLbertForPreTraining" in found["paper"]["different_here"]
+    assert "paper: best head 50.77" in (tmp_path / "out" / "heads.svg").read_text()
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
     for name in ("heads", "relations", "picture-1"):
         assert sizes[f"{name}.svg"] > 1000 and sizes[f"{name}.png"] > 1000
+
+
+# The paper's section 3.1 and Table 2: name, baseline, best head, its figure.
+TABLE_2 = [
+    ("entity", "17.33", "-", "50.77"), ("det", "19.59", "10-1", "54.01"), ("pobj", "17.34", "11-11", "32.82"),
+    ("amod", "18.67", "10-9", "45.96"), ("nsubj", "23.19", "5-1", "44.64"), ("prep", "20.61", "9-11", "49.27"),
+    ("dobj", "9.82", "11-11", "30.24"), ("punct", "23.32", "3-6", "48.80"), ("partmod", "21.41", "4-9", "38.15"),
+    ("nn", "16.33", "10-9", "34.06"), ("num", "23.15", "9-11", "67.44"),
+]  # fmt: skip
 
 
 @pytest.mark.slow

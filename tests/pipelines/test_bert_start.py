@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from finetune_requests import request
 from tiny_commands import Pictures, one_line
 from transformers import BertConfig, BertForPreTraining, BertModel
 
@@ -29,9 +30,17 @@ from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTra
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVqa
+from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.frame.network import started_network
+from roibeam.pipelines.finetuning.frame.start.task_start import start_of
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.model_files.bert_start import check_words_of_bert, read_bert, start_from_bert
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -126,6 +135,34 @@ def test_text_alone_is_read_as_bert_reads_it(tmp_path: Path) -> None:
         states = model.encode(batch).text_states
         want = theirs.bert(ids).last_hidden_state
     torch.testing.assert_close(states, want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in TASK_RECIPES if name.endswith("-bert-base")])
+def test_the_bert_base_row_of_glue_is_bert(name: str, tmp_path: Path) -> None:
+    """InterBERT's Table 3: what the run builds scores two texts as transformers' BERT does, and trains its parameters
+    and a linear layer, no more."""
+    theirs, recipe = save_bert(tmp_path / "bert").bert, TASK_RECIPES[name]
+    start = start_of(request(recipe.task, from_bert=str(tmp_path / "bert")), recipe)
+    asked = AskedForm(LABEL, len(GLUE_TASKS[recipe.task].labels) or 1, 0)
+    model = start.model(vocab_size=len(WORDS), width=None)
+    network = started_network(start.system, model, asked, recipe.head, source=name)
+    network.module.eval()
+    made = GroupBatches(
+        start.system, network.encoder_config, start.tokenizer(None, ()), LayoutOptions(), asked, None,
+        loss=None,
+    )  # fmt: skip
+    texts = (TaskText(("a b cd",)), TaskText(("ef g",)))
+    pair, single = (TaskGroup(str(parts), (), (TaskRow(parts, ()),), 0) for parts in (texts, texts[:1]))
+    inputs = made.batch([pair, single]).inputs
+    assert inputs.text_segments.max() == 1
+    weight, bias = (each for path, each in network.module.named_parameters() if path.startswith("head."))
+    with torch.no_grad():
+        pooled = theirs(
+            inputs.text_ids, attention_mask=inputs.text_mask.long(), token_type_ids=inputs.text_segments
+        ).pooler_output
+        torch.testing.assert_close(network.module(inputs), pooled @ weight.T + bias, rtol=0, atol=1e-5)
+    trained = sum(each.numel() for each in network.module.parameters() if each.requires_grad)
+    assert trained == sum(each.numel() for each in theirs.parameters()) + weight.numel() + bias.numel()
 
 
 def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tiny_commands import one_line
 from toy_web_server import serve_toy_web
 from warc_files import write_warc
 
@@ -25,7 +27,8 @@ from roibeam.pipelines.collection.pictures.nsfw import nsfw_scores
 from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_hash, tells_something
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.running.request import need_packages
-from roibeam.pipelines.collection.thresholds import AggregationThresholds
+from roibeam.pipelines.collection.thresholds import AggregationThresholds, PictureThresholds
+from roibeam.pipelines.sources.datasets.drawn_world import DRAWN_WORLD, WEB_FORMAT, are_drawn, world_of
 from roibeam.pipelines.sources.source_kinds import open_source
 
 Cli = Callable[..., Any]
@@ -184,6 +187,21 @@ def test_images_of_an_earlier_collection_are_asked_of_no_server_again(
     assert asked == before
 
 
+def test_what_is_collected_from_a_toy_web_is_called_drawn(
+    site: tuple[Path, str], collected: Path, tmp_path: Path, roibeam: Cli
+) -> None:
+    """And what is downloaded by the collection's list; else the toy detector would warn of its own world."""
+    assert DRAWN_WORLD not in json.loads((collected / "collection.json").read_text())
+    shutil.copytree(site[0] / "pages", tmp_path / "web" / "site")
+    (tmp_path / "web" / "web.json").write_text(json.dumps({"format": WEB_FORMAT}))
+    out, again = tmp_path / "pairs", tmp_path / "again"
+    assert roibeam("collect", "run", tmp_path / "web" / "site", out, *ALLOWED).code == 0
+    assert roibeam("download", out / "pairs.tsv", again, "--allow-private", "127.0.0.1").code == 0
+    for folder in (out, again):
+        photos = [image.location for image in open_source(str(folder / "local.tsv")).images]
+        assert are_drawn(photos) and {world_of(photo) for photo in photos} == {folder}
+
+
 def test_folders_that_have_no_images_to_take(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
     for folder, message in ((tmp_path, "is the folder to write into"), (site[0], "holds no collection with fetched")):
         done = roibeam("collect", "run", site[0] / "pages", tmp_path, *ALLOWED, "--images-from", folder)
@@ -195,6 +213,43 @@ def test_without_the_extra_the_answer_says_what_to_install() -> None:
         ValueError, match=r"no_such_reader \(pages\), not installed here: pip install 'roibeam\[collect\]'"
     ):
         need_packages({"no_such_reader": "pages", "json": "nothing"})
+
+
+def test_racy_pictures_are_dropped_unless_a_collection_was_begun_without(
+    site: tuple[Path, str], tmp_path: Path, roibeam: Cli
+) -> None:
+    """The paper discards them; they stayed. A collection of then goes on as it was, and says so."""
+    limits = PictureThresholds()
+    assert [limits.is_unfit(*scores) for scores in ((0.0, 0.55), (0.0, 0.8), (0.5, 0.0))] == [False, True, True]
+    words = ("collect", "run", site[0] / "warc", tmp_path / "out", *ALLOWED[1:])
+    assert roibeam(*words).code == 0
+    state = tmp_path / "out" / "work" / "state.json"
+    begun = json.loads(state.read_text())
+    assert json.loads((tmp_path / "out" / "collection.json").read_text())["notes"][0].startswith("step off: natural")
+    state.write_text(json.dumps({key: value for key, value in begun.items() if key != "drops_racy"}))
+    again = roibeam(*words)
+    assert again.code == 0 and "racy pictures stay, as when this collection was begun" in again.err + again.out
+    part = next((tmp_path / "out" / "work" / "pictures").rglob("*.json"))
+    assert '"max_racy": 1.01' in part.read_text().replace("\\", "")
+    chosen = roibeam(*words, "--set", "picture.max_racy=0.6")
+    assert chosen.code == 0 and "racy pictures stay" not in chosen.err + chosen.out
+
+
+def test_without_nudenet_the_collection_says_that_such_pictures_stay(
+    site: tuple[Path, str], tmp_path: Path, roibeam: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused; a threshold that then nobody would obey still is."""
+    monkeypatch.setitem(sys.modules, "nudenet", None)  # as Python has it of a package that is not there
+    words = ("collect", "run", site[0] / "warc", tmp_path / "out", *ALLOWED[1:])
+    done = roibeam(*words)
+    assert done.code == 0, done.err
+    (note, *_) = json.loads((tmp_path / "out" / "collection.json").read_text())["notes"]
+    assert note.startswith("step off: porn and racy pictures, which stay in the collection (nudenet is not installed")
+    assert note in done.err + done.out and "which stay in the collection" in (tmp_path / "out/report.html").read_text()
+    refused = roibeam(*words, "--set", "picture.max_racy=0.6")
+    assert refused.code == 1 and "nudenet (porn and racy pictures), not installed here" in one_line(refused)
+    off = roibeam(*words, "--no-nsfw", "--set", "picture.max_nsfw=0.6")
+    assert off.code == 1 and "is of a step that --no-nsfw leaves out" in one_line(off)
 
 
 def test_a_dry_run_writes_nothing(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:

@@ -73,3 +73,28 @@ def test_where_the_release_raised_ours_must_refuse(tmp_path: Path) -> None:
     content["config"] = np.array(json.dumps(config))
     np.savez(tmp_path / "data_refer_first.npz", **content)
     assert missed(case, tmp_path / "data_refer_first.npz") == {"out/train_cut"}
+
+
+@pytest.mark.parametrize("most", [3, 5, 8, 11, 16, 20])
+def test_captions_of_entities_that_are_cut(most: int, tmp_path: Path) -> None:
+    """The release keeps the first pieces and [SEP], `max_seq_length` of them; a phrase stands where it stood in the
+    whole sentence, and nothing is left out. So the arrays of shorter rows follow from those of whole ones."""
+    case = "finetune_visualbert/data_flickr"
+    with np.load(GOLDENS / f"{case}.npz") as arrays:
+        content = dict(arrays)
+    config = json.loads(str(content["config"]))
+    content["config"] = np.array(json.dumps({**config, "max_seq_length": most}))
+    lost = 0
+    for name in [each for each in content if each.endswith(".bert_input_ids")]:
+        item = name.removesuffix("bert_input_ids")
+        ids = content[name]
+        kept = np.append(ids[: most - 1], ids[-1]) if len(ids) > most else ids
+        content[name], content[f"{item}bert_input_mask"] = kept, np.ones(len(kept), np.int64)
+        content[f"{item}bert_input_type_ids"] = np.zeros(len(kept), np.int64)
+        lost += int((content[f"{item}flickr_position"] >= len(kept) - 1).sum())
+    path = tmp_path / "data_flickr.npz"
+    np.savez(path, **content)
+    assert missed(case, path) == set() and (lost > 0) == (most < 16)
+    content["out/0.flickr_position"] = np.minimum(content["out/0.flickr_position"], most - 2)  # the last piece left
+    np.savez(path, **content)
+    assert missed(case, path) == ({"out/0.flickr_position"} if most < 15 else set())

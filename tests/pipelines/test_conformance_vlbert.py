@@ -355,6 +355,7 @@ CASES = [
     "core",
     "dataset_item",
     "optim_and_losses",
+    "pretrain_e2e_multitask_feature",
     "pretrain_e2e_narrow",
     pytest.param("pretrain_e2e_res101", marks=pytest.mark.slow),
     "pretrain_prec",

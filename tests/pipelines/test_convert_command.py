@@ -88,7 +88,7 @@ def test_the_resnet_of_vl_bert(tmp_path: Path, weights: Path, detector: Detector
     found = torch.load(tmp_path / "r.model")
     assert torch.equal(found["layer4.0.conv1.weight"], detector.state_dict()["roi_heads.res5.0.conv1.weight"])
     result = roibeam("convert", tmp_path / "r.model", tmp_path / "r.safetensors", *SMALL)
-    assert "VL-BERT resnet101-pt-vgbua; 265 names changed" in result.out
+    assert "ResNet-50 alone in torchvision's names; 265 names changed" in result.out
     result = roibeam("convert", tmp_path / "r.safetensors", tmp_path / "s.model", *SMALL)
     assert result.code == 0
     result = roibeam("convert", tmp_path / "r.model", tmp_path / "r.pkl", *SMALL)

@@ -324,6 +324,30 @@ def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     assert again.code == 1 and "already holds a run" in again.err
     same = roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--json")
     assert json.loads(same.out)["last"] == facts["last"]  # nothing was left to do
+    assert facts["started_from"] == "new weights" and ">new weights<" in page
+
+
+def test_what_it_started_from_is_on_page_terminal_and_in_json(roibeam, world, tmp_path, command_options):
+    """A folder of a detector, a file, a ResNet: as it was named, with the run that it is of."""
+    sizes, first, second = command_options[2:], tmp_path / "first", tmp_path / "second"
+    assert roibeam("detector", "train", first, "--labels", world.genome, *command_options).code == 0
+    folder = first / "checkpoints" / "step-00000004" / "model"
+    words = ("--labels", world.genome, "--device", "cpu", "--steps", 1, "--warmup-steps", 0)
+    done = roibeam("detector", "train", second, *words, *sizes[2:], "--weights", folder)
+    assert done.code == 0, done.err
+    told = f"{folder} (step 4 of the run {first})"
+    assert f"started from {told}" in done.out and told in (second / "report.html").read_text()
+    third = (
+        "detector",
+        "train",
+        tmp_path / "third",
+        *words,
+        *command_options,
+        "--resnet",
+        f"{folder}/model.safetensors",
+    )
+    facts = json.loads(roibeam(*third, "--json").out)
+    assert facts["started_from"].startswith(f"the ResNet of {folder}/model.safetensors (step 4 of the run")
 
 
 @pytest.mark.parametrize(

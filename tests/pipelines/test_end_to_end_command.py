@@ -19,7 +19,7 @@ from tiny_commands import TINY_ENCODER, TINY_JOINT, Pictures, one_line
 from toy_training import log_of
 
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.inputs.mirrored_words import swap_left_right
+from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
 
 Cli = Callable[..., Any]
@@ -79,6 +79,9 @@ def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, tmp_path: Path) 
     facts = json.loads(done.out)
     assert facts["step"] == 2 and facts["left_out_photos"] == {} and facts["evaluation"]["masked_words"] > 0
     assert "the largest batch, 4 photos of" in done.err
+    assert facts["started_from"] == "new weights" and facts["region_encoder_started_from"].startswith("new weights (")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "region encoder started from" in page and facts["region_encoder_started_from"] in page
     _ask(roibeam, made, tmp_path)
     moved = tmp_path / "moved"
     made.photos.rename(moved)

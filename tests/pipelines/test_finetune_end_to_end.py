@@ -213,10 +213,10 @@ def test_photos_of_vcr_are_those_of_its_conformance_cases(made: PhotoStore, stor
         cut = side.photo.result()
         order = places_of(side.boxes, record.boxes)
         wanted = prepare_vcr_photo(pixels, metadata, encoder.config, encoder.conventions, shown=order, flip=mirrored)
-        assert cut.masks is not None and 0 < float(cut.masks.mean()) < 0.9
-        assert torch.equal(cut.input.photo.pixels, wanted.photo.pixels)
-        assert torch.equal(cut.input.photo.boxes, wanted.photo.boxes)
-        assert torch.equal(cut.masks, wanted.masks[1:])
+        assert cut.outlines is not None and 0 < float(cut.outlines.mean()) < 0.9
+        assert torch.equal(cut.photo.pixels, wanted.photo.pixels)
+        assert torch.equal(cut.photo.boxes, wanted.photo.boxes)
+        assert torch.equal(cut.outlines, wanted.masks[1:])
 
 
 def test_a_mirrored_group_is_the_group_beside_a_mirrored_photo(store: FeatureStore) -> None:

@@ -102,6 +102,10 @@ def test_vcr_is_learned_from_photos_beside_its_objects_and_words(
     last = [json.loads(line) for line in (run / "log.jsonl").open()][-1]
     parts = [last[name] for name in ("task", "region_classes", "masked_words") if name in last]
     assert len(parts) == 1 + len(beside) and sum(parts) == pytest.approx(last["loss"])
+    encoder = json.loads((run / "encoder.json").read_text())
+    is_masked = "object_loss=masked" in beside
+    assert ("No region is masked" in encoder["masking"]) == (not is_masked) and encoder["photo"]["boxes"]
+    assert is_masked or not any(encoder["photo"]["masked"])
     given = ["predict", run, "--store", made.path, "--data", data, "--out", out, "--device", "cpu", "--batch-size", 3]
     assert roibeam(*given).code == 0
     assert figures(roibeam, out, data) == last_evaluation(run)
@@ -148,6 +152,9 @@ def test_what_was_fine_tuned_from_photos_learns_more(
 ) -> None:
     """Model, head and region encoder: before its first step the next run measures what the first one ended with."""
     done = roibeam(*words(tmp_path / "run", runs / "tuned", made, "--end-to-end", "--steps", 1))
+    origin = f"{runs / 'tuned'}/checkpoints/step-00000010/model (step 10 of the run {runs / 'tuned'})"
+    assert f"started from {origin}" in done.out and f"region encoder started from {origin}" in done.out
+    assert (tmp_path / "run" / "report.html").read_text().count(origin) == 2
     assert done.code == 0, done.err
     assert "the model learned labels before: its head goes on too" in done.err
     first = json.loads((tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()[0])

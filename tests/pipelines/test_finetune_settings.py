@@ -14,6 +14,7 @@ from pyarrow import parquet
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
+    begun_notes,
     evaluated_as_begun,
     evaluation_pause,
     evaluation_words,
@@ -22,7 +23,9 @@ from roibeam.pipelines.finetuning.frame.finetune_settings import (
 )
 from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
+from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
 from roibeam.pipelines.pretraining.requests.requested_settings import train_config_of
@@ -57,6 +60,58 @@ def test_steps_that_nobody_names_are_those_of_the_run_that_goes_on(tmp_path: Pat
     assert steps() == [1000, 1000]
     (tmp_path / "config.json").write_text(json.dumps({"train": {"steps": 20}, "task": {}, "recorded": {}}), "utf-8")
     assert steps() == [20, 20] and steps(steps=30) == [30, 30]
+
+
+def begun(folder: Path, recipe: str, task: str, options: dict[str, Any], **described: Any) -> Path:
+    """The configuration of a run that a recipe began, as far as a run that goes on reads it."""
+    named = {"task": task, "task_options": options, "layout": {}, "photos": {}, "model": {}, **described}
+    content = {"train": {"steps": 20}, "task": named, "recorded": {"recipe": recipe}}
+    (folder / "config.json").write_text(json.dumps(content), "utf-8")
+    return folder
+
+
+def test_a_run_of_a_recipe_goes_on_as_it_began(tmp_path: Path) -> None:
+    """Recipes change: the paper's runs on VCR had grounded words when nothing said so. What the user names wins, and a
+    run that another recipe began is none of this one."""
+    recipe = TASK_RECIPES["vlbert-vcr-answer-paper"]
+    out = begun(tmp_path, "vlbert-vcr-answer-paper", "vcr", {"problem": "answer", "loss_scales": [1.0, 1.0]})
+
+    def vcr(**changes: Any) -> VcrOptions:
+        named = {"out": out, "task": "vcr", "recipe": "vlbert-vcr-answer-paper", **changes}
+        made: VcrOptions = sections_of(request(**named), VcrOptions, recipe)["vcr"]
+        return made
+
+    assert (vcr().grounding, vcr(out=tmp_path / "new").grounding, vcr(resume=False).grounding) == (
+        "auto",
+        "none",
+        "none",
+    )
+    assert vcr().loss_scales == (1.0, 1.0)
+    assert vcr(settings=["vcr.grounding=words"]).grounding == "words"
+    asked = request(out=out, task="vcr", recipe="vlbert-vcr-answer-paper")
+    said = "vcr.grounding stays 'auto', as this run began; vlbert-vcr-answer-paper has 'none' now"
+    assert said in begun_notes(asked, VcrOptions, recipe)
+    assert begun_notes(replace(asked, out=tmp_path / "new"), VcrOptions, recipe) == []
+    begun(tmp_path, "vlbert-vcr-answer", "vcr", {})
+    assert vcr().grounding == "none"
+
+
+def test_a_run_from_photos_goes_on_with_its_own(tmp_path: Path) -> None:
+    """`vlbert-vqa-paper` named no photos when it was a recipe of stored features."""
+    network = {"region_encoder": {"detector": {"short_edge": 64, "long_edge": 96}}}
+    out = begun(tmp_path, "vlbert-vqa-paper", "vqa", {"train": "train"}, photos={"flip": True}, model=network)
+    named = {"recipe": "vlbert-vqa-paper", "end_to_end": True, "encoder": EncoderRequest(detector="toy")}
+    recipe = TASK_RECIPES["vlbert-vqa-paper"]
+    found, fresh = (sections_of(request(out=each, **named), VqaOptions, recipe) for each in (out, tmp_path / "new"))
+    for sections, expected in ((found, ("train", True, 64, 96)), (fresh, ("train+val", False, 600, 1000))):
+        detector = sections["detector"]
+        ours = (sections["vqa"].train, sections["photos"].flip, detector.short_edge, detector.long_edge)
+        assert ours == expected
+    stored = json.loads((out / "config.json").read_text("utf-8"))
+    del stored["task"]["photos"], stored["task"]["model"]["region_encoder"]
+    (out / "config.json").write_text(json.dumps(stored), "utf-8")
+    now = sections_of(request(out=out, **named), VqaOptions, recipe)  # through the detector: refused by what differs
+    assert (now["vqa"].train, now["photos"].flip, now["detector"].short_edge) == ("train", False, 600)
 
 
 def write_vqa(folder: Path, answers: list[str]) -> Path:

@@ -93,6 +93,18 @@ def test_a_text_that_is_longer_than_the_model_keeps_its_mask() -> None:
     assert note.endswith("the longest has 604 (long)") and made.notes_of_cuts(groups(LABEL), "training") == []
 
 
+def test_answers_that_are_read_elsewhere_than_at_their_mask_are_counted() -> None:
+    """VisualBERT's cut takes [MASK] too: the state of another piece is read, and a note says of how many texts."""
+    options = LayoutOptions(max_pieces=8, cut="before_sep")
+    made = batches(small_network("visualbert", LABEL), "visualbert", LABEL, options=options)
+    ids = made.batch(groups(LABEL)).inputs.text_ids
+    lost = int((ids != tokenizer().mask_id).all(dim=1).sum())
+    _, note = made.notes_of_cuts(groups(LABEL), "validation")
+    assert lost > 1 and note.startswith(f"{lost} validation texts without the [MASK] that is read (layout.cut)")
+    kept = batches(small_network("visualbert", LABEL), "visualbert", LABEL, options=replace(options, cut="longest"))
+    assert len(kept.notes_of_cuts(groups(LABEL), "validation")) == 1
+
+
 @pytest.mark.parametrize(("system", "kind"), ALL)
 def test_a_group_has_the_same_scores_in_any_batch(system: str, kind: str) -> None:
     """Padding of texts, regions and choices; all systems, all forms, two images."""

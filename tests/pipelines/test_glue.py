@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from glue_files import COLUMNS, write_task
 from pyarrow import parquet
 from task_groups import small_network, tokenizer
 
@@ -28,40 +29,6 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS, GlueCounts, GlueRow, glue_files, read_glue
-
-SENTENCES = ("a red ball is left of a box", 'a "blue cat sits', "two dogs", "one green box")
-COLUMNS = {
-    "cola": "", "sst-2": "sentence\tlabel", "mrpc": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-    "sts-b": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
-    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
-    "mnli": "index\tpromptID\tsentence1\tsentence2\tlabel1\tgold_label", "qnli": "index\tquestion\tsentence\tlabel",
-    "rte": "index\tsentence1\tsentence2\tlabel", "wnli": "index\tsentence1\tsentence2\tlabel",
-}  # fmt: skip
-
-
-def label_of(name: str, row: int) -> str:
-    labels = GLUE_TASKS[name].labels
-    return labels[row % len(labels)] if labels else f"{row % 5}.500"
-
-
-def write_task(root: Path, name: str, rows: int = 8, *, test_rows: int = 5) -> Path:
-    """All splits of a task in the official form, with quotes that do not close."""
-    task = GLUE_TASKS[name]
-    folder = root / task.name
-    folder.mkdir(parents=True)
-    for split in task.rows:
-        is_test, columns = split.startswith("test"), COLUMNS[name].split("\t") if COLUMNS[name] else []
-        if name == "cola":
-            columns = ["index", "sentence"] if is_test else list(task.header)
-        elif is_test:
-            columns = ["index", *(each for each in columns if each not in (task.label, "index", "id"))]
-        lines = ["\t".join(columns)] if name != "cola" or is_test else []
-        for row in range(test_rows if is_test else rows):
-            told = {text: SENTENCES[(row + place) % 4] for place, text in enumerate(task.texts)}
-            told |= {task.label: label_of(name, row), "index": str(row)}
-            lines.append("\t".join(told.get(each, "x") for each in columns))
-        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
-    return root
 
 
 def rows_of(folder: Path, name: str, split: str, counts: GlueCounts | None = None) -> list[GlueRow]:
@@ -258,8 +225,9 @@ def test_a_run_on_texts_alone_trains_predicts_and_is_scored(roibeam: Callable[..
     scored = json.loads(roibeam("score", "mrpc", str(tmp_path / "MRPC.tsv"), "--data", str(data), "--json").out)
     assert {each["name"].replace(" ", "_"): each["value"] for each in scored["figures"]} == pytest.approx(evaluation)
     assert "texts alone" in roibeam("score", "mrpc", str(tmp_path / "MRPC.tsv"), "--data", str(data)).out
-    roibeam(
-        "predict", out, "--data", str(data), "--split", "test", "--out", str(tmp_path / "test.tsv"), "--device", "cpu"
-    )
+    done = roibeam("predict", out, "--data", str(data), "--split", "test", "--out", str(tmp_path / "test.tsv"),
+                   "--page", str(tmp_path / "test.html"), "--device", "cpu")  # fmt: skip
+    assert done.code == 0 and "the right ones are not known" in done.out, done.err
+    assert "nothing is judged" in (tmp_path / "test.html").read_text("utf-8")
     lines = (tmp_path / "test.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction" and [line.split("\t")[0] for line in lines[1:]] == list("01234")

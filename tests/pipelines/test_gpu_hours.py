@@ -30,10 +30,13 @@ def test_hours_are_told_where_a_rate_fits() -> None:
     stored, photos = 658_111 * 20 / 679 / 3600, 212_923 * 20 / 45.5 / 3600
     assert told["vilbert-vqa"] == (stored, "NVIDIA H200", 658_111, 679) and 5 < stored < 6
     assert told["vlbert-vcr-answer"] == (photos, "NVIDIA H200", 212_923, 45.5) and 25 < photos < 27
-    assert told["vlbert-vqa-paper"].questions == 443_757 and told["vlbert-vqa"].hours < 1
+    assert told["vlbert-vqa"].hours < 1
     models = {(TASK_RECIPES[name].system, TASK_RECIPES[name].task, TASK_RECIPES[name].end_to_end) for name in told}
     assert models == {("vilbert", "vqa", False), ("vlbert", "vqa", False), ("vlbert", "vcr", True)}
     for name in ("vlbert-vqa-large", "vilbert-vqa-2-layer", "vilbert-vqa-single-stream", "vlbert-vcr-rationale"):
         assert found[name] is None
+    assert found["vlbert-vqa-paper"] is None  # from photos, which was not measured
     recipe = TASK_RECIPES["vilbert-vqa"]
+    part = gpu_hours(replace(recipe, options=replace(recipe.options, train="train")))
+    assert part is not None and part.questions == 443_757
     assert gpu_hours(replace(recipe, options=replace(recipe.options, visual_genome="all"))) is None

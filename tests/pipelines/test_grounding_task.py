@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from captioned_records import CAPTIONS, make_store
+from small_pretraining import in_floats_of
 from task_groups import LOSS, batches, small_network, tokenizer
 from tiny_commands import one_line
 
@@ -107,6 +109,66 @@ def test_every_system_scores_every_region_for_every_phrase(system: str) -> None:
     assert blind.region_mask.any() and not blind.region_features.any()
 
 
+CUT = LayoutOptions(max_pieces=6, cut="before_sep")
+
+
+def places_of_last_pieces(group: TaskGroup) -> list[int]:
+    """In the whole caption behind [CLS], counted by hand."""
+    lengths = [len(tokenizer().pieces(word)) for word in group.rows[0].parts[0].words]
+    return [sum(lengths[: word + 1]) for word in group.rows[0].phrases]
+
+
+def test_a_phrase_whose_word_is_cut_is_read_where_the_release_reads_it() -> None:
+    """The first five pieces and [SEP] are left; a word behind them is read at [SEP] or at the region that stands there,
+    and behind the last region at [SEP]. It is in the loss as any other, and in any batch the same."""
+    network = small_network("visualbert", PHRASE, head="release", double=True)
+    made, count = batches(network, "visualbert", PHRASE, options=CUT), make_store()["image-0"].num_regions
+    row = TaskRow((TaskText(("a",) * (count + 9)),), phrases=(0, 4, 5, 6, count + 6))  # "a" is one piece
+    far = replace(groups()[0], rows=(row,), target=(groups()[0].target[0],) * 5)
+    batch = made.batch([far, groups()[1]])
+    inputs = in_floats_of(batch.inputs, torch.float64)
+    assert inputs.text_ids[0].tolist()[-1] == tokenizer().sep_id and inputs.text_ids.shape[1] == 6
+    assert places_of_last_pieces(far) == [1, 5, 6, 7, count + 7]
+    assert inputs.phrase_positions is not None and inputs.phrase_positions[0].tolist() == [1, 5, 6, 7, 5]
+    module: Any = network.module
+    output, scores = module.encode(inputs), module(inputs)[0, :, :count]
+    states = [*output.text_states[0, [1, 5]], *output.region_states[0, [0, 1]], output.text_states[0, 5]]
+    keys = module.grounding_head.key(output.region_states[0, :count])
+    for state, found in zip(states, scores, strict=True):
+        query = module.grounding_head.query(state)
+        torch.testing.assert_close(found, keys @ query / len(query) ** 0.5)
+    assert batch.targets is not None and (batch.targets[0].sum(dim=-1) > 0).all()
+    alone = module(in_floats_of(made.batch([far]).inputs, torch.float64))[0]
+    torch.testing.assert_close(alone, scores, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("system", "cut"), [("visualbert", "longest"), ("vilbert", "before_sep"), ("vlbert", "before_sep")]
+)
+def test_elsewhere_the_last_piece_that_is_left_is_read(system: str, cut: str) -> None:
+    network = small_network(system, PHRASE)
+    made = batches(network, system, PHRASE, options=replace(CUT, cut=cut))
+    batch = made.batch(groups()).inputs
+    assert batch.phrase_positions is not None
+    for row, group in enumerate(groups()):
+        for position, whole in zip(batch.phrase_positions[row].tolist(), places_of_last_pieces(group), strict=False):
+            assert position == min(whole, 4)
+
+
+def test_phrases_whose_word_is_cut_are_counted_in_a_note() -> None:
+    network = small_network("visualbert", PHRASE)
+    wanted = sum(place > 4 for group in groups() for place in places_of_last_pieces(group))
+    for cut, place in (
+        ("before_sep", "where that stood, [SEP] or a region"),
+        ("longest", "at the last piece that is left"),
+    ):
+        made = batches(network, "visualbert", PHRASE, options=replace(CUT, cut=cut))
+        _, note = made.notes_of_cuts(groups(), "validation")
+        assert wanted > 0 and note.startswith(f"{wanted} validation phrase") and f"read {place}" in note
+    whole = batches(network, "visualbert", PHRASE, options=replace(CUT, max_pieces=40))
+    assert whole.notes_of_cuts(groups(), "validation") == []
+
+
 def test_targets_are_shared_among_the_regions_that_cover_and_the_loss_is_of_captions() -> None:
     network = small_network("visualbert", PHRASE)
     batch = batches(network, "visualbert", PHRASE).batch(groups())
@@ -155,7 +217,7 @@ def test_box_numbers_stand_behind_features_and_the_release_has_its_own_head() ->
     names = {name.split(".")[0] for name, each in network.module.named_parameters() if each.requires_grad}
     assert names == {"visualbert", "grounding_head"}
     made = batches(network, "visualbert", PHRASE, options=LayoutOptions(box_numbers=True))
-    with pytest.raises(ValueError, match="features have width 54, the model was made for 48"):
+    with pytest.raises(ValueError, match="with six numbers of each box 54, the model was made for 48, without them"):
         made.check(groups()[0])
     plain = batches(network, "visualbert", PHRASE).batch(groups()).inputs.region_features
     assert made.batch(groups()).inputs.region_features.shape[-1] == plain.shape[-1] + 6
@@ -209,8 +271,11 @@ def test_a_run_is_judged_as_its_file_is_scored_and_page_and_card_tell_phrases(
     words = ("--task", "flickr30k-entities", "--store", store, "--data", data, "--device", "cpu")
     small = ("--from", "none", "--system", "visualbert", "--steps", "2", "--batch-size", "4")
     run, out, page = str(tmp_path / "run"), tmp_path / "said.json", tmp_path / "page.html"
-    told = roibeam("finetune", run, *words, *small, "--set", "flickr30k-entities.heads=2", "--json")
+    heads = ("--set", "flickr30k-entities.heads=2")
+    told = roibeam("finetune", run, *words, *small, *heads, "--json")
     evaluation = json.loads(told.out)["evaluation"]
+    ignored = roibeam("finetune", tmp_path / "other", *words, *small, *heads, "--set", "head.kind=release")
+    assert "heads 2 change nothing: the head of the release is one" in ignored.err and "change nothing" not in told.err
     assert roibeam("predict", run, *words[2:], "--out", out, "--page", page).code == 0
     scored = json.loads(roibeam("score", "flickr30k-entities", out, "--data", data, "--json").out)
     values = {each["name"].replace(" ", "_"): each["value"] for each in scored["figures"]}

@@ -79,6 +79,78 @@ def test_a_file_beside_the_cases_that_none_names_is_unknown(tmp_path: Path) -> N
     assert not check.passed and "not laid out as known cases are" in check.note
 
 
+def printed_by_r2c(folder: Path, questions: int, **options: Any) -> tuple[Path, dict[str, Any]]:
+    """The first questions of a case, with what eval_q2ar.py prints of them; the case is written by `write_printed`."""
+    family = Path(shutil.copytree(GOLDENS / "metrics_vcr_nlvr_glue", folder / "metrics_vcr_nlvr_glue"))
+    path = family / "vcr_arrays.json"
+    case = json.loads(path.read_text("utf-8"))
+    for name in case["inputs"].values():
+        text = (family / name).read_text("utf-8")
+        kept = text.splitlines()[:questions] if name.endswith(".jsonl") else json.loads(text)[:questions]
+        (family / name).write_text("\n".join(kept) if name.endswith(".jsonl") else json.dumps(kept), "utf-8")
+    labels = [json.loads(line) for line in (family / case["inputs"]["annotations"]).read_text("utf-8").splitlines()]
+    hits = {
+        what: [
+            max(range(4), key=row.__getitem__) == label[f"{what}_label"]
+            for row, label in zip(json.loads((family / case["inputs"][name]).read_text("utf-8")), labels, strict=True)
+        ]
+        for what, name in (("answer", "answer_probabilities"), ("rationale", "rationale_probabilities"))
+    }
+    joint = [both == (True, True) for both in zip(hits["answer"], hits["rationale"], strict=True)]
+    case["expected"] = {"printed_by_r2c": {k: sum(v) / questions for k, v in {**hits, "joint": joint}.items()}}
+    case["options"] |= options
+    return path, case
+
+
+def write_printed(path: Path, case: dict[str, Any], decimals: int, *, moved: float = 0.0) -> None:
+    """With the text of numbers as a code prints them; `moved` is added to the first."""
+    shares = case["expected"]["printed_by_r2c"]
+    texts = [f"{value + moved * (place == 0):.{decimals}f}" for place, value in enumerate(shares.values())]
+    printed = ", ".join(f'"{name}": {text}' for name, text in zip(shares, texts, strict=True))
+    rest = json.dumps({name: value for name, value in case.items() if name != "expected"})
+    path.write_text(f'{rest[:-1]}, "expected": {{"printed_by_r2c": {{{printed}}}}}}}', "utf-8")
+
+
+@pytest.mark.parametrize("questions", [118, 113, 100, 60, 7, 3])
+@pytest.mark.parametrize("decimals", [3, 4, 6])
+def test_what_a_code_printed_is_compared_at_its_decimals(tmp_path: Path, questions: int, decimals: int) -> None:
+    """Other numbers of questions than the reference's give shares that no three decimals hold."""
+    path, case = printed_by_r2c(tmp_path, questions)
+    write_printed(path, case, decimals)
+    (check,) = results(path.parent)["metrics_vcr_nlvr_glue/vcr_arrays"].checks
+    assert check.passed and check.tolerance == pytest.approx(0.5 * 10**-decimals), check
+    write_printed(path, case, decimals, moved=1.01 * 10**-decimals)
+    (check,) = results(path.parent)["metrics_vcr_nlvr_glue/vcr_arrays"].checks
+    assert not check.passed
+
+
+def test_zeros_that_a_file_forgot_are_known_of_r2c_or_declared(tmp_path: Path) -> None:
+    """0.5 is 0.500 of r2c: half a unit of its one decimal would forgive a wrong figure."""
+    path, case = printed_by_r2c(tmp_path, 113)
+    case["expected"]["printed_by_r2c"] = {"answer": 0.7, "rationale": 0.7, "joint": 0.5}
+    for options, unit in (({}, 1e-3), ({"printed_digits": 2}, 1e-2), ({"printed_digits": {"printed_by_r2c": 1}}, 0.1)):
+        path.write_text(json.dumps({**case, "options": options}), "utf-8")
+        (check,) = results(path.parent)["metrics_vcr_nlvr_glue/vcr_arrays"].checks
+        assert check.tolerance == pytest.approx(unit / 2)
+    path.write_text(json.dumps({**case, "options": {"decimals": -1}}), "utf-8")
+    (check,) = results(path.parent)["metrics_vcr_nlvr_glue/vcr_arrays"].checks
+    assert not check.passed and "decimals must be a whole number from 0 to 17, got -1" in check.note
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 3])
+def test_percents_of_vqa_are_compared_at_the_decimals_of_the_case(tmp_path: Path, decimals: int) -> None:
+    family = Path(shutil.copytree(GOLDENS / "metrics_vqa", tmp_path / "metrics_vqa"))
+    path = family / "mixed.json"
+    case = json.loads(path.read_text("utf-8"))
+    exact, unit = case["expected"]["exact"], 10.0**-decimals
+    for moved in (0.0, 1.01 * unit):
+        case["expected"] = {"overall": round(exact["overall"] + moved, decimals)}
+        case["options"]["decimals"] = decimals
+        path.write_text(json.dumps(case), "utf-8")
+        (check,) = results(family)["metrics_vqa/mixed"].checks
+        assert check.passed == (not moved) and check.tolerance == unit / 2
+
+
 # By hand
 
 

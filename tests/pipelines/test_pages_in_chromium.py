@@ -24,7 +24,7 @@ NO_PAGES = {"curves.svg"}
 EXPECTED = {
     "store/report.html", "random/report.html", "run/report.html", "run/batch.html", "run/evaluation/report.html",
     "run/probe.svg", "said.html", "stages/report.html", "stages/stage-1/report.html", "stages/stage-2/report.html",
-    "detector/report.html", "differ.html", "equal.html",
+    "detector/report.html", "differ.html", "equal.html", "asked.html", "pixels/report.html", "pixels/batch.html",
 }  # fmt: skip
 TINY_DETECTOR = (
     "--detector", "toy", "--conventions", "vlbert-e2e", "--steps", 24, "--warmup-steps", 1,
@@ -70,6 +70,8 @@ def written(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tiny_net
             "--steps 15 --learning-rate 0.001")  # fmt: skip
     command("evaluate", out / "run", "--store", out / "store", "--captions", out / "held_out.json")
     command("probe", out / "run", photos / "sample_00008.jpg", "a [MASK] box on a [MASK]", "--detector", "toy")
+    command("pretrain", out / "pixels", *told, "--system", "vlbert", "--end-to-end", "--detector", "toy", "--device",
+            "cpu", "--steps", 2, "--inspect-batch", 2, "--skip-missing-photos")  # fmt: skip
     _predict(out)
     for other, page in (("few", "differ.html"), ("store", "equal.html")):
         _compare(out / "store", out / other, out / page)
@@ -95,11 +97,16 @@ def _predict(out: Path) -> None:
             if row["image_id"] in ids
         ]
         rows[0]["label"] = "False"
+        if split == "val":  # and of the others as a test split has them, one with its answer
+            asked = [row if not place else {**row, "label": ""} for place, row in enumerate(rows)]
+            (out / "table" / "test.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in asked))
         (out / "table" / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     command("finetune", out / "learned", "--task", "labels", "--from", out / "run", "--store", out / "store", "--data",
             out / "table", "--steps", 2, "--batch-size", 4, "--threads", 1)  # fmt: skip
     command("predict", out / "learned", "--store", out / "store", "--data", out / "table", "--out", out / "said.jsonl",
             "--page", out / "said.html", "--threads", 1)  # fmt: skip
+    command("predict", out / "learned", "--store", out / "store", "--data", out / "table", "--split", "test", "--out",
+            out / "asked.jsonl", "--page", out / "asked.html", "--threads", 1)  # fmt: skip
 
 
 def _compare(left: Path, right: Path, page: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.cards.prediction_page import write_prediction_page
 from roibeam.pipelines.finetuning.cards.told_rows import joined_parts, sections, told_part
 from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.results.grounding_results import CountedPhrase
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.task import NUMBER_LOSS, DownstreamTask, Prediction, TaskSplit
 
 Roibeam = Callable[..., Any]
 EVIL = '<script>alert("x")</script>\u202e &'
@@ -112,6 +114,39 @@ def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
     }
 
 
+def test_rows_without_an_answer_get_a_page_and_the_others_are_judged(
+    roibeam: Roibeam, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """None of them has one, then the first has: page, card, terminal and --json say how many, and what can be done."""
+    data = Path(shutil.copytree(own, tmp_path / "data"))
+    out, page, task = tmp_path / "said.json", tmp_path / "page.html", data / "own.py"
+    words = ("predict", run, "--store", store[0], "--data", data, "--device", "cpu", "--out", out, "--page", page)
+    words = (*words, "--task", task, "--split", "test")
+    rows = [json.loads(line) for line in (data / "own_test.jsonl").open()]
+    assert len(rows) == 2
+    for judged in (0, 1):
+        told = json.loads(roibeam(*words, "--json").out)
+        assert (told["groups"], told["judged"], told["unjudged"]) == (2, judged, 2 - judged)
+        done = roibeam(*words)
+        assert done.code == 0 and len(json.loads(out.read_text())) == 2
+        which = "the right ones of 1 are" if judged else "the right ones are"
+        assert f"2 answers; {which} not known; roibeam score own {out}" in done.out and "--check" in done.out
+        text = page.read_text("utf-8")
+        assert text.count("<article") == 2 and "data:image/jpeg" in text
+        assert ("not judged" in text or "nothing is judged" in text) == (not judged)
+        assert text.count("<b>right</b> <bdi>") == text.count("<b>worth</b>") == judged
+        assert ("Best" in text) == bool(judged) and "Surest" in text
+        card = json.loads((tmp_path / "said.json.card.json").read_text())["told"]
+        assert (card["judged"], card["unjudged"]) == (judged, 2 - judged)
+        checked = roibeam("score", task, out, "--data", data, "--split", "test", "--check")
+        assert checked.code == 0, checked.err
+        scored = roibeam("score", task, out, "--data", data, "--split", "test")
+        assert scored.code == 1 and "no label, so that nothing can be scored; --check" in one_line(scored)
+        rows[0]["gold"] = "x"
+        (data / "own_test.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert "1 of 2 rows; the right answers of the others are not known" in page.read_text("utf-8")
+
+
 def test_a_file_of_a_task_is_never_run_unasked(
     roibeam: Roibeam, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -124,10 +159,6 @@ def test_a_file_of_a_task_is_never_run_unasked(
         ((), "--task is missing: the run learned a task of your own; name its file, such as own.py"),
         (("--task", tmp_path / "none.py"), "the run learned own, of a file own.py"),
         (("--task", tmp_path / "own.py"), "sets TASK to a int; expected an OwnTask"),
-        (
-            ("--task", own / "own.py", "--split", "test", "--page", tmp_path / "p"),
-            "says what is right in the split test",
-        ),
     ]
     for more, said in calls:
         done = roibeam(*words, *more)
@@ -147,13 +178,18 @@ def test_a_file_of_a_task_is_never_run_unasked(
 
 
 def measured(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
-    right = [float(each.scores.argmax() == group.facts["place"]) for group, each in zip(groups, said, strict=True)]
-    return {"accuracy": Measure("accuracy", right, [group.images[0] for group in groups])}
+    right = [
+        (float(scores.argmax() == group.facts["place"]), group.images[0])
+        for group, each in zip(groups, said, strict=True)
+        for scores in np.atleast_2d(each.scores)
+    ]
+    return {"accuracy": Measure("accuracy", *map(list, zip(*right, strict=True)))}
 
 
 def small_task(form: str) -> DownstreamTask:
     return DownstreamTask(
-        name="small", form=form, loss={LABEL: "class", CHOICE: "softmax", REGION: "regions"}[form],
+        name="small", form=form,
+        loss={LABEL: "class", CHOICE: "softmax", REGION: "regions", PHRASE: "captions"}[form],
         read=lambda split: TaskSplit(()), train="train", validation=None, judge=measured,
         answers=lambda groups, said: iter(()), write=lambda path, entries: None, labels=("red", "blue", "green"),
     )  # fmt: skip
@@ -162,9 +198,11 @@ def small_task(form: str) -> DownstreamTask:
 def groups_of(form: str, images: Sequence[str]) -> list[TaskGroup]:
     box = np.array([0, 0, 10, 10], np.float32)
     rows = {CHOICE: tuple(TaskRow((TaskText(("what",)), TaskText(("box", EVIL), (n, -1)))) for n in range(4))}
+    target = {REGION: box, PHRASE: (box[None], box[None])}.get(form, 1)
+    phrases = tuple(CountedPhrase(text, (), box[None], 0) for text in ("a box", "a ball"))
     return [
-        TaskGroup(f"{n:03}", (image,), rows.get(form, (TaskRow((TaskText((EVIL,)),)),)), box if form == REGION else 1,
-                  facts={"place": 1})
+        TaskGroup(f"{n:03}", (image,), rows.get(form, (TaskRow((TaskText((EVIL,)),)),)), target,
+                  facts={"place": 1, "phrases": phrases})
         for n, image in enumerate(images)
     ]  # fmt: skip
 
@@ -205,8 +243,68 @@ def _surest(task: DownstreamTask, scores: np.ndarray) -> float:
     return float(scores.max()) if task.form == REGION else float((values / values.sum()).max())
 
 
+@pytest.mark.parametrize("form", [LABEL, CHOICE, REGION, PHRASE, "number"])
+def test_rows_without_an_answer_are_shown_by_how_sure_they_are(
+    form: str, store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Of every form, half of the rows with an answer; what is right is said of no other, whatever their files hold."""
+    with FeatureStore(store[0]) as opened:
+        ids = list(opened.ids())
+        is_number = form == "number"
+        task = replace(
+            small_task(LABEL if is_number else form), is_told=lambda group: int(group.id) % 2 == 0,
+            right_words=lambda group: f"known of {group.id}",
+            **({"loss": NUMBER_LOSS, "labels": ()} if is_number else {}),
+        )  # fmt: skip
+        groups = groups_of(form, [ids[n % len(ids)] for n in range(60)])
+        draw = np.random.default_rng(0)
+        boxes = np.array([[50, 50, 60, 60], [0, 0, 10, 9], [5, 5, 30, 30], [1, 1, 90, 80]], np.float32)
+        shape = {LABEL: (3,), "number": (1,), PHRASE: (2, 4)}.get(form, (4,))
+        has_boxes = form in (REGION, PHRASE)
+        said = [Prediction(draw.normal(size=shape).astype(np.float32), boxes if has_boxes else None) for _ in groups]
+        parts = [told_part(task, groups[n : n + 7], said[n : n + 7]) for n in range(0, 60, 7)]
+        told = joined_parts(json.loads(json.dumps(parts)))
+        each = 2 if form == PHRASE else 1
+        assert (told["judged"], told["unjudged"]) == (30 * each, 30 * each)
+        shown = sections(told)
+        assert list(shown) == ["best", "worst", "confident", "surest", "unsure", "first"]
+        assert [len(shown[name]) for name in ("surest", "unsure", "first")] == [8, 8, 8]
+        sure = [[row["confidence"] for row in shown[name]] for name in ("surest", "unsure")]
+        assert sure[0] == sorted(sure[0], reverse=True) and sure[1] == sorted(sure[1]) and sure[0][-1] >= sure[1][-1]
+        for name, rows in shown.items():
+            for row in rows:
+                number = int(row["id"][:3])
+                is_judged = name in ("best", "worst", "confident")
+                assert (number % 2 == 0) == is_judged and (row["value"] is not None) == is_judged
+                assert row["right"].startswith(f"known of {number:03}") == is_judged
+                assert is_judged or not (row["right"] or any(right for _, _, right in row["top"]))
+                assert is_judged or not row["boxes"] or not row["boxes"]["right"]
+        numbers = [int(row["id"][:3]) for row in shown["first"]]
+        assert numbers == sorted(numbers)
+        write_prediction_page(tmp_path / "page.html", "t", "s", told, opened)
+    text = (tmp_path / "page.html").read_text("utf-8")
+    unjudged = text[text.index("Surest") :]
+    assert unjudged.count("<article") == 24 and "<b>right</b>" not in unjudged and "<b>worth</b>" not in unjudged
+    assert "what is meant" not in unjudged and len(text) < 2_000_000
+
+
+def test_choices_in_several_contexts_are_rows_of_their_own() -> None:
+    """As rationales are asked for each answer where the right one is not known: shares are of the four beside it."""
+    texts = [(f"answer {n // 4}", f"why {n}") for n in range(16)]
+    rows = tuple(TaskRow((TaskText((context,)), TaskText((choice,)))) for context, choice in texts)
+    group = TaskGroup("q", ("i",), rows, None, facts={})
+    scores = np.arange(16, dtype=np.float32) ** 2
+    told = told_part(small_task(CHOICE), [group], [Prediction(scores)])
+    assert (told["judged"], told["unjudged"]) == (0, 1)
+    shown = {row["id"]: row for row in told["rows"]["first"]}
+    assert list(shown) == [f"q, context {n} of 4" for n in (1, 2, 3, 4)]
+    assert [row["said"] for row in shown.values()] == ["why 3", "why 7", "why 11", "why 15"]
+    assert all(sum(share for _, share, _ in row["top"]) == pytest.approx(1) for row in shown.values())
+    assert [row["text"] for row in shown.values()] == [[f"answer {n}"] for n in range(4)]
+
+
 def test_few_wrong_rows_are_shared_by_two_sections() -> None:
     """And the rationale of a question is another row than its answer, which another model told."""
     rows = [{"id": name, "text": text} for name, text in (("a", ["q"]), ("a", ["q", "r"]), ("b", ["q"]))]
-    shown = sections({"rows": {"confident": rows, "worst": rows[::-1]}})
+    shown = sections({"rows": {"best": [], "confident": rows, "worst": rows[::-1]}})
     assert shown == {"best": [], "worst": [rows[2]], "confident": rows[:2]}

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from disturbed_runs import NETWORK, Command, Run
 from tiny_commands import Pictures
 
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS, PRINTED
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named, stages_before
 from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.sources.datasets.vcr import OBJECT_CLASSES
 from roibeam.pipelines.training.train_config import TrainConfig
 
 Cli = Callable[..., Any]
@@ -41,6 +46,45 @@ def test_a_recipe_can_be_built(name: str) -> None:
     steps = recipe.train_config(1_000_000, micro_batch=8, processes=1).steps
     assert steps == -(-recipe.epochs * 1_000_000 // recipe.batch_size)
     assert isinstance(recipe.toy_config(micro_batch=8), TrainConfig)
+
+
+# What recipes are from, of VL-BERT 4373674, vilbert_beta f0c9a2b, visualbert 2a9e8bd and InterBERT 7ccabb1.
+PUBLIC_FILES = {
+    "jackroos/VL-BERT": {
+        *(f"cfgs/pretrain/{size}_prec_4x16G_{kind}.yaml" for size, kind in (("base", "fp32"), ("large", "fp16"))),
+        *(f"cfgs/pretrain/{size}_e2e_16x16G_fp16.yaml" for size in ("base", "large")),
+        "cfgs/pretrain/base_prec_withouttextonly_4x16G_fp32.yaml",
+        *(f"cfgs/vqa/{size}_4x16G_fp32.yaml" for size in ("base", "large")),
+        *(f"cfgs/vcr/base_{problem}_4x16G_fp32.yaml" for problem in ("q2a", "qa2r")),
+        *(f"cfgs/vcr/large_{problem}_4x16G_fp16.yaml" for problem in ("q2a", "qa2r")),
+        *(f"cfgs/refcoco/{size}_gt_boxes_4x16G.yaml" for size in ("base", "large")),
+        *(f"cfgs/refcoco/{size}_detected_regions_4x16G.yaml" for size in ("base", "large")),
+    },
+    "jiasenlu/vilbert_beta": {
+        "train_concap.py", "train_tasks.py", "vlbert_tasks.yml", "vilbert/datasets/retreival_dataset.py",
+    },
+    "uclanlp/visualbert": {
+        *(f"visualbert/configs/{task}/coco-pre-train.json" for task in ("vqa", "nlvr2", "vcr", "flickr")),
+        *(f"visualbert/configs/{task}/pre-train.json" for task in ("vqa", "nlvr2", "vcr", "flickr")),
+        *(f"visualbert/configs/{task}/fine-tune.json" for task in ("vqa", "nlvr2", "flickr")),
+        *(f"visualbert/configs/vcr/fine-tune-{problem}.json" for problem in ("qa", "qar")),
+    },
+    "black4321/InterBERT": {
+        "README.md", "interbert_tasks.yml", "bertmodel/task_utils.py", "train_concap.py", "train_tasks.py",
+    },
+}  # fmt: skip
+
+
+def test_every_file_that_a_recipe_is_from_is_in_its_repository() -> None:
+    cited: dict[str, set[str]] = {name: set() for name in PUBLIC_FILES}
+    for name, recipe in {**RECIPES, **TASK_RECIPES}.items():
+        for part in recipe.source.split("; "):
+            files = re.findall(r"[\w./-]+\.(?:py|ya?ml|json|md)\b", part)
+            repository = part.split()[0]
+            assert not files or set(files) <= PUBLIC_FILES[repository], (name, part)
+            if files:
+                cited[repository] |= set(files)
+    assert cited == PUBLIC_FILES
 
 
 def test_batch_and_rate_do_not_depend_on_the_processes() -> None:
@@ -86,11 +130,53 @@ def test_ablations_of_visualbert(end: str) -> None:
     assert first.build().with_match_head == (end != "without-second-caption")
 
 
+@pytest.mark.parametrize("regions", [9, 18, 72])
+def test_footnote_4_has_pre_trainings_of_its_own(regions: int) -> None:
+    """They went on from the model of 36 regions."""
+    task = TASK_RECIPES[f"visualbert-nlvr2-{regions}-regions"]
+    second = RECIPES[task.model]
+    first = RECIPES[second.after]
+    assert {each.sampling.max_regions for each in (first, second)} | {task.options.max_regions} == {regions}
+    full = RECIPES["visualbert-ablation-full"]
+    numbers = {"sampling": full.sampling, "after": full.after}
+    same = ("summary", "source", "figures", "left_open")
+    assert replace(second, **numbers, **{each: getattr(full, each) for each in same}) == full
+    assert first.build().to_dict() == second.build().to_dict() and not first.task_text and second.task_text
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith(("vilbert", "interbert"))])
+def test_parameters_are_counted_again(name: str) -> None:
+    """And what comes nearest to the numbers of InterBERT's paper is what it is called."""
+    recipe = RECIPES[name]
+    with torch.device("meta"):
+        model = SYSTEMS[recipe.system].model_class(recipe.build())
+    counts = {path: each.numel() for path, each in model.named_parameters()}
+    assert sum(counts.values()) == PARAMETERS[name]
+    if name not in PRINTED:
+        return
+    nearest = sum(count for path, count in counts.items() if "layers." in path or ".region_embeddings." in path)
+    config = model.config
+    if recipe.system == "vilbert":  # biOutput.q_dense1 and q_dense2 of jiasenlu/vilbert_beta vilbert/vilbert.py
+        width = config.image_hidden_size + config.hidden_size
+        nearest += len(config.text_co_attention) * (config.co_attention_size + 1) * width
+    assert nearest == PRINTED[name].nearest and round(nearest / 1e6) == PRINTED[name].millions
+
+
+def test_a_recipe_tells_its_parameters_beside_the_printed_ones(roibeam: Cli) -> None:
+    for name, words in (
+        ("interbert", "199,746,685; 173 million in InterBERT's paper, section 3.5, near the 172,674,048"),
+        ("vilbert-paper", "239,023,229; 221 million in InterBERT's paper, section 3.5, near the 221,052,416"),
+        ("interbert-single-stream", "parameters 114,692,221"),
+    ):
+        assert words in " ".join(roibeam("recipes", name).out.split())
+    assert json.loads(roibeam("recipes", "interbert", "--json").out)["interbert"]["parameters"] == 199_746_685
+
+
 def test_the_list_and_one_of_them(roibeam: Cli) -> None:
     listed = roibeam("recipes")
     assert listed.code == 0 and [line.split()[0] for line in listed.out.splitlines()] == [*RECIPES, *TASK_RECIPES]
     one = roibeam("recipes", "vlbert-paper")
-    assert "VQA, accuracy, test-dev: 70.5 (Table 3)" in one.out and "left open" in one.out
+    assert "VQA, accuracy, test-dev: 70.50 (version 1, Table 3)" in one.out and "left open" in one.out
     assert json.loads(roibeam("recipes", "vlbert-large", "--json").out)["vlbert-large"]["model"]["hidden_size"] == 1024
     unknown = roibeam("recipes", "vlbert-huge")
     assert unknown.code == 1 and "did you mean vlbert-large" in unknown.err
@@ -115,11 +201,16 @@ def toy_data(pictures: Pictures, made_data: Path, tmp_path_factory: pytest.TempP
     rows = [row | {"id": 2 * row["id"] + copy} for row in captions["annotations"] for copy in (0, 1)]
     (folder / "captions.json").write_text(json.dumps(captions | {"annotations": rows}))
     (folder / "text.txt").write_text("".join(f"{row['caption']}\n" for row in rows))
-    boxes = [{"image_id": Path(each["file_name"]).stem, "boxes": [[1, 1, 20, 20]] * 3} for each in captions["images"]]
-    (folder / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in boxes))
+    objects = [
+        {"id": place, "image_id": image["id"], "category_id": 1 + place % 80, "bbox": [1, 1, 19, 19]}
+        for place, image in enumerate(captions["images"] * 3)
+    ]
+    categories = [{"id": number, "name": name} for number, name in enumerate(OBJECT_CLASSES, start=1)]
+    instances = {"images": captions["images"], "annotations": objects, "categories": categories}
+    (folder / "instances.json").write_text(json.dumps(instances))
     sources = {"store": pictures.photos, "store-given": pictures.photos}
     sources |= {name: made_data / images for name, (images, *_) in TASKS.items()}
-    given = {"store-given": ("--boxes", str(folder / "boxes.jsonl")), "VCR": ("--boxes", str(sources["VCR"]))}
+    given = {"store-given": ("--boxes", str(folder / "instances.json")), "VCR": ("--boxes", str(sources["VCR"]))}
     for name, source in sources.items():
         extract = ("extract", str(source), str(folder / name), *NETWORK, "--max-failures", "1", *given.get(name, ()))
         ended = Run(Command((*extract, "--image-feature", "region")), folder).wait()
@@ -157,12 +248,15 @@ def toys() -> Iterator[Any]:
 def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, made_data: Path, tmp_path: Path, name: str) -> None:
     """Two steps of the very toy, of all its stages; --steps and the batch are all that is smaller."""
     recipe = RECIPES[name]
-    store = "store-given" if recipe.data.startswith("VCR") else "store"  # one feature space in both phases
+    # One feature space in both phases.
+    store = "store-given" if getattr(recipe.sampling, "told_classes", False) else "store"
     captioned: list[object] = ["--store", toy_data / store, "--captions", toy_data / "captions.json"]
     options: list[object] = ["--recipe", name, "--toy", "--steps", 2, "--batch-size", 4, "--json"]
     options += ["--set", "train.accumulation=1"]
     if recipe.text_corpus:
         options += ["--text-corpus", toy_data / "text.txt"]
+    if getattr(recipe.sampling, "told_classes", False):
+        options += ["--objects", toy_data / "instances.json", "--objects", made_data / TASKS["VCR"][0]]
     if recipe.end_to_end:
         options += ["--end-to-end", *NETWORK[:4], "--set", "detector.base_channels=4"]
     if "global" in name:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ import pytest
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 from tiny_commands import TINY_ENCODER, one_line
 
+from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.shown.region_choice import RegionChoice
 from roibeam.pipelines.finetuning.rows import TaskGroup
@@ -24,7 +26,12 @@ from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 NUMBERS = {"train": (1, 2), "val": (3,)}
 
 
-def write_store(folder: Path, *, boxes: dict[int, Any] | None = None) -> Path:
+BOXES = {number: [[4, 5, 24, 23]] for number in (1, 2, 3)}
+# Of a store whose regions were proposed, as far as it is told.
+PROPOSED = {"regions": json.loads(json.dumps(asdict(SELECTIONS["butd-10-100"])))}
+
+
+def write_store(folder: Path, *, boxes: dict[int, Any] | None = None, fingerprint: Fingerprint = FINGERPRINT) -> Path:
     """Of the three photos; at the given boxes where some are given."""
     folder.mkdir()
     records = []
@@ -38,15 +45,15 @@ def write_store(folder: Path, *, boxes: dict[int, Any] | None = None) -> Path:
                 class_distribution=None,
             )  # fmt: skip
         records.append(record if boxes is not None else replace(record, class_distribution=None))
-    write_shard(folder, 0, iter(records))
-    publish_store(folder, [0], fingerprint=FINGERPRINT, config={}, classes=[f"class {each}" for each in range(6)])
+    write_shard(folder, 0, iter(records), fingerprint=fingerprint)
+    publish_store(folder, [0], fingerprint=fingerprint, config={}, classes=[f"class {each}" for each in range(6)])
     return folder
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> tuple[Path, Path, Path]:
     """A store, one of the annotated boxes, and the data set's files."""
-    data, sides = tmp_path / "refcoco+", (4, 5, 20, 18)
+    data, sides = tmp_path / "refcoco+", (4, 5, 20, 18)  # of BOXES
     data.mkdir()
     refs = [
         {"ref_id": number, "ann_id": number, "image_id": number, "category_id": 1, "split": split,
@@ -61,8 +68,7 @@ def made(tmp_path: Path) -> tuple[Path, Path, Path]:
         for n in (1, 2, 3)
     ]
     (data / "instances.json").write_text(json.dumps({"annotations": boxes, "images": images}))
-    x, y, wide, high = sides
-    annotated = write_store(tmp_path / "boxes", boxes={key: [[x, y, x + wide, y + high]] for key in (1, 2, 3)})
+    annotated = write_store(tmp_path / "boxes", boxes=BOXES)
     return write_store(tmp_path / "store"), annotated, data
 
 
@@ -115,8 +121,12 @@ def test_vl_bert_s_published_run_is_trained_predicted_and_scored(
     roibeam: Callable[..., Any], made: tuple[Path, Path, Path], photos: Path, tmp_path: Path,
     through_the_detector: bool,
 ) -> None:  # fmt: skip
-    """Small: with the head of its release, and from photos by its own rule of what is right."""
-    _, boxes, data = made
+    """Small: with the head of its release, and from photos by its own rule of what is right. A store whose regions were
+    proposed is noted: the run is of given boxes."""
+    _, _, data = made
+    boxes = write_store(
+        tmp_path / "proposed", boxes=BOXES, fingerprint=Fingerprint(feature_space_of(PROPOSED), {}, PROPOSED)
+    )
     run, out = tmp_path / "run", tmp_path / "said.json"
     place = ("--store", boxes, "--data", data, "--device", "cpu", "--threads", 1)
     seen = ("--photos", photos) if through_the_detector else ()
@@ -124,9 +134,11 @@ def test_vl_bert_s_published_run_is_trained_predicted_and_scored(
     words = ("--task", "refcoco+", "--recipe", "vlbert-refcoco+-annotated", "--from", "none", "--model", "small")
     done = roibeam("finetune", run, *words, *place, *seen, *encoder, "--steps", 1, "--batch-size", 2)
     assert done.code == 0, done.err
+    noted = f"the annotated boxes of COCO's photos, store {boxes} has 10 to 100 regions (butd-10-100);"
+    recorded = json.loads((run / "config.json").read_text())
+    assert noted in " ".join(done.err.split()), done.err
     checkpoint = json.loads(next(run.glob("checkpoints/*/model/config.json")).read_text())
     assert checkpoint.get("model", checkpoint)["architectures"] == ["VLBertForReferring"]
-    recorded = json.loads((run / "config.json").read_text())
     assert recorded["task"]["task_options"]["overlap_in"] == ("input" if through_the_detector else "photo")
     assert roibeam("predict", run, *place, *seen, "--out", out).code == 0
     (said,) = json.loads(out.read_text())

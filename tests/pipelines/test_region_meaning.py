@@ -10,13 +10,20 @@ import pytest
 
 from roibeam.extraction.choice.detector_folder import SHIPPED, read_detector_folder
 from roibeam.pipelines.extract.report.region_meaning import (
-    DRAWN_WORLD,
     RANDOM_WEIGHTS,
     TOY_ON_PHOTOS,
     warning_of_config,
     warning_of_store,
 )
-from roibeam.pipelines.sources.datasets.drawn_world import WORLD_FORMAT, WORLD_NAME, world_of
+from roibeam.pipelines.sources.datasets.drawn_world import (
+    DRAWN_WORLD,
+    TASKS_FORMAT,
+    WEB_FORMAT,
+    WORLD_FORMAT,
+    WORLD_NAME,
+    are_drawn,
+    world_of,
+)
 from roibeam.pipelines.sources.datasets.folder import list_folder
 
 TOY = str(SHIPPED["toy"] / "model.safetensors")
@@ -48,6 +55,34 @@ def test_a_world_is_known_by_its_file_alone(world: Path, tmp_path: Path) -> None
         assert world_of(str(world)) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "photo"),
+    [
+        ("tasks.json", {"format": TASKS_FORMAT}, "vcr/vcr1images/movie/a.jpg"),
+        ("web.json", {"format": WEB_FORMAT}, "site/site-01/img/a.jpg"),
+        ("collection.json", {"format": "roibeam-collection", DRAWN_WORLD: True}, "photos/3f/a.jpg"),
+        ("download.json", {"format": "roibeam-download", DRAWN_WORLD: True}, "images/00000/a.jpg"),
+    ],
+)
+def test_all_pictures_that_a_world_draws_are_known(
+    tmp_path: Path, name: str, content: dict[str, Any], photo: str
+) -> None:
+    """Of its tasks and its web, and of what was fetched from that web; each also as members of archives."""
+    place = tmp_path / "drawn" / photo
+    assert world_of(str(place)) is None
+    place.parent.mkdir(parents=True)
+    (tmp_path / "drawn" / name).write_text(json.dumps(content))
+    assert world_of(str(place)) == tmp_path / "drawn"
+    archive = tmp_path / "drawn" / "all.zip"
+    assert are_drawn([str(place), f"zip://a/b/c/d/e/f/g.jpg::{archive}", f"id-too-long:{place}"])
+    elsewhere = str(tmp_path / "holiday" / "b.jpg")
+    assert not are_drawn([str(place), elsewhere]) and not are_drawn([str(place), "gs://bucket/a.jpg"])
+    assert not are_drawn([]) and not are_drawn([f"zip://a.jpg::{tmp_path / 'all.zip'}"])
+    for other in (content | {"format": "another", DRAWN_WORLD: False}, [1]):
+        (tmp_path / "drawn" / name).write_text(json.dumps(other))
+        assert world_of(str(place)) is None
+
+
 def test_the_toy_detector_means_something_on_its_world_alone(world: Path, tmp_path: Path) -> None:
     assert warning_of_config(config(TOY, world), CLASSES) is None
     assert warning_of_config(config(TOY, tmp_path), CLASSES) == TOY_ON_PHOTOS
@@ -69,6 +104,10 @@ def test_what_the_run_recorded_holds_after_the_world_has_moved(world: Path, tmp_
     (tmp_path / "world").rename(tmp_path / "elsewhere")
     assert warning_of_config(recorded, CLASSES) is None
     assert warning_of_config(config(TOY, world), CLASSES) == TOY_ON_PHOTOS
+
+
+def test_a_store_of_before_a_folder_was_known_is_looked_at_again(world: Path) -> None:
+    assert warning_of_config(config(TOY, world, **{DRAWN_WORLD: False}), CLASSES) is None
 
 
 def test_a_merged_store_is_as_good_as_its_worst_part(tmp_path: Path) -> None:

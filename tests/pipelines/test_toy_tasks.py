@@ -8,6 +8,7 @@ import json
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.metrics.nlvr2 import group_of
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.results.vcr_results import COLUMNS
+from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
 from roibeam.pipelines.finetuning.toy_levels import toy_levels
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
@@ -36,6 +39,7 @@ from roibeam.pipelines.toyworld.tasks.blind_reader import BlindReader
 from roibeam.pipelines.toyworld.tasks.vqa import VqaTask
 from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
 from roibeam.pipelines.toyworld.truth import KnownScene, parse_caption
+from roibeam.pipelines.toyworld.world import CATEGORIES
 from roibeam.pipelines.toyworld.write import write_world
 
 Roibeam = Callable[..., Any]
@@ -113,6 +117,28 @@ def test_the_files_are_the_same_bytes_as_ever_and_the_world_stays_as_it_was(made
 
 
 # Readers and stores
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in TASK_RECIPES.items() if recipe.task == "vcr"])
+def test_a_vcr_recipe_reads_the_toy_s_files(made: Made, name: str) -> None:
+    """One option names the world's classes; without it those that tell a model the classes of boxes stop."""
+    folder, options = made.tasks / "vcr", TASK_RECIPES[name].options
+    if options.object_loss == "none" and not options.told_classes:
+        names: tuple[str, ...] = ()
+        task = open_vcr(folder, options, None)
+    else:
+        with pytest.raises(ValueError, match=r"is no class of COCO .*; vcr.object_names .*object_names\.txt"):
+            open_vcr(folder, options, None).read("train")
+        task = open_vcr(folder, replace(options, object_names=str(folder / "object_names.txt")), None)
+        names = tuple(CATEGORIES)
+    for split in ("train", "val", "test"):
+        groups = task.read(split).groups
+        assert groups
+        for classes in (task.beside and task.beside.classes, task.told_classes and task.told_classes.of):
+            for group in groups if classes else ():
+                assert [names[number - 1] for number in classes(group)] == list(group.facts["objects"])
+    assert not names or task.told_classes is None or task.told_classes.num_classes == 1 + len(names)
+    assert not names or task.beside is None or task.beside.class_names[1:] == names
 
 
 def test_every_picture_is_found_in_a_perfect_store_and_in_extractions(

@@ -6,7 +6,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import cv2
@@ -115,6 +118,33 @@ def test_labels_name_files_that_are_there_and_a_server_gives_them(web: Path) -> 
         with urlopen(f"http://127.0.0.1:{port}{path}") as answer:
             assert answer.read() == (web / rows[0]["image"]).read_bytes()
         assert requests[path] == 1
+
+
+def test_no_warning_says_that_its_pictures_are_not_drawn(
+    web: Path, tmp_path: Path, roibeam: Callable[..., Any]
+) -> None:
+    """Listed by its own file, and in a folder above two webs; with a photo of elsewhere there is one."""
+    first, second = [path.relative_to(web) for path in sorted((web / "site").rglob("*.jpg"))[:2]]
+    (web / "few.tsv").write_text(f"good\t{first}\ngood\t{second}\n")
+    for name, file in (("a", first), ("b", second)):
+        (tmp_path / "webs" / name).mkdir(parents=True)
+        for copied in ("web.json", file):
+            shutil.copy(web / copied, tmp_path / "webs" / name)
+    shutil.copytree(tmp_path / "webs", tmp_path / "mixed")
+    (tmp_path / "mixed" / "b" / "web.json").unlink()
+    warned = []
+    for source in (web / "few.tsv", tmp_path / "webs", tmp_path / "mixed"):
+        out = tmp_path / f"store-{source.stem}"
+        done = roibeam("extract", source, out, "--detector", "toy", "--device", "cpu", "--json")
+        assert done.code == 0, done.err
+        warned.append(json.loads(done.out.splitlines()[-1])["warning"] is not None)
+        page = (out / "report.html").read_text("utf-8")
+        assert ("The toy detector knows the drawn world only" in page) == warned[-1]
+    assert warned == [False, False, True]
+    copy = tmp_path / "copied"
+    assert roibeam("store", "copy", tmp_path / "store-webs", copy).code == 0
+    shutil.rmtree(tmp_path / "store-webs")
+    assert "drawn world only" not in roibeam("store", "info", copy).out
 
 
 def test_a_plan_has_every_kind_of_page_and_copies_share_a_scene() -> None:

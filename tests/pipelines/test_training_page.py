@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_training import ToyTask, config, log_of, run
@@ -12,6 +13,7 @@ from toy_training import ToyTask, config, log_of, run
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.run_folder.curves import dashed_levels, run_plots, stage_plots
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary, training_seconds, write_summary
+from roibeam.pipelines.training.run_folder.run_words import origins
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 
 SCORES = [0.1, 0.5, 0.9, 0.7, None]  # before the first step, then after 3, 6, 9 and 12
@@ -47,7 +49,7 @@ def test_it_begins_with_what_was_trained_and_shows_evaluations_and_the_best(page
 def test_settings_are_all_there_and_harmless(page: str) -> None:
     assert "&lt;b&gt;bold&lt;/b&gt;" in page and "<b>bold" not in page
     first, folded = page.partition("<h2>Settings")[2].split("<details>")
-    assert cells(first, "learning rate, at its peak") == ["0.01"] and cells(first, "started from") == ["new weights"]
+    assert cells(first, "learning rate, at its peak") == ["0.01"] and cells(first, "started from") == ["not recorded"]
     for name in ("train.average_rate", "train.best_by", "train.learning_rate", "task.name", "global_batch"):
         assert cells(folded, name)
     assert "Not finished" not in page and "<script" not in page
@@ -178,3 +180,53 @@ def test_stages_share_one_axis() -> None:
         ("running mean", 4, 1000), ("held out", 0, 1000), ("", 1001, 1010),
     ]  # fmt: skip
     assert loss.marks == [(0.0, "stage 1"), (1000.0, "stage 2")]
+
+
+def origin_config(recorded: dict[str, Any], task: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"task": {"model": {}, **(task or {})}, "recorded": recorded}
+
+
+JOINT = {"model": {"model": {"region_encoder": {"detector": {"depth": 101}}}}}
+STEP = "s5/det/checkpoints/step-00000060/model"
+
+
+@pytest.mark.parametrize(
+    ("config", "started"),
+    [
+        (origin_config({"start": None, "bert": None}), ["new weights"]),
+        (
+            origin_config({"start": None, "bert": "hf:bert-base"}),
+            ["the text model hf:bert-base; the other weights are new"],
+        ),
+        (origin_config({"start": STEP, "bert": None}), [f"{STEP} (step 60 of the run s5/det)"]),
+        (origin_config({"start": "vl-bert.model", "start_model": "/cache/vl-bert.model"}), ["vl-bert.model"]),
+        (
+            origin_config({"start": "s5/det", "start_model": f"/{STEP}"}),
+            [f"/{STEP} (step 60 of the run /s5/det)"],
+        ),
+        (origin_config({}), ["not recorded"]),
+        (
+            origin_config({"start": "none"}),
+            ["new weights; whether a text model's are among them is not recorded"],
+        ),
+        (origin_config({}, {"start": {"weights": "toy", "resnet": None}}), ["toy, roibeam's own detector"]),
+        (origin_config({}, {"start": {"weights": STEP}}), [f"{STEP} (step 60 of the run s5/det)"]),
+        (
+            origin_config({}, {"start": {"weights": None, "resnet": "r101.pkl"}}),
+            ["the ResNet of r101.pkl; the other layers are new"],
+        ),
+        (origin_config({}, {"start": {"weights": None, "resnet": None}}), ["new weights"]),
+        (
+            origin_config({"start": None, "bert": None, "encoder_weights": "random:3"}, JOINT),
+            ["new weights", "new weights (random:3), a ResNet-101"],
+        ),
+        (
+            origin_config({"start": None, "bert": None, "encoder_weights": f"{STEP}/model.safetensors"}, JOINT),
+            ["new weights", f"{STEP}/model.safetensors (step 60 of the run s5/det), a ResNet-101"],
+        ),
+        (origin_config({"start": None, "bert": None}, JOINT), ["new weights", "not recorded"]),
+    ],
+)
+def test_what_a_run_started_from_is_what_its_configuration_says(config: dict[str, Any], started: list[str]) -> None:
+    """Of every kind of run, also of one whose folder is older than what is recorded now."""
+    assert list(origins(config).values()) == started

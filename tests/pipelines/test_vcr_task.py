@@ -24,7 +24,6 @@ from roibeam.pipelines.finetuning.tasks.vcr import (
     vcr_scores,
 )
 from roibeam.pipelines.finetuning.tasks.vcr_rules.names import read_people_names
-from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import outline_mask
 from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import prepare_vcr_photo
 from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     TRUNCATIONS,
@@ -34,9 +33,10 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     row_lengths,
     row_pieces,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import join_regions, object_classes, object_targets
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import join_regions, object_targets
 from roibeam.pipelines.finetuning.tasks.vcr_task import judge_vcr, open_vcr
-from roibeam.pipelines.sources.datasets.vcr import read_vcr_metadata
+from roibeam.pipelines.inputs.objects.outlines import outline_mask
+from roibeam.pipelines.sources.datasets.vcr import object_classes, read_vcr_metadata
 
 LINE: dict[str, Any] = {
     "annot_id": "val-7", "img_id": "val-3", "img_fn": "a/one.jpg", "objects": ["person", "cup", "person", "person"],

@@ -319,6 +319,27 @@ def test_the_texts_of_every_recipe_can_be_laid_out(name: str, tmp_path: Path) ->
     assert made.batch(task.read("train").groups).inputs.text_ids.shape[1] <= task.max_pieces + 3
 
 
+@pytest.mark.parametrize(("system", "cut", "most"), [("visualbert", "choice-front", 8), ("vlbert", "shared", 5)])
+def test_words_that_name_a_box_and_are_cut_are_counted(system: str, cut: str, most: int, tmp_path: Path) -> None:
+    """A box whose word is gone is told to the model by no position; ViLBERT is told of none."""
+    options = VcrOptions(problem="rationale", max_pieces=most, truncation=cut)
+    task, tokenizer = open_vcr(questions(tmp_path), options, None), words()
+    assert task.pieces is not None
+    named = left = 0
+    for group in task.read("train").groups:
+        named += sum(tag >= 0 for row in group.rows for part in row.parts for tag in part.tags)
+        for row in task.pieces(group, Pieces(tokenizer).coder, None):
+            left += sum(
+                len({int(word) for word, tag in zip(part.words, part.tags, strict=True) if tag >= 0}) for part in row
+            )
+    made = batches_of(system, task, made_store(), tokenizer, network_for(system, tokenizer, 48))
+    _, note = made.notes_of_cuts(task.read("train").groups, "training")
+    assert named > left > 0 and note.startswith(f"{named - left} training words that name a box cut")
+    task = open_vcr(tmp_path, replace(options, truncation="each-row"), None)
+    made = batches_of("vilbert", task, made_store(), tokenizer, network_for("vilbert", tokenizer, 48))
+    assert len(made.notes_of_cuts(task.read("train").groups, "training")) == 1
+
+
 def test_answers_and_rationales_have_lengths_of_their_own(tmp_path: Path) -> None:
     """As one model learns both in the releases of ViLBERT: 60 pieces and 80."""
     options = VcrOptions(problem="both", max_pieces=5, rationale_pieces=8, truncation="running")

@@ -177,7 +177,7 @@ def test_features_of_another_width(tokenizer):
     make_sampler(tokenizer).check(record)
     with pytest.raises(ValueError, match="features have width 48, the model was made for 2048"):
         make_sampler(tokenizer, config={"region_feature_size": 2048}).check(record)
-    with pytest.raises(ValueError, match="have width 54, the model was made for 48; set region_feature_size"):
+    with pytest.raises(ValueError, match="with six numbers of each box 54, the model was made for 48, without them"):
         make_sampler(tokenizer, box_numbers=True).check(record)
     make_sampler(tokenizer, box_numbers=True, config={"region_feature_size": 54}).check(record)
 

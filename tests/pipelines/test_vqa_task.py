@@ -25,7 +25,7 @@ from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import scores_of
 from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import pythia_tokens
-from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
+from roibeam.pipelines.inputs.mirrored_photo import mirrored_boxes
 from roibeam.pipelines.sources.datasets.answer_labels import read_answer_labels
 from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
 
@@ -313,9 +313,11 @@ def test_vqa_on_the_command_line(roibeam: Any, tmp_path: Path) -> None:
     bare.mkdir()
     image = {"question_id": number, "image_id": number // 1000, "question": text}
     (bare / "v2_OpenEnded_mscoco_test2015_questions.json").write_text(json.dumps({"questions": [image]}))
-    out = tmp_path / "test.json"
-    done = roibeam("predict", tmp_path / "run", "--store", store, "--data", bare, "--split", "test", "--out", out)
+    out, page = tmp_path / "test.json", tmp_path / "test.html"
+    words = ("predict", tmp_path / "run", "--store", store, "--data", bare, "--split", "test", "--out", out)
+    done = roibeam(*words, "--page", page)
     assert done.code == 0, done.err
+    assert text in page.read_text("utf-8") and "nothing is judged" in page.read_text("utf-8")
     assert [entry["question_id"] for entry in json.loads(out.read_text())] == [number]
     assert roibeam("score", "vqa", out, "--data", bare, "--split", "test", "--check").code == 0
 

@@ -68,7 +68,7 @@ FAULTS = (
     ),
     Fault(
         "points on the line of an outline are outside",
-        f"{_TASKS}/vcr_rules/outlines.py",
+        "src/roibeam/pipelines/inputs/objects/outlines.py",
         "vertex | (right != left) | (right == 1)",
         "(right == 1) & (right == left) & ~vertex",
         f"{_TESTS}::test_a_point_on_the_line_is_inside",

@@ -23,6 +23,7 @@ FULL = {
     *("vlbert-vcr-rationale-paper", "vlbert-refcoco+-annotated", "vlbert-refcoco+-detected"),
     *("vlbert-refcoco+-annotated-paper", "vlbert-refcoco+-detected-paper"),
     *("vilbert-vqa", "vilbert-vcr", "vilbert-vcr-answer", "vilbert-vcr-rationale", "vilbert-refcoco+-detected"),
+    *("vilbert-vqa-paper", "vilbert-refcoco+-detected-paper", "vilbert-retrieval-paper"),
     *("visualbert-vqa", "visualbert-vcr-answer", "visualbert-vcr-rationale", "visualbert-nlvr2"),
     *("interbert-vcr", "interbert-vcr-answer", "interbert-vcr-rationale", "interbert-vcr-release"),
     "interbert-vcr-release-answer",
@@ -72,7 +73,7 @@ def _cell(task: str, system: str, results: Path) -> str:
             continue
         figure = next(iter(recipe.figures), None)
         where = "" if figure is None else figure.where.removesuffix(", as a page of results has it")
-        runs.append(f"`{name}` {'-' if figure is None else f'{figure.value:g} ({where})'}")
+        runs.append(f"`{name}` {'-' if figure is None else f'{figure.printed} ({where})'}")
     return f"{', '.join(runs) or 'ours'}; {_toy_figure(task, system, results)}"
 
 

@@ -87,7 +87,9 @@ class HeadRuns:
             checkpoint=str(weights), store=str(records), entities=str(entities), split=SPLIT,
             parses=entities / "parses.conll",
         )  # fmt: skip
-        samples = EvaluationSamples(model.config, load_tokenizer(str(checkpoint.tokenizer)), num_classes=None)
+        samples = EvaluationSamples(
+            model.config, load_tokenizer(str(checkpoint.tokenizer)), num_classes=None, as_read=checkpoint.as_read
+        )
         with FeatureStore(records) as opened:
             asked = read_asked(opened, samples, request)
             rule = GROUNDING_RULES[RULES[request.rules][1]]

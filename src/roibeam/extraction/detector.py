@@ -29,7 +29,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.resnet import Backbone
 from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads
-from roibeam.extraction.network.rpn import ProposalGenerator, Proposals
+from roibeam.extraction.network.rpn import NoProposals, ProposalGenerator, Proposals
 from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.preprocessing import (
@@ -130,7 +130,8 @@ class Detector(nn.Module):
         selection: None means the preset "butd-10-100".
         mode: how convolutions compute when nothing is trained, see `MODES`.
         backbone: (N, 3, H, W) -> res4 map. None means `Backbone`.
-        proposal_generator: map, input size, resize factor -> Proposals. None means `ProposalGenerator`.
+        proposal_generator: map, input size, resize factor -> Proposals. None means `ProposalGenerator`, or none at all
+            for a config without classes.
         roi_heads: map, boxes -> RegionOutputs. None means `RoIHeads`.
 
     The weights are torch's own initialisation until `load_weights`; `build_detector` does both.
@@ -157,7 +158,8 @@ class Detector(nn.Module):
         self.selection = selection or SELECTIONS["butd-10-100"]
         self.mode = mode_named(mode)
         self.backbone = backbone or Backbone(config, self.conventions)
-        self.proposal_generator = proposal_generator or ProposalGenerator(config, self.conventions)
+        own = ProposalGenerator(config, self.conventions) if config.num_classes else NoProposals()
+        self.proposal_generator = proposal_generator or own
         self.roi_heads = roi_heads or RoIHeads(config, self.conventions)
         self._networks = NetworkCache()
         self.eval()

@@ -12,6 +12,7 @@
 A model runs on any features of its width, and answers badly on those of another detector than it was trained with.
 LXMERT was trained on 36 regions of bottom-up attention for each photo (github.com/airsplay/lxmert), VisualBERT's
 checkpoints on features of several detectors: 2048 wide for VQA, 1024 for NLVR2, 512 for VCR (uclanlp/visualbert there).
+For Flickr30k six numbers of each box stand behind the 2048; a VisualBERT that is six wider than its regions gets them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from roibeam.extraction.engine.photo_loading import exif_orientation
 from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.engine.region_records import to_record
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, LxmertConfig, PreTrainedTokenizerBase, VisualBertConfig
@@ -111,6 +112,10 @@ class RegionProcessor:
         records = [self._regions(photo, f"photo {number}") for number, photo in enumerate(photo_list)]
         for record in records:
             self._check_width(f"record {record.image_id!r} holds", record.features.shape[1])
+        records = [
+            record.with_box_numbers() if self._wants_box_numbers(record.features.shape[1]) else record
+            for record in records
+        ]
         if len(records) == 1:
             records *= num_samples
         inputs.update(_VISUAL_INPUTS[self.config.model_type](records))
@@ -152,11 +157,16 @@ class RegionProcessor:
 
     def _check_width(self, who: str, width: int) -> None:
         name = "visual_embedding_dim" if self.config.model_type == "visual_bert" else "visual_feat_dim"
-        if width != getattr(self.config, name):
+        if width != getattr(self.config, name) and not self._wants_box_numbers(width):
             raise ValueError(
                 f"{who} features of width {width}, the model's {name} is {getattr(self.config, name)}; "
                 f"take the detector that the model was trained with"
             )
+
+    def _wants_box_numbers(self, width: int) -> bool:
+        """Whether six numbers of each box belong behind features of that width."""
+        wanted = getattr(self.config, "visual_embedding_dim", None)
+        return self.config.model_type == "visual_bert" and wanted == width + BOX_NUMBERS
 
 
 def visual_bert_regions(records: Sequence[RegionRecord]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from roibeam.extraction.network.boxes import clip_boxes
 from roibeam.extraction.network.selection_policy import SelectionPolicy
@@ -26,7 +27,7 @@ class Regions:
         boxes: (K, 4) float32, x1 y1 x2 y2 in photo pixels, 0 <= x1 <= x2 <= width, 0 <= y1 <= y2 <= height: the
             proposal or the regressed box, as the policy says, or the given box.
         features: (K, D) float32, of the proposal or the given box.
-        class_ids: (K,) int64, best foreground class, 0-based.
+        class_ids: (K,) int64, best foreground class, 0-based; 0 of a network without classes, and scores likewise.
         class_scores: (K,) float32, its probability among all classes and background.
         attribute_ids: (K,) int64, best attribute, 0-based; None without an attribute head.
         attribute_scores: (K,) float32; None without an attribute head.
@@ -104,7 +105,10 @@ def boxes_for_each(images: Sequence[Any], boxes: Sequence[np.ndarray | None] | N
 
 
 def best_class_deltas(box_deltas: Tensor, probabilities: Tensor) -> Tensor:
-    """(R, 4): of (R, C, 4) deltas those of the best foreground class of (R, C + 1) `probabilities`, background last."""
+    """(R, 4): of (R, C, 4) deltas those of the best foreground class of (R, C + 1) `probabilities`, background last;
+    zeros where there are no classes."""
+    if not box_deltas.shape[1]:
+        return box_deltas.new_zeros(len(box_deltas), 4)
     class_ids = probabilities[:, :-1].max(dim=1).indices
     return box_deltas[torch.arange(len(class_ids), device=class_ids.device), class_ids]
 
@@ -178,7 +182,9 @@ def kept_regions(policy: SelectionPolicy, coming: HostCopy, image_hw: tuple[int,
             nms_boxes=scored.nms_boxes,
         )
     keep = selected.proposal_ids
-    best = scored.probabilities[keep, :-1].max(dim=1)
+    # Without classes background alone is left: a row of zeros.
+    foreground = scored.probabilities[keep, :-1]
+    best = functional.pad(foreground, (0, int(not foreground.shape[1]))).max(dim=1)
     # The far edge times the scale may round to just outside the photo.
     return Regions(
         boxes=to_numpy(clip_boxes(selected.boxes, image_hw)),

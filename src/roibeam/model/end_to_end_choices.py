@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 MASKED_PIXELS = ("blank", "whole", "shown")
+# `end_to_end.masking`: what becomes of a masked region, by name. Each name stands for a pair of settings: these
+# `masked_pixels`, and the system's `masked_appearance`, which its fields.py names (MASKING).
+#   paper    the paper's vector stands in place of the region, and its pixels are blank (VL-BERT, section 3.3)
+#   release  the model is given the feature of the blank region (VL-BERT's MASK_RAW_PIXELS)
+#   feature  the vector stands in place of the feature, and the photo is whole (VL-BERT's multi-task class with
+#            MASK_RAW_PIXELS off)
+DEFAULT_MASKING = "release"
+MASKINGS: Mapping[str, str] = MappingProxyType({"paper": "blank", "release": "blank", "feature": "whole"})
 BLANK_PIXELS = ("after_resize", "before_resize")
 WHOLE_IMAGES = ("box", "model")
 

@@ -88,8 +88,8 @@ class VLBatch:
         region_classes: (I, R) long, the known class of each region, for a model with a token for each; 0 is the whole
             image's, and what is no class counts as the nearest one.
         aligned_words: (B, R, A) long, positions of the text pieces that name a region, -1 where there are no more.
-        phrase_positions: (B, P) long, the text piece that stands for each phrase of the row, -1 where there are no
-            more; read by the grounding head alone.
+        phrase_positions: (B, P) long, the text piece that stands for each phrase of the row, or T + n for region n, of
+            models whose text and regions have one width; -1 where there are no more. Read by the grounding head alone.
         text_only: (B,) bool, True where the row has no image: no region, and `image_hw` means nothing.
         row_texts: (B,) long, the text of each row; None where row and text number are the same (Q = B).
         row_images: (B,) long, the image of each row; None where row and image number are the same (I = B).

@@ -70,9 +70,12 @@ def reading(batch: VLBatch, reads: str) -> VLBatch:
 
 
 def phrase_states(output: VLOutput, phrase_positions: Tensor) -> Tensor:
-    """(B, P, H), the states of the pieces that stand for phrases; without meaning where there is none (-1)."""
-    places = phrase_positions.clamp(min=0)[..., None].expand(-1, -1, output.text_states.shape[-1])
-    return output.text_states.gather(1, places)
+    """(B, P, H), the states that `VLBatch.phrase_positions` names; without meaning where there is no phrase (-1)."""
+    states = output.text_states
+    if output.region_states.shape[-1] == states.shape[-1]:
+        states = torch.cat([states, output.region_states], dim=1)
+    places = phrase_positions.clamp(min=0)[..., None].expand(-1, -1, states.shape[-1])
+    return states.gather(1, places)
 
 
 def by_choice(scores: Tensor, num_choices: int) -> Tensor:

@@ -11,7 +11,7 @@ from roibeam.extraction.choice.detector_folder import SHIPPED, DetectorFolder, r
 from roibeam.extraction.choice.detectron2_choice import PUBLISHED_SELECTIONS, detectron2_config
 from roibeam.extraction.choice.presets import DEFAULT_PRESET, PRESET_SIZES, PRESETS, ExtractorPreset
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, CONVENTIONS_OF_SIZES, Conventions
 from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.near_names import name_hint
 
@@ -54,8 +54,9 @@ def choose_detector(
 ) -> ChosenDetector:
     """The detector that these name together.
 
-    A detector's folder and the shipped detector bring conventions, weights and names of their own; the small test
-    network and sizes of one's own compute as "hf". Otherwise a preset says what is not named: by default "butd-10-100".
+    A detector's folder and the shipped detector bring conventions, weights and names of their own; R2C's network
+    computes as R2C, the small test network and sizes of one's own as "hf". Otherwise a preset says what is not named:
+    by default "butd-10-100".
 
     Args:
         detector: name of a shipped detector, a detector's folder, name in `CONFIGS`, or sizes of one's own.
@@ -96,7 +97,8 @@ def choose_detector(
         )
     if used is None:
         assert isinstance(config, DetectorConfig)
-        return ChosenDetector(config, named_conventions or CONVENTIONS["hf"], named_selection, str(weights))
+        own = CONVENTIONS_OF_SIZES.get(detector, "hf") if isinstance(detector, str) else "hf"
+        return ChosenDetector(config, named_conventions or CONVENTIONS[own], named_selection, str(weights))
     given = {"detector": detector, "conventions": conventions, "selection": selection}
     return ChosenDetector(
         config if isinstance(config, DetectorConfig) else CONFIGS[used.detector],

@@ -51,7 +51,7 @@ def _cast(features: np.ndarray, dtype: str) -> np.ndarray:
 
 def _distribution(probabilities: np.ndarray, options: ExtractOptions) -> np.ndarray | TopKDistribution | None:
     """(K, C + 1) float32, background last -> what the record keeps of it."""
-    if options.distribution == "none":
+    if options.distribution == "none" or probabilities.shape[1] == 1:  # of a network without classes
         return None
     if options.top_k is None:
         return _cast(probabilities, "float16")

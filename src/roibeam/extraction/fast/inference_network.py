@@ -22,7 +22,14 @@ from roibeam.extraction.fast.region_scores import PhotoSize, RegionScores, regio
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads, features_of, mean_over_cells
-from roibeam.extraction.network.rpn import ProposalGenerator, Proposals, RankedAnchors, RPNHead, smallest_side
+from roibeam.extraction.network.rpn import (
+    NoProposals,
+    ProposalGenerator,
+    Proposals,
+    RankedAnchors,
+    RPNHead,
+    smallest_side,
+)
 
 
 class InferenceNetwork:
@@ -70,7 +77,8 @@ class InferenceNetwork:
             if isinstance(self._res5, FusedStage) and BinnedStage.takes(self._res5, roi_heads.conventions):
                 self._map_stage = BinnedStage(self._res5, mode, cells)
             self._describe_chunk = features_of(self._res5)
-        as_they_are = [part for part in (self._backbone, self._res5, self._rpn) if isinstance(part, nn.Module | None)]
+        parts = (self._backbone, self._res5, *([] if isinstance(proposal_generator, NoProposals) else [self._rpn]))
+        as_they_are = [part for part in parts if isinstance(part, nn.Module | None)]
         if as_they_are and mode.conv_dtype != torch.float32:
             raise ValueError(
                 f"mode {mode.name!r} takes the detector's own parts with fixed batch norms; one of these is of another "

@@ -21,7 +21,8 @@ class DetectorConfig:
         depth: 26, 50 or 101, layers of the ResNet.
         base_channels: channels of the stem and of the first bottleneck (64 in the published networks); every other
             width is a multiple: res4 gives 16 x base, a region feature has 32 x base numbers.
-        num_classes: foreground classes, background not counted.
+        num_classes: foreground classes, background not counted; 0 for a network without proposals and heads, which
+            describes given boxes alone.
         num_attributes: attributes, "no attribute" not counted; 0 for a network without an attribute head.
         anchor_sizes: square roots of the anchors' areas, network-input pixels.
         anchor_ratios: height / width of the anchors.
@@ -62,12 +63,14 @@ class DetectorConfig:
             raise ValueError(f"depth is {self.depth!r}; it must be one of {sorted(BLOCKS_PER_STAGE)}")
         for field in fields(self):
             value = getattr(self, field.name)
-            least = 0 if field.name == "num_attributes" else 1
+            least = 0 if field.name in ("num_classes", "num_attributes") else 1
             if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise ValueError(f"{field.name} is {value!r}; it must be a whole number of at least {least}")
         for name in ("num_classes", "num_attributes"):
             if getattr(self, name) > 65534:
                 raise ValueError(f"{name} is {getattr(self, name)}; records store ids in 16 bits, so at most 65534")
+        if self.num_attributes and not self.num_classes:
+            raise ValueError(f"num_attributes is {self.num_attributes} beside no classes; set it to 0 too")
         for name in ("anchor_sizes", "anchor_ratios"):
             values = getattr(self, name)
             if not isinstance(values, tuple) or not values or not all(0 < value < 1e6 for value in values):

@@ -247,6 +247,9 @@ CONVENTIONS = MappingProxyType(
     }
 )
 
+# Sizes in `CONFIGS` that one code base alone has -> its conventions.
+CONVENTIONS_OF_SIZES = MappingProxyType({"r2c-r50": "r2c"})
+
 # Fields that nothing of given boxes depends on, so that the fingerprint of their features leaves them out. (Two more,
 # anchor_order and objectness, order the weights.)
 PROPOSAL_FIELDS = (

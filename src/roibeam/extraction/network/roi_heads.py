@@ -41,24 +41,29 @@ class RegionOutputs:
 class BoxPredictor(nn.Module):
     """Linear heads on a region feature; the attribute head sees the feature beside an embedding of the argmax class.
 
-    Its weights have their rows where the conventions put background and "no attribute"; what it returns does not.
+    Its weights have their rows where the conventions put background and "no attribute"; what it returns does not. Of a
+    network without classes it has no weights, and knows background alone.
     """
 
     def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
         super().__init__()
         width, embedding = config.feature_dim, config.feature_dim // 8
+        self.has_classes, self.has_attributes = config.num_classes > 0, config.num_attributes > 0
         self.background_first = conventions.background == "first"
         self.no_attribute_first = conventions.no_attribute == "first"
         self.background_deltas = conventions.region_deltas == "with-background"
-        self.cls_score = nn.Linear(width, config.num_classes + 1)
-        self.bbox_pred = nn.Linear(width, 4 * (config.num_classes + self.background_deltas))
-        self.has_attributes = config.num_attributes > 0
+        if self.has_classes:
+            self.cls_score = nn.Linear(width, config.num_classes + 1)
+            self.bbox_pred = nn.Linear(width, 4 * (config.num_classes + self.background_deltas))
         if self.has_attributes:
             self.cls_embedding = nn.Embedding(config.num_classes + 1, embedding)
             self.fc_attr = nn.Linear(width + embedding, width // 4)
             self.attr_score = nn.Linear(width // 4, config.num_attributes + 1)
 
     def forward(self, features: Tensor) -> RegionOutputs:
+        if not self.has_classes:
+            logits, deltas = ((len(features), width) for width in (1, 0)), (len(features), 0, 4)
+            return RegionOutputs(features, *map(features.new_zeros, (*logits, deltas)))
         class_logits = self.cls_score(features)
         best_class = class_logits.argmax(dim=1)  # background included, as in training
         deltas = self.bbox_pred(features).view(len(features), -1, 4)

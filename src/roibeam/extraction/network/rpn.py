@@ -61,6 +61,14 @@ class RPNHead(nn.Module):
         return self.objectness_logits(hidden), self.anchor_deltas(hidden)
 
 
+class NoProposals(nn.Module):
+    """In place of a proposal generator, of a network without one."""
+
+    def forward(self, feature_map: Tensor, input_hw: tuple[int, int], factor: float) -> Proposals:
+        """Raises ValueError."""
+        raise ValueError("this network has no classes (num_classes 0), so it proposes no boxes; give it boxes")
+
+
 class ProposalGenerator(nn.Module):
     """Map of one image -> its proposals."""
 

@@ -17,7 +17,7 @@ from roibeam.extraction.weights.anchors import HF_FORM, AnchorForm, anchors_for
 from roibeam.extraction.weights.families import COUNTER, FAMILIES, family_names
 from roibeam.extraction.weights.file_formats import FORMATS, WeightFormat, check_written_file
 from roibeam.extraction.weights.head_layout import HF_LAYOUT, relayout_words
-from roibeam.extraction.weights.loading import OUTSIDE_RESNET, in_layout, on_meta, read_named, understand
+from roibeam.extraction.weights.loading import OUTSIDE_RESNET, in_layout, on_meta, read_named, resnet_of, understand
 
 _HF = CONVENTIONS["hf"]
 
@@ -97,7 +97,9 @@ def _read_in_hf_layout(
     source, named = read_named(spec)
     if not any(name.startswith(OUTSIDE_RESNET) for name in named.tensors):
         part = {name: value for name, value in expected.items() if not name.startswith(OUTSIDE_RESNET)}
-        return check_state(named.tensors, part, source), None, named.family.title, [*named.changes]
+        resnet, left_out = resnet_of(named)
+        state = check_state(resnet, part, f"{source} ({named.family.title})")
+        return state, None, named.family.title, [*named.changes, *left_out]
     published = understand(source, named, config, _HF)
     found = check_state(published.tensors, in_layout(on_meta(expected), HF_LAYOUT, published.layout, config), source)
     changes = [*published.changes, *relayout_words(published.layout, HF_LAYOUT)]

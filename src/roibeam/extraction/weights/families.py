@@ -7,25 +7,27 @@
 | milvlg | `.pth` of MILVLG/bottom-up-attention.pytorch, "caffe" mode | three others | CAFFE_LAYOUT |
 | milvlg-d2 | the same project, "d2" mode | three others | HF_LAYOUT |
 | vlbert | `resnet101-pt-vgbua-0000.model`: a part, backbone and res5 | torchvision's | - |
+| resnet | the same of other layers or for classes of photos: `resnet50-*.pth`, timm's | torchvision's | - |
 | vlbert-checkpoint | jackroos/VL-BERT trained end to end; the same under `image_feature_extractor.` | its own | - |
 | own | `model.safetensors` of a detector's folder (detector_folder.py) | ours | of its config.json |
 | caffe | `.caffemodel` of peteanderson80/bottom-up-attention | Caffe's layers (caffemodel.py) | CAFFE_LAYOUT |
 
-Sources: reference detector.md section 4; the Caffe layers are those of
-models/vg/ResNet-101/faster_rcnn_end2end_final/test.prototxt.
+What files of other networks are, other_networks.py says. Sources: reference detector.md section 4; the Caffe layers are
+those of models/vg/ResNet-101/faster_rcnn_end2end_final/test.prototxt.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from roibeam.extraction.network.state import CELL_ANCHORS, renamed
 from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, PREDICTOR, RPN, HeadLayout
+from roibeam.extraction.weights.other_networks import other_network, resnet_title
 from roibeam.features.printable import printable
 
 DATA_PARALLEL_PREFIX = "module."
@@ -96,6 +98,8 @@ def name_weights(found: Mapping[str, object], source: str, *, written: HeadLayou
     weights = _without_prefixes(found, changes)
     weights = {name: value for name, value in weights.items() if not name.endswith(COUNTER)}
     weights = _renamed_norms(weights, changes, source)
+    if (other := other_network(weights)) is not None:
+        raise ValueError(f"{source}: {other}, another network than any that is read here; {_read_files()}")
     tables = name_tables()
     known = {naming: sum(name in names for name in weights) for naming, names in tables.items()}
     # Most names win; a name that the winner does not know is "extra" in `check_state`. Where two know the same names,
@@ -114,6 +118,8 @@ def name_weights(found: Mapping[str, object], source: str, *, written: HeadLayou
         changes.append(f"{count} names changed")
     if written is not None and naming == "ours" and _has_shapes_of(written, tensors):
         family = Family("own", "roibeam's own detector", "ours", written)
+    elif naming == "vlbert":
+        family = _resnet_alone(weights)
     else:
         family = _family(naming, found, tensors, source)
     _add_missing_statistics(tensors, changes)
@@ -248,6 +254,13 @@ def _family(naming: str, found: Mapping[str, object], weights: Mapping[str, obje
     return FAMILIES["hf" if any(name.endswith(COUNTER) for name in found) else "detectron2"]
 
 
+def _resnet_alone(weights: Mapping[str, object]) -> Family:
+    """VL-BERT's, or the family of those of other layers and of those that classify photos."""
+    title = resnet_title(weights)
+    name = "vlbert" if title.startswith(FAMILIES["vlbert"].title) else "resnet"
+    return replace(FAMILIES["vlbert"], name=name, title=title)
+
+
 def _caffe_like_heads(weights: Mapping[str, object]) -> dict[str, bool]:
     """Which heads are as wide as Caffe's: objectness in pairs, box deltas for background. Empty without heads."""
 
@@ -293,7 +306,8 @@ def _no_family(weights: Mapping[str, object]) -> str:
     if not weights:
         return "holds no weights; hand over a checkpoint that holds tensors"
     shown = ", ".join(printable(name, 60) for name in list(weights)[:3])
-    return (
-        f"{len(weights)} weights of no known family ({shown}, ...); read are the files of "
-        f"{', '.join(family.title for family in FAMILIES.values())}"
-    )
+    return f"{len(weights)} weights of no known family ({shown}, ...); {_read_files()}"
+
+
+def _read_files() -> str:
+    return f"read are the files of {', '.join(family.title for family in FAMILIES.values())}, torchvision's ResNets"

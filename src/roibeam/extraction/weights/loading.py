@@ -31,12 +31,12 @@ from roibeam.extraction.weights.head_layout import (
     relayout,
     relayout_words,
 )
+from roibeam.extraction.weights.other_networks import CLASSES_OF_IMAGES
 from roibeam.extraction.weights.random_weights import random_seed, random_state
 from roibeam.extraction.weights.sources import fetch_weights
 
 _log = logging.getLogger(__name__)
 OUTSIDE_RESNET = ("proposal_generator.", PREDICTOR)
-_CLASSES_OF_IMAGES = "fc."  # of torchvision's own files
 
 
 def build_detector(
@@ -48,6 +48,7 @@ def build_detector(
     selection: str | SelectionPolicy | None = None,
     device: str | torch.device = "cpu",
     mode: str = "exact",
+    given_boxes: bool = False,
 ) -> Detector:
     """A detector ready to run: `build_detector("toy")`, `build_detector(preset="lxmert", weights="detector.pth")`.
 
@@ -58,14 +59,21 @@ def build_detector(
         weights: see `load_weights`; None means those of the folder.
         device: where it computes, such as "cpu" or "cuda:0".
         mode: "exact", or a faster one that rounds more: "batched", "tf32" (CUDA), "bf16"; see `MODES`.
+        given_boxes: whether it will describe given boxes alone. Then the file of a ResNet alone will do, such as
+            torchvision's; the network has no classes and no attributes.
     Raises:
         ValueError: for an unknown name, a mode that the device does not have, or weights that are missing or do not
             fit.
     """
     chosen = choose_detector(detector, preset=preset, conventions=conventions, selection=selection, weights=weights)
     warn_if_slow(mode_named(mode, device), device)
-    built = Detector(chosen.config, chosen.conventions, chosen.selection, mode=mode)
-    load_weights(chosen.weights, built)
+    config, found = chosen.config, None
+    if random_seed(chosen.weights, named=f"weights {chosen.weights}") is None:
+        found = read_named(chosen.weights)
+        if given_boxes and found[1].family.layout is None:
+            config = replace(config, num_classes=0, num_attributes=0)
+    built = Detector(config, chosen.conventions, chosen.selection, mode=mode)
+    _load(chosen.weights, found, built)
     return built.to(device)
 
 
@@ -83,21 +91,30 @@ def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None
             detector's.
         OSError: when it cannot be fetched.
     """
+    seed = random_seed(spec, named=f"weights {spec}")
+    _load(spec, None if seed is not None else read_named(spec, cache_dir=cache_dir), detector)
+
+
+def _load(spec: str, found: tuple[str, NamedWeights] | None, detector: Detector) -> None:
+    """As `load_weights`, of a file that is read; None for random weights."""
     config, conventions = detector.config, detector.conventions
     everything: dict[str, Tensor] = detector.state_dict()
     # Trainable norms count batches, which no file need tell.
     expected = {name: tensor for name, tensor in everything.items() if is_weight(name)}
-    layout = HeadLayout.of(conventions)
-    if (seed := random_seed(spec, named=f"weights {spec}")) is not None:
+    layout, anchors = HeadLayout.of(conventions), cell_anchors(config, conventions)
+    if found is None:
+        seed = random_seed(spec, named=f"weights {spec}")
+        assert seed is not None
         hf_shaped = in_layout(on_meta(expected), layout, HF_LAYOUT, config)
         shapes = {name: tuple(value.shape) for name, value in hf_shaped.items()}
         state = in_layout(random_state(shapes, seed), HF_LAYOUT, layout, config)
-        anchors = cell_anchors(config, conventions)
+    elif not config.num_classes:
+        state = _resnet_state(*found, expected)
     else:
-        published = understand(*read_named(spec, cache_dir=cache_dir), config, conventions)
+        published = understand(*found, config, conventions)
         shapes_there = in_layout(on_meta(expected), layout, published.layout, config)
-        found = check_state(published.tensors, shapes_there, published.source)
-        state = in_layout(found, published.layout, layout, config)
+        theirs = check_state(published.tensors, shapes_there, published.source)
+        state = in_layout(theirs, published.layout, layout, config)
         anchors = _anchors(published, config, conventions)
         _report(published.source, published.family, [*published.changes, *relayout_words(published.layout, layout)])
     detector.load_state_dict({**everything, **state}, strict=True)
@@ -109,7 +126,8 @@ def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | N
     """The weights of a network's ResNet, from a file of the ResNet alone or of a whole detector.
 
     Args:
-        spec: as in `load_weights`; also VL-BERT's `resnet101-pt-vgbua-0000.model` and its end-to-end checkpoints.
+        spec: as in `load_weights`; also a ResNet alone: VL-BERT's `resnet101-pt-vgbua-0000.model`, torchvision's; and
+            VL-BERT's end-to-end checkpoints.
         expected: name -> tensor of the wanted shape, in Hugging Face names: `backbone....` and `roi_heads.res5....`.
     Returns:
         exactly the names of `expected`, float32.
@@ -119,14 +137,24 @@ def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | N
     """
     if (seed := random_seed(spec, named=f"weights {spec}")) is not None:
         return random_state({name: tuple(value.shape) for name, value in expected.items()}, seed)
-    source, named = read_named(spec, cache_dir=cache_dir)
-    outside = (*OUTSIDE_RESNET, _CLASSES_OF_IMAGES)
-    left = [name for name in named.tensors if name.startswith(outside)]
-    found = {name: value for name, value in named.tensors.items() if not name.startswith(outside)}
-    state = check_state(found, expected, source)
-    left_out = [f"{len(left)} weights outside the ResNet left out"] if left else []
+    return _resnet_state(*read_named(spec, cache_dir=cache_dir), expected)
+
+
+def _resnet_state(source: str, named: NamedWeights, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    found, left_out = resnet_of(named)
+    state = check_state(found, expected, f"{source} ({named.family.title})")
     _report(source, named.family, [*named.changes, *left_out])
     return state
+
+
+def resnet_of(named: NamedWeights) -> tuple[dict[str, object], list[str]]:
+    """The ResNet of a file, and what was left out of it, for people."""
+    found, left = dict(named.tensors), []
+    for what, beginnings in (("of classes of photos (fc)", CLASSES_OF_IMAGES), ("outside the ResNet", OUTSIDE_RESNET)):
+        outside = [name for name in found if name.startswith(beginnings)]
+        found = {name: value for name, value in found.items() if name not in set(outside)}
+        left += [f"{len(outside)} weights {what} left out"] if outside else []
+    return found, left
 
 
 @dataclass(frozen=True)
@@ -171,7 +199,9 @@ def understand(source: str, named: NamedWeights, config: DetectorConfig, convent
     layout, anchors = named.family.layout, named.tensors.get(CELL_ANCHORS)
     if layout is None:
         raise ValueError(
-            f"{source}: {named.family.title}, which has no proposal network and no heads; hand over a whole detector"
+            f"{source}: {named.family.title}, which has no proposal network and no heads; hand over a whole detector. "
+            f"A ResNet describes given boxes (extract --boxes) and starts an encoder (--end-to-end) or a detector "
+            f"(detector train --resnet)"
         )
     form = CAFFE_FORM if layout == CAFFE_LAYOUT else None
     if anchors is not None:

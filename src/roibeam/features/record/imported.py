@@ -32,9 +32,9 @@ def num_classes_of(fingerprint: Fingerprint) -> int | None:
 
 
 def has_classes(fingerprint: Fingerprint) -> bool:
-    """False when the class ids and scores of a store only fill their place."""
+    """False when the class ids and scores of a store only fill their place: its source, or its network, had none."""
     imported = fingerprint.feature_space.startswith(IMPORTED_PREFIX)
-    return not (imported and fingerprint.details.get("classes") == ABSENT)
+    return not (imported and fingerprint.details.get("classes") == ABSENT) and num_classes_of(fingerprint) != 0
 
 
 def named_fingerprint(name: str, *, classes: bool, attributes: bool, feature_dtype: str | None) -> Fingerprint:

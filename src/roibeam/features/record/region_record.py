@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +23,7 @@ from roibeam.short_repr import short_repr
 
 MAX_IMAGE_ID_BYTES = 511  # LMDB's largest key
 MAX_REGIONS = 65535  # the offset index counts regions in 16 bits
+BOX_NUMBERS = 6  # see `box_numbers`
 FEATURE_DTYPES = {
     "float16": np.dtype(np.float16),
     "float32": np.dtype(np.float32),
@@ -145,6 +146,13 @@ class RegionRecord:
         """Name of the feature dtype: a key of `FEATURE_DTYPES`."""
         return self.features.dtype.name
 
+    def with_box_numbers(self) -> RegionRecord:
+        """The record with six numbers of its box behind each feature: (K, D + 6) float32, see `box_numbers`."""
+        numbers = box_numbers(self.boxes, height=self.height, width=self.width)
+        whole = None if self.image_feature is None else self.image_feature.astype(np.float32)
+        features = np.concatenate([self.features.astype(np.float32), numbers], axis=1)
+        return replace(self, features=features, image_feature=whole)
+
     def draw(
         self,
         photo: PhotoLike | None,
@@ -236,6 +244,20 @@ class RegionRecord:
                 f"record {self.image_id!r}: {name} holds NaN or infinity in {array.dtype}; "
                 f"broken weights, or values too large for this dtype (float32 and bfloat16 reach further)"
             )
+
+
+def box_numbers(boxes: np.ndarray, *, height: int, width: int) -> np.ndarray:
+    """What VisualBERT's release puts behind the features of Flickr30k's regions (uclanlp/visualbert
+    dataloaders/flickr_dataset.py): x1 / w, y1 / h, their sums with the next two, width / w, height / h.
+
+    Args:
+        boxes: (K, 4) float32, x1 y1 x2 y2 in pixels of an image of that size.
+    Returns:
+        (K, 6) float32.
+    """
+    size = np.array([width, height], np.float32)
+    start, extent = boxes[:, :2] / size, (boxes[:, 2:] - boxes[:, :2]) / size
+    return np.concatenate([start, start + extent, extent], axis=1)
 
 
 def check_image_id(image_id: str) -> None:

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 ACTIVATION_NAMES = ("gelu", "relu", "swish")  # transformer.py computes them
 FUSIONS = ("product", "sum")
 MASKED_APPEARANCES = ("zero", "pixels")
+# name of `end_to_end.masking` -> masked_appearance; "paper" is the published zero vector, on blank pixels too
+MASKING = MappingProxyType({"paper": "zero", "release": "pixels", "feature": "zero"})
 MASKED_LOSS_PAIRS = ("all", "matched")  # in which pairs masked words and regions are predicted
 WHOLE_IMAGE_COUNTS = ("all", "visible")
 WIDTH_REDUCTIONS = ("mean", "sum")

@@ -45,8 +45,8 @@ class VisualBertForGrounding(VisualBertForPreTraining):
     def score_regions(self, batch: VLBatch, output: VLOutput, phrase_positions: Tensor) -> Tensor:
         """
         Args:
-            phrase_positions: (B, P) long, the text piece that stands for each phrase; -1 for no phrase, whose scores
-                have no meaning.
+            phrase_positions: (B, P) long, the text piece that stands for each phrase, or T + n for region n, which is
+                where the release looks for a word that is cut; -1 for no phrase, whose scores have no meaning.
         Returns:
             (B, P, R), before the softmax.
         """

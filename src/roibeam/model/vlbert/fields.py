@@ -11,6 +11,8 @@ REGION_SEGMENT = 2  # segment of image elements and [END]: "C" in section 3.2
 BOX_NUMBERS = ("centre_size", "corners")
 TEXT_VISUALS = ("whole_image", "grounded", "none")
 MASKED_APPEARANCES = ("learned", "pixels", "embedding", "none")
+# name of `end_to_end.masking` -> masked_appearance
+MASKING = MappingProxyType({"paper": "embedding", "release": "pixels", "feature": "learned"})
 VISUAL_NORMS = ("layer_norm", "scale", "none")
 VISUAL_STARTS = ("release", "normal")
 REGION_LABELS = ("soft", "hard")

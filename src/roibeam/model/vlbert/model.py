@@ -175,9 +175,7 @@ class VLBertModel(VLBertPreTrainedModel):
         masked, features = elements.masked[..., None], elements.features
         check_region_width("VL-BERT", features, self.config.region_feature_size)
         check_feature_dtype("VL-BERT", features, self.region_projection.linear.weight)
-        if self.masked_region_feature is not None:
-            # Only the appearance is hidden: a masked region's box stays visible.
-            features = torch.where(masked, self.masked_region_feature.weight.to(features.dtype), features)
+        features = self.with_masked_features(elements)
         # A row without an image may bring no size.
         hw, real = image_hw.clamp(min=1), Packing(elements.mask)
         features, boxes = real.pack(features)[:, None], real.pack(elements.boxes)[:, None]
@@ -189,6 +187,14 @@ class VLBertModel(VLBertPreTrainedModel):
         if self.masked_region_token is not None:
             tokens = torch.where(masked, self.masked_region_token.weight, tokens)
         return tokens, visuals
+
+    def with_masked_features(self, elements: ImageElements) -> Tensor:
+        """(I, E, D): features of image elements, with the learned vector at masked regions where the config says so."""
+        if self.masked_region_feature is None:
+            return elements.features
+        # Only the appearance is hidden: a masked region's box stays visible.
+        vector = self.masked_region_feature.weight.to(elements.features.dtype)
+        return torch.where(elements.masked[..., None], vector, elements.features)
 
     def _region_tokens(self, classes_IR: Tensor | None, masked_IE1: Tensor) -> Tensor:
         """(I, E, H): [IMG], or the token of each element's class, the whole image's first."""

@@ -7,7 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.model.common.checkpoint import BERT_OPTIONS
+from roibeam.model.end_to_end_choices import MASKINGS
 from roibeam.model.vlbert.config import TASKS, VLBertConfig, VLBertTaskConfig
+from roibeam.model.vlbert.fields import MASKING
 
 KINDS = ("pretrain", "pretrain-multitask", "vqa", "vcr", "refcoco")
 _SIZES = {
@@ -138,17 +140,34 @@ def config_from_official(
     return VLBertTaskConfig(**(fields | _task_fields(options, kind) | overrides))
 
 
+def masking_from_official(network: Mapping[str, Any], kind: str) -> tuple[str, str]:
+    """`masked_appearance` and `masked_pixels` of an official end-to-end run.
+
+    Source: pretrain/data/build.py and common/fast_rcnn.py. With MASK_RAW_PIXELS it is the masking "release". Without it
+    the multi-task class puts a vector in place of the feature, which is "feature"; the class of captions alone replaces
+    nothing, and has no name.
+
+    Args:
+        network: NETWORK of a yaml file.
+        kind: one of `KINDS`.
+    """
+    if network.get("MASK_RAW_PIXELS", True):
+        return MASKING["release"], MASKINGS["release"]
+    if kind == "pretrain-multitask":
+        return MASKING["feature"], MASKINGS["feature"]
+    return "pixels", "shown"
+
+
 def _pretraining_fields(options: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    multitask = kind == "pretrain-multitask"
     regions = options.get("WITH_MVRC_LOSS", True)
-    # Only the multi-task class hides a region's feature where its pixels stay.
-    learned = options.get("IMAGE_FEAT_PRECOMPUTED", False) or (multitask and not options.get("MASK_RAW_PIXELS", True))
+    stored = options.get("IMAGE_FEAT_PRECOMPUTED", False)
+    appearance = "learned" if stored else masking_from_official(options, kind)[0]
     return {
-        "with_text_only": multitask,
+        "with_text_only": kind == "pretrain-multitask",
         "with_relationship_head": options.get("WITH_REL_LOSS", True),
         "with_word_head": options.get("WITH_MLM_LOSS", True),
         "with_region_head": regions,
-        "masked_appearance": "learned" if learned else "pixels",
+        "masked_appearance": appearance,
         "masked_region_token": regions,
         "word_loss_mean": "rows" if options.get("MLM_LOSS_NORM_IN_BATCH_FIRST", False) else "items",
         "region_loss_mean": "rows" if options.get("MVRC_LOSS_NORM_IN_BATCH_FIRST", False) else "items",

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
@@ -20,6 +21,7 @@ from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertFor
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.model_files.trained_with import trained_with
 
 # They answer for masked words, masked regions and matches, as far as their configuration gives them the heads.
 ASKED: tuple[type[PreTrainedModel], ...] = (
@@ -67,7 +69,22 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, asking: str) -> Any
             f"{named}: {kind.__name__} is fine-tuned for {tasks}; masked words, masked regions and matches are no "
             f"longer what it answers; {asking} the pre-trained model that it began from"
         )
+    if classes := getattr(found.model.config, "num_region_classes", 0):
+        raise ValueError(
+            f"{named}: this VisualBERT is told the class of each region (num_region_classes {classes}), and nothing "
+            f"here tells it; fine-tune it on VCR, whose files do, and judge it there"
+        )
     return found.model
+
+
+def assumed_of_features(found: ModelCheckpoint, record: RegionRecord) -> list[str]:
+    """What nobody tells of how the model reads a store's record, and is taken so; a line each."""
+    if trained_with(found).box_numbers is not None or found.as_read(record) is record:
+        return []
+    return [
+        f"{found.source} does not tell what it reads: it is six numbers wider than the store's features, so those of "
+        f"each region's box stand behind them, as VisualBERT's release has it for Flickr30k"
+    ]
 
 
 def tokenizer_spec(found: ModelCheckpoint, given: str | None) -> str:

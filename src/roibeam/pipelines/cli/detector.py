@@ -7,12 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from roibeam.pipelines.cli.options import JSON, RESUME, RESUME_FROM, THREADS, resume_asked, run_folder_lines
+from roibeam.pipelines.cli.options import (
+    JSON,
+    RESUME,
+    RESUME_FROM,
+    THREADS,
+    origin_facts,
+    origin_lines,
+    resume_asked,
+    run_folder_lines,
+)
 from roibeam.pipelines.cli.surface.command import HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, MODEL
 from roibeam.pipelines.cli.train.precision import precision_setting
+from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
 
 detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.", rich_markup_mode=None)
 
@@ -82,6 +92,7 @@ def train_command(
         settings=(*precision_setting(precision, settings or ()), *(settings or ())),
         resume="auto" if (asked := resume_asked(resume, resume_from)) is None else asked,
     )  # fmt: skip
+    sleep_beside_others()
     trained = train_requested_detector(request, out)
     from roibeam.pipelines.foundation.statistics.verdict import sentence_of
     from roibeam.pipelines.training.processes.launched import is_main_process
@@ -96,13 +107,14 @@ def train_command(
             "step": result.step,
             "seconds": round(result.seconds, 1),
         }
-        facts["device"] = result.device
+        facts |= {"device": result.device, **origin_facts(out)}
         best = None if result.best is None else str(result.best)
         facts |= {"last": result.last, "best": best, "evaluation": result.evaluation}
         facts["figures"] = [figure.to_json() for figure in result.evaluation.figures] if result.evaluation else []
         typer.echo(json_line({**facts, "labels": trained.photos.facts()}))
         return
     typer.echo(f"{result.done()}, last loss {result.last['loss']:.4f}")
+    typer.echo(origin_lines(out))
     if result.evaluation is not None:
         typer.echo(f"on {val_labels}: {', '.join(map(sentence_of, result.evaluation.figures))}")
     use = "the detector, for roibeam detector evaluate and roibeam extract --detector"

@@ -70,6 +70,19 @@ def resume_asked(resume: bool | None, resume_from: str | None) -> bool | str | N
     return resume if resume_from is None else resume_from
 
 
+def origin_facts(run_dir: Path) -> dict[str, str]:
+    """What a run started from, for --json: "started_from", and end to end "region_encoder_started_from"."""
+    from roibeam.pipelines.training.run_folder.folder import saved_config
+    from roibeam.pipelines.training.run_folder.run_words import origins
+
+    return {name.replace(" ", "_"): words for name, words in origins(saved_config(run_dir)).items()}
+
+
+def origin_lines(run_dir: Path) -> str:
+    """The same for the terminal."""
+    return "\n".join(f"{name.replace('_', ' ')} {words}" for name, words in origin_facts(run_dir).items())
+
+
 def run_folder_lines(run_dir: Path, result: TrainResult) -> list[str]:
     """The files of a run folder that every training writes, with a word on each, for the terminal."""
     best = [] if result.best is None else [f"  {result.best.relative_to(run_dir)}/   the best by its evaluations"]

@@ -103,18 +103,26 @@ class TextThresholds:
                 raise ValueError(f"{least} is {getattr(self, least)} and {most} {getattr(self, most)}: no text passes")
 
 
+KEEPS_RACY = 1.01  # a threshold that no score reaches
+
+
 @dataclass(frozen=True)
 class PictureThresholds:
-    """Step 5. `larger_than_px` is the paper's: each side must be larger. Ours: a score `nsfw` of `max_nsfw` drops, and
-    `racy` of `max_racy`; 1.01 drops none, since that classifier calls parts of dressed bodies racy."""
+    """Step 5. `larger_than_px` is the paper's: each side must be larger. It drops porn and racy pictures; scores are
+    ours. Racy is 0.7, as that classifier gives dressed people up to 0.55 (26 photos of COCO and Flickr30k), and the
+    bare belly of its own README 0.8. 1.01 drops none."""
 
     larger_than_px: int = 300
     max_nsfw: float = 0.5
-    max_racy: float = 1.01
+    max_racy: float = 0.7
 
     def __post_init__(self) -> None:
-        _check_within(0, 1.01, max_nsfw=self.max_nsfw, max_racy=self.max_racy)
+        _check_within(0, KEEPS_RACY, max_nsfw=self.max_nsfw, max_racy=self.max_racy)
         _check_not_negative(larger_than_px=self.larger_than_px)
+
+    def is_unfit(self, nsfw: float, racy: float) -> bool:
+        """Whether a picture of these scores is dropped as porn or racy."""
+        return nsfw >= self.max_nsfw or racy >= self.max_racy
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,9 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarra
         raise ValueError(f"array {member.filename.removesuffix('.npy')!r} is damaged or refused: {error}") from None
 
 
-def read_case_json(path: Path) -> dict[str, Any]:
+def read_case_json(path: Path, *, parse_float: Callable[[str], float] = float) -> dict[str, Any]:
     """The JSON object in a file of a case; ValueError, one line, when there is none, or the file is over 16 MiB."""
-    return read_json_object(path, max_bytes=MAX_JSON_BYTES)
+    return read_json_object(path, max_bytes=MAX_JSON_BYTES, parse_float=parse_float)
 
 
 def _one_line(error: BaseException) -> str:

@@ -98,11 +98,11 @@ class VLBertTolerances:
 @dataclass(frozen=True)
 class MetricTolerances:
     """Of the families of metrics (the READMEs beside their cases). Numbers: the share of the reference by which ours
-    may differ. Texts, hits, ranks and refusals are equal.
+    may differ. Texts, hits, ranks and refusals are equal; of what a code printed, half a unit of its last decimal is
+    allowed beside.
 
     Attributes:
         exact: of what float64 codes compute.
-        shares: of printed percents: ours are rounded by the same rule.
         targets: of soft training targets.
         float32: of overlaps that float32 codes compute.
         box_accuracies: of the accuracies of referring expressions.
@@ -111,7 +111,6 @@ class MetricTolerances:
     """
 
     exact: float = 1e-9
-    shares: float = 1e-9
     targets: float = 1e-6
     float32: float = 1e-6
     box_accuracies: float = 1e-12

@@ -25,7 +25,6 @@ from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
 from roibeam.pipelines.extract.new_work import existing_plan, make_plan, source_facts
 from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
 from roibeam.pipelines.extract.report.region_meaning import (
-    DRAWN_WORLD,
     is_drawn,
     knows_drawn_world,
     warning_of_store,
@@ -45,6 +44,7 @@ from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.interruption import tell_what_is_kept
 from roibeam.pipelines.foundation.console.progress import Progress, waiting
+from roibeam.pipelines.sources.datasets.drawn_world import DRAWN_WORLD, are_drawn
 from roibeam.pipelines.sources.vocabulary import check_length
 
 log = logging.getLogger(__name__)
@@ -190,6 +190,12 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         ):  # fmt: skip
             if own is not None:
                 check_length(own, wanted, kind, "--vocab")
+    elif not num_classes and work.boxes is None:
+        raise ValueError(f"weights {work.detector.weights}: a network without classes proposes no boxes; give --boxes")
+    elif not num_classes and work.vocabulary.classes is not None:
+        raise ValueError(
+            f"--vocab: weights {work.detector.weights} are a ResNet alone, whose regions have no classes; leave it out"
+        )
     if top_k is not None and top_k > num_classes + 1:
         raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
     # Its numerics are this process's; the store's are taken from the shards.
@@ -215,7 +221,8 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         "max_failures": options.max_failures,
     }
     if knows_drawn_world(work.detector.weights, work.vocabulary.classes):
-        config[DRAWN_WORLD] = is_drawn(config["source"])
+        photos = (image.location for image in work.source.images)
+        config[DRAWN_WORLD] = is_drawn(config["source"]) or are_drawn(photos)
     if work.captions is not None:
         config["captions"] = work.captions.report.to_json()
     if work.leaks is not None:

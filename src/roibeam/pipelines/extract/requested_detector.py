@@ -10,7 +10,12 @@ from roibeam.extraction.choice.detector_choice import DEFAULT_SELECTION, ChosenD
 from roibeam.extraction.choice.detectron2_choice import PUBLISHED_SELECTIONS, Detectron2Config, detectron2_config
 from roibeam.extraction.choice.presets import PRESET_SIZES
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES, Conventions
+from roibeam.extraction.network.conventions import (
+    CONVENTIONS,
+    CONVENTIONS_OF_SIZES,
+    PUBLISHED_EDGES,
+    Conventions,
+)
 from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder
@@ -100,8 +105,9 @@ def open_detector(
             asked.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
         )
     spec = DetectorSpec(
-        parts["detector"], parts["selection"], chosen.weights, asked.device, threads, parts["conventions"], asked.mode
-    )
+        parts["detector"], parts["selection"], chosen.weights, asked.device, threads, parts["conventions"], asked.mode,
+        given_boxes=with_boxes,
+    )  # fmt: skip
     return OpenedDetector(spec, vocabulary)
 
 
@@ -169,7 +175,8 @@ def _as_recorded(chosen: ChosenDetector, asked: RequestedDetector, recorded: _Re
         return chosen
     if asked.detector is None:
         chosen = replace(chosen, config=recorded.config)
-    if asked.conventions is None and (asked.detector is None or asked.detector in PRESET_SIZES):
+    named_sizes = (*PRESET_SIZES, *CONVENTIONS_OF_SIZES)
+    if asked.conventions is None and (asked.detector is None or asked.detector in named_sizes):
         chosen = replace(chosen, conventions=recorded.conventions)
     if asked.selection is None and recorded.selection is not None:
         chosen = replace(chosen, selection=recorded.selection)
@@ -206,8 +213,9 @@ def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConf
     """What of the request nobody published, or does nothing."""
     asked, notes = request.detector, []
     with_boxes = request.images.boxes is not None
-    if not with_boxes and asked.conventions in ("vlbert-e2e", "r2c"):
-        notes.append(f"{asked.conventions} was published for given boxes (--boxes); its proposals are nobody's")
+    named_conventions = asked.conventions or CONVENTIONS_OF_SIZES.get(str(asked.detector))
+    if not with_boxes and named_conventions in ("vlbert-e2e", "r2c"):
+        notes.append(f"{named_conventions} was published for given boxes (--boxes); its proposals are nobody's")
     if with_boxes and (asked.selection is not None or any(_section(each) == "selection" for each in asked.settings)):
         notes.append("--selection does nothing with --boxes: every given box is kept")
     conventions = conventions_name(asdict(chosen.conventions))

@@ -15,6 +15,9 @@ import numpy as np
 LABEL, CHOICE, REGION, PHRASE = "label", "choice", "region", "phrase"
 # What is asked of a row: one of many labels; one score; a score for each region; the same for each of its phrases.
 FORMS = (LABEL, CHOICE, REGION, PHRASE)
+# Which words are grounded in the region that they name: as the system has it, all that name one, or none.
+AUTO, GROUNDED, UNGROUNDED = "auto", "words", "none"
+GROUNDINGS = (AUTO, GROUNDED, UNGROUNDED)
 
 
 @dataclass(frozen=True)

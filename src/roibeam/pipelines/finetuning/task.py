@@ -12,6 +12,7 @@ import numpy as np
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import (
+    AUTO,
     CHOICE,
     LABEL,
     PHRASE,
@@ -119,10 +120,12 @@ class BoxClasses(NamedTuple):
     Attributes:
         num_classes: with that of the whole image and of what has none among them: it is 0.
         of: group -> (boxes,) int64, the class of each box, by the number that words name it by.
+        names: of the classes from 1 on; none where nobody tells.
     """
 
     num_classes: int
     of: Callable[[TaskGroup], np.ndarray]
+    names: tuple[str, ...] = ()
 
 
 class AskedDirectly(NamedTuple):
@@ -169,6 +172,7 @@ class DownstreamTask:
         whole_image: of REGION, the image as a whole is the first candidate; every group says its box.
         whole_region: the image as a whole is shown as the first of its regions, which no word names, to a model that
             has no element for it.
+        grounding: one of `GROUNDINGS`: which words of a text are grounded in the region that they name.
         region_targets: of REGION, how targets follow from the right box: arguments of `referred_targets`.
         measured_in_input: of REGION, from photos: overlaps with the right box are measured in pixels of the network's
             input, where all boxes are resized and clipped to the photo; else in those of the photo.
@@ -220,6 +224,7 @@ class DownstreamTask:
     num_images: int = 1
     whole_image: bool = False
     whole_region: bool = False
+    grounding: str = AUTO
     mirrored: Callable[[TaskGroup], TaskGroup] | None = None
     mirrors: bool = False
     outlines: Callable[[str, RegionRecord, int], np.ndarray] | None = None

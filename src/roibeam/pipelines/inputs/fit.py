@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
+from roibeam.features.record.region_record import BOX_NUMBERS
+
 if TYPE_CHECKING:
     from roibeam.features.record.region_record import RegionRecord
     from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
@@ -35,15 +37,33 @@ def check_choice(sampling: object, name: str, allowed: Collection[str]) -> None:
         )
 
 
-def check_width(config: ReadsRegions, record: RegionRecord, *, more: int = 0) -> None:
-    """Raises ValueError when the record's features, with so many numbers `more`, are not as wide as the model's."""
-    width = record.features.shape[1] + more
-    if config.region_feature_size != width:
+def check_width(config: ReadsRegions, record: RegionRecord, *, box_numbers: bool = False, setting: str = "") -> None:
+    """
+    Args:
+        box_numbers: whether six numbers of each box are put behind the features.
+        setting: that decides on these; "" where features are read as they are.
+    Raises:
+        ValueError: when the record's features, with these, are not as wide as the model's.
+    """
+    width, wanted = record.features.shape[1], config.region_feature_size
+    given = width + BOX_NUMBERS * box_numbers
+    if given == wanted:
+        return
+    with_numbers = f", with six numbers of each box {given}" if box_numbers else ""
+    found = f"record {record.image_id!r}: features have width {width}{with_numbers}, the model was made for {wanted}"
+    if wanted == width + BOX_NUMBERS:
+        remedy = f"set {setting}=true" if setting else "give a store whose features end in them"
+        raise ValueError(f"{found}, with six numbers of each box behind them; {remedy}")
+    if wanted == given - BOX_NUMBERS:
+        if box_numbers:
+            raise ValueError(f"{found}, without them; set {setting}=false")
         raise ValueError(
-            f"record {record.image_id!r}: features have width {width}, the model was made for "
-            f"{config.region_feature_size}; was the store extracted with another detector? A run on text alone, before "
-            f"images, needs --set model.region_feature_size={width}"
+            f"{found}, without six numbers of each box behind them; give a store whose features do not end in such"
         )
+    raise ValueError(
+        f"{found}; was the store extracted with another detector? A run on text alone, before images, needs --set "
+        f"model.region_feature_size={given}"
+    )
 
 
 def check_vocabulary(config: ReadsRegions, tokenizer: CaptionTokenizer) -> None:

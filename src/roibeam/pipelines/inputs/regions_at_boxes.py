@@ -10,7 +10,8 @@ MOST_PIXELS_APART = 0.01  # float32 corners of photos of a few thousand pixels, 
 
 
 def regions_at_boxes(record: RegionRecord, boxes: np.ndarray) -> np.ndarray:
-    """(n,) int64, for each box the number of the region at its place; of several the first.
+    """(n,) int64, for each box the number of the region at its place; of several the one of its own number, else the
+    first.
 
     Args:
         boxes: (n, 4), x1 y1 x2 y2 in pixels of the photo. What lies outside the photo does not count, as in extraction.
@@ -31,4 +32,7 @@ def regions_at_boxes(record: RegionRecord, boxes: np.ndarray) -> np.ndarray:
             f"record {record.image_id!r}: no region at {len(missing)} of {len(wanted)} boxes of the task, such as "
             f"{box}; extract with --boxes from the file that the task takes its boxes from"
         )
-    return is_there.argmax(axis=1)
+    found = is_there.argmax(axis=1)
+    own = np.arange(min(is_there.shape))
+    found[own] = np.where(is_there[own, own], own, found[own])
+    return found

@@ -64,16 +64,26 @@ def batch_photos(rows: VLBatch, images: ImageBatch, conventions: Conventions) ->
     for row in range(rows.batch_size):
         if rows.text_only is not None and bool(rows.text_only[row]):
             continue
-        height, width = (float(side) for side in rows.image_hw[row])
-        there = rows.region_mask[row]
-        if bool(there.any()):
-            # The photo fills the upper left of the padded input, as large as its boxes say.
-            reach = rows.region_boxes[row][there].amax(dim=0)[2:].clamp(min=1)
-            scale_x, scale_y = (images.boxes[photo][there].amax(dim=0)[2:] / reach).tolist()
-            pixels = images.pixels[photo, :, : max(round(height * scale_y), 1), : max(round(width * scale_x), 1)]
-            shown[row] = (_small(_visible(pixels.float().cpu().numpy(), conventions)), "")
+        if bool(rows.region_mask[row].any()):
+            shown[row] = (input_photo(rows, images, row, photo, conventions), "")
         photo += 1
     return shown
+
+
+def input_photo(rows: VLBatch, images: ImageBatch, place: int, photo: int, conventions: Conventions) -> bytes:
+    """One of these as a JPEG.
+
+    Args:
+        place: among the images of `rows`; it has a region.
+        photo: the same among those of `images`, in which rows of text alone have none.
+    """
+    height, width = (float(side) for side in rows.image_hw[place])
+    there = rows.region_mask[place]
+    # The photo fills the upper left of the padded input, as large as its boxes say.
+    reach = rows.region_boxes[place][there].amax(dim=0)[2:].clamp(min=1)
+    scale_x, scale_y = (images.boxes[photo][there].amax(dim=0)[2:] / reach).tolist()
+    pixels = images.pixels[photo, :, : max(round(height * scale_y), 1), : max(round(width * scale_x), 1)]
+    return _small(_visible(pixels.float().cpu().numpy(), conventions))
 
 
 def _visible(pixels: np.ndarray, conventions: Conventions) -> np.ndarray:

@@ -11,14 +11,15 @@ from typing import Any
 from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
 from roibeam.extraction.choice.detector_folder import dataclass_of
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, CONVENTIONS_OF_SIZES, Conventions
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.overrides import preset
+from roibeam.pipelines.training.parameter_groups import ENCODER_RULES
 from roibeam.pipelines.training.train_config import TASK_GROUPS
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
-R2C = "r2c-r50"
+TOY_ENCODER = "toy"  # of a recipe's toy, where no other is named
 JOINT_FORMAT = 1
 _MAX_CONFIG_BYTES = 2**20
 _SECTIONS = ("end_to_end", "model", "region_encoder")
@@ -54,7 +55,13 @@ class EncoderOptions:
             )
 
     def check_rates(self, parameter_groups: str) -> None:
-        """Raises ValueError where a release's rule, `TrainConfig.parameter_groups`, gives every parameter its rate."""
+        """Raises ValueError where a release's rule, `TrainConfig.parameter_groups`, knows no region encoder, or gives
+        every parameter its rate."""
+        if parameter_groups not in (TASK_GROUPS, *ENCODER_RULES):
+            raise ValueError(
+                f"--end-to-end: the release's rule {parameter_groups!r} of train.parameter_groups knows no parameters "
+                f"of a region encoder; add --set train.parameter_groups={TASK_GROUPS}"
+            )
         if self.learning_rate_scale != 1 and parameter_groups != TASK_GROUPS:
             raise ValueError(
                 f"--set encoder.learning_rate_scale={self.learning_rate_scale}: the rule {parameter_groups!r} of "
@@ -131,6 +138,7 @@ def choose_encoder(detector: str, weights: str | None, conventions: str | None) 
         ValueError: as `choose_detector`.
     """
     chosen = choose_detector(detector, weights=weights)
-    own = chosen.conventions if chosen.is_folder else CONVENTIONS["r2c" if detector == R2C else "vlbert-e2e"]
+    has_own = chosen.is_folder or detector in CONVENTIONS_OF_SIZES
+    own = chosen.conventions if has_own else CONVENTIONS["vlbert-e2e"]
     named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
     return replace(chosen, conventions=named)

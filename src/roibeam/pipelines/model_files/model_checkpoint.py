@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_from_hub, fetch_weights
 from roibeam.features.counted import counted
+from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
@@ -26,7 +28,7 @@ from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
 from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
 from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
-from roibeam.model.visualbert.model import VisualBertForPreTraining
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
@@ -96,6 +98,21 @@ class ModelCheckpoint:
         if self.feature_space is None:
             return [f"{self.source} is no run's checkpoint and does not tell what features it was trained on"]
         return check_feature_space(self, store)
+
+    def as_read(self, record: RegionRecord) -> RegionRecord:
+        """A store's record as the model reads it: where that takes six numbers more of each region, and was trained so,
+        six numbers of its box stand behind each feature (`RegionRecord.with_box_numbers`). Else the record itself.
+
+        A file that is no run's does not tell: a VisualBERT has them then.
+        """
+        config: Any = self.model.config
+        is_wider = config.region_feature_size == record.features.shape[1] + BOX_NUMBERS
+        return record.with_box_numbers() if is_wider and self._has_box_numbers else record
+
+    @cached_property
+    def _has_box_numbers(self) -> bool:
+        of_run = trained_with(self).box_numbers
+        return isinstance(self.model.config, VisualBertConfig) if of_run is None else of_run
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -39,6 +39,8 @@ class TrainedWith:
 
     Attributes:
         feature_space: of the first store.
+        box_numbers: whether it put six numbers of each box behind the features; None of a checkpoint that is no run's.
+        object_classes: digest of the classes of objects that the model was told; None for none.
         features: the different fingerprints of its stores; empty where an earlier version recorded digests alone, and
             the stores are not where they were.
     """
@@ -48,7 +50,9 @@ class TrainedWith:
     captions: str | None = None
     step: int | None = None
     classes: str | None = None
+    box_numbers: bool | None = None
     features: tuple[Fingerprint, ...] = ()
+    object_classes: str | None = None
 
 
 def trained_with(found: HasSource) -> TrainedWith:
@@ -65,8 +69,24 @@ def trained_with(found: HasSource) -> TrainedWith:
         task.get("captions"),
         step,
         recorded.get("classes"),
+        any(task.get(rules, {}).get("box_numbers", False) for rules in ("sampling", "layout")),
         _features(task, recorded, config),
+        task.get("object_classes"),
     )
+
+
+def check_object_classes(found: HasSource, names: Sequence[str]) -> None:
+    """Raises ValueError where the model was told other classes of objects, such as the same ones in another order.
+
+    Args:
+        names: of the classes that it is told now, without that of the whole image; none where it is told none.
+    """
+    learned, digest = trained_with(found).object_classes, digest_of_names(names)
+    if None not in (learned, digest) and learned != digest:
+        raise ValueError(
+            f"{found.source} was told other classes of objects: class 7 of one may be another thing in the other; give "
+            f"the names of its run's, in their order (object_names)"
+        )
 
 
 def _features(task: Mapping[str, Any], recorded: Mapping[str, Any], config: Path) -> tuple[Fingerprint, ...]:
@@ -97,8 +117,12 @@ def _features_of_stores(recorded: Mapping[str, Any]) -> Iterator[Fingerprint]:
 
 def digest_of_classes(store: FeatureStore) -> str | None:
     """SHA-256 (hex) of the names of a store's classes, None where it has none."""
-    names = store.vocabulary["classes"]
-    return None if not names else hashlib.sha256("\n".join(names).encode()).hexdigest()
+    return digest_of_names(store.vocabulary["classes"] or ())
+
+
+def digest_of_names(names: Sequence[str]) -> str | None:
+    """SHA-256 (hex) of names of classes in their order; None for none."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest() if names else None
 
 
 def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:

@@ -34,6 +34,8 @@ class InspectedBatch:
         counts: what this batch, of one process and before accumulation, adds to what each loss is averaged over.
         photos: by (row, image of the row), as far as they are known: see `Shown`.
         banner: why the regions mean nothing.
+        as_read: whether photos are as the network reads them, blank pixels and all; then no veil lies over a masked
+            region.
     """
 
     batch: VLBatch
@@ -42,6 +44,7 @@ class InspectedBatch:
     counts: Mapping[str, int]
     photos: Mapping[tuple[int, int], Shown] = field(default_factory=dict)
     banner: Banner | None = None
+    as_read: bool = False
 
 
 def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names, title: str) -> Iterator[str]:
@@ -197,15 +200,15 @@ def _images(inspected: InspectedBatch, row: int) -> Iterator[str]:
         if image:
             width, height = (float(side) for side in batch.region_boxes[row, of_image, 2:].amax(dim=0))
             jpeg, why = None, "the size of a second photo is not in the batch"
-        canvas = box_canvas(
-            _boxes(batch, row, of_image.tolist()), (height, width), jpeg, description=f"regions of image {image + 1}"
-        )
+        boxes = _boxes(inspected, row, of_image.tolist())
+        canvas = box_canvas(boxes, (height, width), jpeg, description=f"regions of image {image + 1}")
         told = f'<p class="quiet">Photo not shown: <bdi>{escaped(why, 400)}</bdi></p>' if jpeg is None else ""
         yield f"<div>{canvas}{told}</div>"
 
 
-def _boxes(batch: VLBatch, row: int, numbers: list[int]) -> list[DrawnBox]:
+def _boxes(inspected: InspectedBatch, row: int, numbers: list[int]) -> list[DrawnBox]:
     """Hidden ones first, then those to predict: on top, and with the best places for their numbers."""
+    batch = inspected.batch
     predicted, masked = _predicted(batch, row), batch.masked_regions[row]
     numbered = {region for regions in _named_regions(batch, row).values() for region in regions}
     drawn = []
@@ -218,7 +221,7 @@ def _boxes(batch: VLBatch, row: int, numbers: list[int]) -> list[DrawnBox]:
                 _HIDDEN if is_hidden else _PREDICTED if is_asked else _SEEN,
                 label=f"{number}" if is_hidden or is_asked or number in numbered else "",
                 tooltip=f"region {number}",
-                is_filled=is_hidden,
+                is_filled=is_hidden and not inspected.as_read,
                 is_quiet=not (is_hidden or is_asked),
                 line=2.5 if is_hidden or is_asked else 1.25,
             )

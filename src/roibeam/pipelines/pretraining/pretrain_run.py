@@ -19,18 +19,21 @@ from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
+from roibeam.pipelines.inputs.encoder_change import EncoderChange
+from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
 from roibeam.pipelines.inputs.unknown_words import unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_object_classes
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of, gather
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings, tell
-from roibeam.pipelines.pretraining.run_tasks import tasks_of
+from roibeam.pipelines.pretraining.run_tasks import StoreTasks, tasks_of
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.validation import told
 from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import defaults_of
+from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -47,6 +50,7 @@ def pretrain(
     end_to_end: EndToEnd | None = None,
     validation: CaptionedStore | None = None,
     num_classes: int | None = None,
+    objects: Sequence[str] = (),
 ) -> PretrainResult:
     """Pre-trains a model on stores with captions, and writes a run folder.
 
@@ -59,6 +63,7 @@ def pretrain(
         validation: held-out captions that evaluations ask about; their images are not trained on. None takes the first
             captions that are trained on.
         num_classes: foreground classes of the detector, for stores that do not tell; None: as they say.
+        objects: files with the classes and outlines of the regions, see `ImageObjects`.
     Raises:
         ValueError: whatever does not fit, saying what to do.
     """
@@ -72,6 +77,7 @@ def pretrain(
         guard=guard,
         end_to_end=end_to_end,
         validation=validation,
+        objects=objects,
     )
     read = _told_of_data(read, run.choice)
     config = run.train_config(len(corpus_of(read.joined)))
@@ -81,26 +87,14 @@ def pretrain(
     made = _model(run, read, tokenizer, config, num_classes=num_classes)
     read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *unknown, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
-    change = _detector_change(run, read, made, config)
-    run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined])
-    if change is not None:
-        change.before()
-    data, sampling = run.settings.data, run.settings.sampling
-    # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
-    of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
-    sections = {"model": made.model.config, "data": data, "sampling": sampling}
-    described = run.described(tasks.trained, made, data=of_data, sampling=asdict(sampling))
-    training = run.train(
-        tasks.trained,
-        config,
-        description=described | read.described(),
-        defaults={name: defaults_of(each) for name, each in sections.items()},
-        recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
-    )
+    of_detector, of_encoder = _changes(run, read, made, config)
+    run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined], of_encoder)
+    if of_detector is not None:
+        of_detector.before()
+    training = _train(run, read, made, tasks, config, text_files)
     with waiting("evaluating"):
-        evaluation, detector = training.evaluation or tasks.trained.evaluate(), None
-    if change is not None:
-        detector = change.after()
+        evaluation = training.evaluation or tasks.trained.evaluate()
+    detector, encoder = (None if each is None else each.after() for each in (of_detector, of_encoder))
     asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
     held_out, texts = read.asked is not None, [column for _, column in read.texts_by_source()]
     figures = run.tell_how_good(training, evaluation, tasks.hidden_words(), made, texts, of=asked, held_out=held_out)
@@ -115,14 +109,41 @@ def pretrain(
         asked=asked,
         left_out={**read.missing, **tasks.skipped()},
         detector=detector,
+        encoder=encoder,
+    )
+
+
+def _train(
+    run: RunFrame, read: RunData, made: RunModel, tasks: StoreTasks, config: TrainConfig, text_files: Sequence[Path]
+) -> TrainResult:
+    data, sampling = run.settings.data, run.settings.sampling
+    # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
+    of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
+    sections = {"model": made.model.config, "data": data, "sampling": sampling}
+    sections |= {} if read.end_to_end is None else {"photos": read.end_to_end.photos}
+    described = run.described(tasks.trained, made, data=of_data, sampling=asdict(sampling))
+    return run.train(
+        tasks.trained,
+        config,
+        description=described | read.described(),
+        defaults={name: defaults_of(each) for name, each in sections.items()},
+        recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
     )
 
 
 def _told_of_data(read: RunData, choice: ModelChoice) -> RunData:
-    """With what differs, and may, from the features that the model was trained on; ValueError for what may not. What is
-    to be known of the data is said: before the first step, since a run may be stopped."""
+    """With what differs, and may, from the features that the model was trained on or that the recipe is of; ValueError
+    for what may not. What is to be known of the data is said: before the first step, since a run may be stopped."""
     if choice.start is not None:
         read = dataclasses.replace(read, choices=[*check_feature_space(choice.start, read.store), *read.choices])
+        check_object_classes(choice.start, () if read.objects is None else read.objects.class_names)
+    if choice.features is not None:
+        boxes_alone = read.end_to_end is not None
+        others = [
+            choice.features.note(choice.recipe, str(each.store.path), each.store.fingerprint, boxes_alone=boxes_alone)
+            for each in read.joined
+        ]
+        read = dataclasses.replace(read, choices=[*(note for note in others if note is not None), *read.choices])
     tell([*read.choices, *read.notes])
     return read
 
@@ -141,42 +162,90 @@ def _unknown_in_validation(read: RunData, tokenizer: CaptionTokenizer) -> list[s
 def _model(
     run: RunFrame, read: RunData, tokenizer: CaptionTokenizer, config: TrainConfig, *, num_classes: int | None
 ) -> RunModel:
-    """What is trained; from here on the random state of torch follows from the seed.
+    """What is trained, as the data ask for it.
 
     Raises:
         ValueError: when classes, model, encoder and store do not fit.
     """
-    choice, system, end_to_end = run.choice, run.choice.system, read.end_to_end
-    first = corpus_of(read.joined).record(0)
-    width = first.features.shape[1]
-    known = StoreClasses(None)
-    if system.class_objective is not None:
+    first, known = corpus_of(read.joined).record(0), StoreClasses(None)
+    if run.choice.system.class_objective is not None:
         told_of = read.joined if read.asked is None else [*read.joined, read.asked]
         known = StoreClasses.of(((each.store, corpus_of([each]).record(0)) for each in told_of), num_classes)
-    classes = choice.class_choice(known, width=width, given=num_classes)
-    if classes.note:
-        logger.info("%s", classes.note)
-    if end_to_end is not None:
-        end_to_end.check_width(first)
-        end_to_end.encoder.check_rates(config.parameter_groups)
-    torch.manual_seed(config.seed)
-    fields = {
-        "region_feature_size": system.feature_width(run.settings.sampling, width),
-        **classes.fields,
-        **((system.text_only_fields or {}) if read.texts is not None else {}),
-        **(system.end_to_end_fields if end_to_end is not None else {}),
-    }
-    model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size, changes=classes.changes)
-    sampler = system.sampler(run.settings.sampling, tokenizer, model.config, num_classes=classes.number)
-    joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=config.seed)
-    notes = (classes.note,) if classes.note else ()
-    return RunModel(model, tokenizer, sampler, classes.number, config.seed, joint, heads, notes)
-
-
-def _detector_change(run: RunFrame, read: RunData, made: RunModel, config: TrainConfig) -> DetectorChange | None:
-    """Judges the detector before and after, in the main process; None where it is not asked for."""
-    if read.end_to_end is None or made.joint is None or made.heads is None or not is_main_process():
-        return None
-    return read.end_to_end.detector_change(
-        run.run_dir, made.joint, made.heads, device=choose_device(config.device).name
+    if read.end_to_end is not None:
+        read.end_to_end.check_width(first)
+        read.end_to_end.encoder.check_rates(config.parameter_groups)
+    made = run_model(
+        run.choice,
+        run.settings.sampling,
+        tokenizer,
+        width=first.features.shape[1],
+        known=known,
+        num_classes=num_classes,
+        reads_texts=read.texts is not None,
+        objects=read.objects,
+        end_to_end=read.end_to_end,
+        seed=config.seed,
     )
+    for note in made.notes:
+        logger.info("%s", note)
+    cuts = run.choice.system.notes_of_cuts(made.sampler, corpus_of(read.joined))
+    tell(cuts)
+    return dataclasses.replace(made, notes=(*made.notes, *cuts))
+
+
+def run_model(
+    choice: ModelChoice,
+    sampling: Any,
+    tokenizer: CaptionTokenizer,
+    *,
+    width: int,
+    known: StoreClasses,
+    num_classes: int | None = None,
+    reads_texts: bool = False,
+    objects: ImageObjects | None = None,
+    end_to_end: EndToEnd | None = None,
+    seed: int = 0,
+) -> RunModel:
+    """The model of a run with its rules and its encoder; from here on the random state of torch follows from the seed.
+
+    Args:
+        sampling: settings of the system's rules.
+        width: D of the store's features.
+        known: classes of the stores.
+        num_classes: that the user says.
+        reads_texts: whether rows of text alone are mixed in.
+        objects: whose classes and outlines the model is told; None for none.
+    Raises:
+        ValueError: when classes, model and encoder do not fit.
+    """
+    system, classes = choice.system, choice.class_choice(known, width=width, given=num_classes)
+    torch.manual_seed(seed)
+    fields = {
+        "region_feature_size": system.feature_width(sampling, width),
+        **classes.fields,
+        **({} if objects is None else system.object_fields(sampling, len(objects.class_names))),
+        **((system.text_only_fields or {}) if reads_texts else {}),
+    }
+    if end_to_end is not None:
+        preset = getattr(choice.build_config, "fields", {})  # what it names, it has end to end too
+        fields |= {name: value for name, value in system.end_to_end_fields.items() if name not in preset}
+    model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size, changes=classes.changes)
+    told: dict[str, Any] = {} if objects is None else {"objects": objects}
+    sampler = system.sampler(sampling, tokenizer, model.config, num_classes=classes.number, **told)
+    joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=seed)
+    notes = (classes.note,) if classes.note else ()
+    return RunModel(model, tokenizer, sampler, classes.number, seed, joint, heads, notes)
+
+
+def _changes(
+    run: RunFrame, read: RunData, made: RunModel, config: TrainConfig
+) -> tuple[DetectorChange | None, EncoderChange | None]:
+    """End to end, in the main process: what judges the detector before and after, where that is asked for, and what
+    measures how far the encoder moves."""
+    if read.end_to_end is None or made.joint is None or not is_main_process():
+        return None, None
+    of_encoder = EncoderChange(run.run_dir, made.joint, read.end_to_end.weights)
+    if made.heads is None:
+        return None, of_encoder
+    device = choose_device(config.device).name
+    return read.end_to_end.detector_change(run.run_dir, made.joint, made.heads, device=device), of_encoder

@@ -31,8 +31,9 @@ from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.given_stores import held_out_hints
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable, check_named_regions
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
+from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.trained_with import digest_of_classes
+from roibeam.pipelines.model_files.trained_with import digest_of_classes, digest_of_names
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds, check_search
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
@@ -58,6 +59,7 @@ class RunData:
         missing: ids of images whose photo cannot be used, each with why, as far as that is known.
         choices: what differs between the stores, and from those of the model's run, and may: boxes, dtype, mode; a line
             each.
+        objects: classes and outlines of the objects in the images; None where they are not read.
     """
 
     joined: Sequence[JoinedSource]
@@ -70,6 +72,7 @@ class RunData:
     notes: list[str]
     missing: dict[str, str]
     choices: list[str]
+    objects: ImageObjects | None = None
 
     @property
     def store(self) -> FeatureStore:
@@ -114,6 +117,8 @@ class RunData:
             found["validation"] = digest_of_captions([self.asked.rows])
         if len(self.joined) > 1:
             found["sources"] = [{"captions": len(each.rows), "weight": each.source.weight} for each in self.joined]
+        if self.objects is not None:
+            found["object_classes"] = digest_of_names(self.objects.class_names)
         return found if self.end_to_end is None else found | self.end_to_end.described()
 
     def recorded(self) -> dict[str, Any]:
@@ -148,6 +153,7 @@ def gather(
     guard: LeakGuard | None,
     end_to_end: EndToEnd | None,
     validation: CaptionedStore | None,
+    objects: Sequence[str] = (),
 ) -> RunData:
     """Joins, leaves out and checks; arguments and errors as of `pretrain`."""
     system, most_pieces = choice.system, choice.most_pieces(sampling)
@@ -176,6 +182,11 @@ def gather(
     photos: RecordPhotos | None = None
     asked_photos: RecordPhotos | None = None
     if end_to_end is not None:
+        if isinstance(joined[0].rows, TaskTable) and joined[0].rows.has_pairs:
+            raise ValueError(
+                "texts with two images are read with stored features, as NLVR2's release does: end to end a row has "
+                "one photo; leave out the text or the encoder"
+            )
         end_to_end = _with_labelled(end_to_end, guard, kept_out, joined[0].source.data_set)
         photos, rows, missing = end_to_end.find_photos(joined[0].store, joined[0].rows)
         joined = [dataclasses.replace(joined[0], rows=rows)]
@@ -195,7 +206,15 @@ def gather(
     if end_to_end is not None and end_to_end.detector is not None:
         notes += end_to_end.detector.notes()
     choices = choice_notes([each.store for each in told_of])
-    return RunData(joined, end_to_end, photos, asked, asked_photos, searched, texts, notes, missing, choices)
+    known = _objects(objects, told_of, sampling)
+    return RunData(joined, end_to_end, photos, asked, asked_photos, searched, texts, notes, missing, choices, known)
+
+
+def _objects(files: Sequence[str], sources: Sequence[JoinedSource], sampling: Any) -> ImageObjects | None:
+    if not files:
+        return None
+    ids = dict.fromkeys(chain.from_iterable(each.rows.captioned_ids() for each in sources))
+    return ImageObjects(files, list(ids), names_file=sampling.object_names)
 
 
 def corpus_of(joined: Sequence[JoinedSource]) -> Corpus:

@@ -21,6 +21,7 @@ from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged, with_words_alone
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
+from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.inputs.shown_photos import Shown, batch_photos, stored_photos
 from roibeam.pipelines.inputs.unknown_words import unknown_notes
@@ -84,6 +85,8 @@ class PretrainResult:
     asked: what it was asked about, for people.
     left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
     detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
+    encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py; None
+        on stored features, and in other processes than the main one.
     """
 
     run_dir: Path
@@ -96,6 +99,7 @@ class PretrainResult:
     asked: str
     left_out: Mapping[str, str] = field(default_factory=dict)
     detector: Mapping[str, Any] | None = None
+    encoder: Mapping[str, Any] | None = None
 
     @property
     def evaluation(self) -> dict[str, float | None]:
@@ -123,6 +127,7 @@ class PretrainResult:
             "figures": [figure.to_json() for figure in self.figures],
             "evaluated_on": self.asked,
             "detector": self.detector,
+            "encoder": self.encoder,
         }
 
 
@@ -243,22 +248,36 @@ class RunFrame:
         }
 
     def show_first_batch(
-        self, task: AnyTask, made: RunModel, config: TrainConfig, stores: Sequence[FeatureStore] = ()
+        self,
+        task: AnyTask,
+        made: RunModel,
+        config: TrainConfig,
+        stores: Sequence[FeatureStore] = (),
+        change: EncoderChange | None = None,
     ) -> None:
-        """Writes batch.html, where it is asked for.
+        """Writes batch.html, where it is asked for, and end to end what the encoder is shown.
 
         Args:
             stores: that are trained on; the first names the detector's classes.
+            change: end to end, in the main process.
         """
-        rows = self.settings.inspect_rows
-        if rows and is_main_process():
-            first = _first_batch(task, config.accumulation)
+        rows, encoder_looks = self.settings.inspect_rows, change is not None and change.needs_batch
+        if not is_main_process() or not (rows or encoder_looks):
+            return
+        first = _first_batch(task, config.accumulation)
+        if encoder_looks and change is not None and isinstance(first, EndToEndBatch):
+            names = first.rows.sample_ids
+            stored = [next((store.get(name) for store in stores if name in store), None) for name in names]
+            boxes = [None if record is None else torch.from_numpy(record.boxes) for record in stored]
+            change.before(first.rows, first.images, names, boxes)
+        if rows:
             shown = first.rows if isinstance(first, EndToEndBatch) else first
             layout = self.choice.system.layout(made.model.config)
             warnings = (warning_of_store(store.manifest) for store in stores)
             banner = next((each for each in warnings if each is not None), None)
             photos = _first_photos(first, made, stores, min(rows, shown.batch_size))
-            inspected = InspectedBatch(shown, rows, layout, task.counts(first), photos, banner)
+            as_read = isinstance(first, EndToEndBatch)
+            inspected = InspectedBatch(shown, rows, layout, task.counts(first), photos, banner, as_read)
             classes = stores[0].vocabulary["classes"] if stores else None
             write_batch_page(self.run_dir, inspected, made.tokenizer, Names(classes or ()))
 

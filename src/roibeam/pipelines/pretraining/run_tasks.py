@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
 from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
 from roibeam.pipelines.inputs.captioned.store_classes import known_classes
@@ -95,7 +96,12 @@ def _search(read: RunData, asked: JoinedSource, made: RunModel, data: DataConfig
     """What evaluations search among; None where they search nothing."""
     if read.searched is None:
         return None
-    classes = known_classes(asked.store, read.searched.corpus.record(0))
-    search = Search(made.model, made.tokenizer, classes, read.searched, data.batch_size, made.joint, read.asked_photos)
+    first = read.searched.corpus.record(0)
+    classes = known_classes(asked.store, first)
+    is_wider = made.model.config.region_feature_size == first.features.shape[1] + BOX_NUMBERS
+    search = Search(
+        made.model, made.tokenizer, classes, read.searched, data.batch_size, made.joint, read.asked_photos,
+        as_read=RegionRecord.with_box_numbers if is_wider else None,
+    )  # fmt: skip
     search.check()
     return search

@@ -13,6 +13,7 @@ from torch import nn
 from roibeam.model.common.bert import BertSizes
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.model_files.bert_start import PublishedBert, start_from_bert
 from roibeam.pipelines.model_files.changed_model import built_config, changed_model
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
@@ -55,6 +56,7 @@ class ModelChoice:
         start: a trained model of the same system to start from, as stages do; its configuration takes the place of the
             preset's. Parts that `overrides` add are drawn anew, parts that they leave out are dropped.
         background_first: of `start`, see `continued_model`.
+        recipe, features: the recipe's name, and what it needs of a store; "" and None without one, and of its toy.
     """
 
     system: System = SYSTEMS["vlbert"]
@@ -64,6 +66,8 @@ class ModelChoice:
     bert: PublishedBert | None = None
     start: ModelCheckpoint | None = None
     background_first: bool | None = None
+    recipe: str = ""
+    features: Features | None = None
 
     def check_start(self) -> None:
         """Raises ValueError when `start` is a model of another system."""

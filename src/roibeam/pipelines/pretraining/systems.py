@@ -9,13 +9,14 @@ from typing import Any
 
 from torch import nn
 
+from roibeam.features.record.region_record import BOX_NUMBERS
+from roibeam.model.end_to_end_choices import DEFAULT_MASKING
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS, ClassObjective, NamedSystem, named_system
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
@@ -24,6 +25,7 @@ from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.vilbert import ViLbertSampler
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, review_captions
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import NAMED
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
 
 
@@ -37,14 +39,16 @@ class System:
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
         sampler: the rules.
         layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
-        aligns_words: settings of the rules -> whether its words are aligned with the regions that they name.
+        aligns_words: settings of the rules -> whether a row depends on which regions its words name.
+        object_fields: settings of the rules, and the number of classes of `--objects` -> fields of the model's
+            configuration that follow from it.
         most_pieces: settings of the rules, and what tells a field of the model's configuration by name -> how many
             pieces of a caption are read, [CLS] and [SEP] counted.
         review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
             cannot be used.
+        notes_of_cuts: its rules and the captions -> what hangs on words that are cut, for people.
         as_deep_as_bert: whether a model that starts from a BERT has its number of layers (`num_hidden_layers`). Else it
             keeps that of the preset: InterBERT shares BERT's layers out to its joint ones and those of the text.
-        end_to_end_fields: fields of the model's configuration that a run through the region encoder has otherwise.
         whole_image: `EndToEndChoices.whole_image` of such a run.
     """
 
@@ -53,11 +57,12 @@ class System:
     sampler: type[Sampler]
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
     aligns_words: Callable[[Any], bool] = field(default=lambda sampling: False)
+    object_fields: Callable[[Any, int], Mapping[str, Any]] = field(default=lambda sampling, count: {})
     feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
     most_pieces: Callable[[Any, Callable[[str], Any]], int] = field(default=lambda sampling, model: sampling.max_pieces)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
+    notes_of_cuts: Callable[[Any, Corpus], list[str]] = field(default=lambda sampler, corpus: [])
     as_deep_as_bert: bool = True
-    end_to_end_fields: Mapping[str, Any] = field(default_factory=dict)
     whole_image: str = "model"
 
     @property
@@ -95,6 +100,13 @@ class System:
         """As of the named system."""
         return self.named.reads_task_text
 
+    @property
+    def end_to_end_fields(self) -> Mapping[str, Any]:
+        """Fields of the model's configuration that a run through the region encoder has where neither preset nor user
+        says otherwise."""
+        masking = self.named.masking
+        return {"masked_appearance": masking[DEFAULT_MASKING]} if masking else {}
+
     def region_label_fields(self, num_classes: int) -> dict[str, Any]:
         """The configuration's fields that follow from the number of foreground classes."""
         objective = self.class_objective
@@ -124,7 +136,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
             most_pieces=_pieces_of_vlbert,
-            end_to_end_fields={"masked_appearance": "pixels"},
             whole_image="box",
         ),
         "visualbert": System(
@@ -132,10 +143,12 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             model_class=VisualBertForPreTraining,
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
-            aligns_words=lambda sampling: sampling.aligned_words != "none",
+            aligns_words=lambda sampling: sampling.aligned_words != "none" or sampling.shown_boxes == NAMED,
+            object_fields=lambda sampling, count: {"num_region_classes": count + 1} if sampling.told_classes else {},
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
             most_pieces=lambda sampling, model: min(sampling.max_pieces, model(_POSITIONS)),
             review=review_captions,
+            notes_of_cuts=VisualBertSampler.notes_of_cuts,
         ),
         "imagebert": System(
             named=NAMED_SYSTEMS["imagebert"],
@@ -145,21 +158,18 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             most_pieces=lambda sampling, model: (
                 min(sampling.max_pieces, model(_POSITIONS)) - (model("final_separator") != "none")
             ),
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert": System(
             named=NAMED_SYSTEMS["vilbert"],
             model_class=ViLbertForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text",), (*_WHOLE, "regions")),
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert-single-stream": System(
             named=NAMED_SYSTEMS["vilbert-single-stream"],
             model_class=SingleStreamForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text", *_WHOLE, "regions"),),
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "interbert": System(
             named=NAMED_SYSTEMS["interbert"],
@@ -167,7 +177,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=InterBertSampler,
             layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
             as_deep_as_bert=False,
-            end_to_end_fields={"masked_appearance": "pixels"},
         ),
     }
 )

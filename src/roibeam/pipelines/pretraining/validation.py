@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from roibeam.features.counted import counted
+from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD
@@ -70,6 +71,7 @@ class Search:
         chosen: images and captions; the first of the search's seed.
         batch_size: pairs at once.
         joint, photos: end to end, the model with its encoder, and where the photos are.
+        as_read: as of `EvaluationSamples`.
     """
 
     model: Any
@@ -79,6 +81,7 @@ class Search:
     batch_size: int
     joint: EndToEndModel | None = None
     photos: RecordPhotos | None = None
+    as_read: Callable[[RegionRecord], RegionRecord] | None = None
 
     def check(self) -> None:
         """
@@ -116,7 +119,7 @@ class Search:
             if self.joint is not None and self.photos is not None:
                 features = PhotoFeatures(self.joint, self.photos, scratch=Path(folder), device=device)
             samples = EvaluationSamples(
-                self.model.config, self.tokenizer, num_classes=self.num_classes, features=features
+                self.model.config, self.tokenizer, num_classes=self.num_classes, features=features, as_read=self.as_read
             )
             try:
                 yield samples, Path(folder), device

@@ -157,7 +157,7 @@ def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, whic
     if names is not None:
         shown = f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
         return f"{shown} ids{is_from}" if is_from else shown
-    if origin == ABSENT:
+    if origin == ABSENT or _part(details, "detector").get(f"num_{which}") == 0:
         zeros = which == "classes" and manifest.num_regions
         return "none: class ids and scores are 0 and mean nothing" if zeros else "none"
     if count is None:

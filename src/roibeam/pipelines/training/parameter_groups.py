@@ -199,6 +199,10 @@ def _interbert_release_tasks(name: str) -> Treatment:
     return Treatment(decays=_named_without_decay(_interbert_name(name)))
 
 
+# Those that know the parameters of a region encoder; the other releases have none.
+ENCODER_RULES = frozenset(
+    {"vl-bert", "visualbert-ucla", "vilbert-single-stream-tasks", "vilbert-single-stream-release-tasks"}
+)
 PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "vl-bert": _vl_bert,

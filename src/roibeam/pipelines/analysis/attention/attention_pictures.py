@@ -1,5 +1,5 @@
-"""The paper's figures 1 and 5: the boxes of a caption's phrases, and below, for the best head of each of some layers,
-how much every word looks at the regions of each phrase.
+"""The paper's figures 1 and 5: the boxes of a caption's phrases, and below, for the best heads of the six layers that
+ground phrases best, how much every word looks at the regions of each phrase.
 
 The paper put regions into groups by hand. Here a group is the regions that cover a phrase; of the others, those that
 some word gives a tenth of its attention or more are shown, with an asterisk.
@@ -95,7 +95,7 @@ def write_pictures(
     """picture-1.svg and .png, and so on: one for each caption.
 
     Args:
-        figures: say which head of a layer is the best.
+        figures: of phrases; say which layers and heads are the best.
         photo_of: (height, width, 3) uint8 BGR; None where there is none.
     """
     written = []
@@ -107,7 +107,7 @@ def write_pictures(
         looks_LHTR = words_at_regions(layers, 0, record.num_regions).cpu().numpy()
         pieces = samples.pieces_of_words(caption.sentence.text)
         groups, looks = grouped_looks(looks_LHTR, pieces, caption, record, figures)
-        shapes, height = picture_shapes(caption, record, groups, looks, photo_of(record))
+        shapes, height = picture_shapes(caption, record, groups, looks, photo_of(record), num_layers=len(layers))
         path = out / f"picture-{number}.svg"
         path.write_text(svg_text(shapes, height, f"What words of {caption.sentence.text!r} look at"), "utf-8")
         path.with_suffix(".png").write_bytes(png_of(shapes, height))
@@ -125,10 +125,9 @@ def grouped_looks(
     """
     Args:
         pieces: of each word.
-        figures: say which head of a layer is the best.
+        figures: as of `shown_heads`.
     """
-    layers = _shown_layers(len(looks_LHTR))
-    heads = [int(figures.accuracy[layer].argmax()) for layer in layers]
+    layers, heads = shown_heads(figures)
     by_word = [
         np.stack([looks_LHTR[layer, head, list(each)].mean(axis=0) if each else np.zeros(record.num_regions)
                   for each in pieces])
@@ -142,9 +141,12 @@ def grouped_looks(
     return groups, found
 
 
-def _shown_layers(count: int) -> list[int]:
-    """At most `MOST_LAYERS`, spread evenly, the last among them."""
-    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, MOST_LAYERS))})
+def shown_heads(figures: HeadFigures) -> tuple[list[int], list[int]]:
+    """Of the `MOST_LAYERS` layers of highest accuracy the best head each, both from 0, in the order of the layers; of
+    equal ones the first."""
+    best = figures.accuracy.max(axis=1)
+    layers = sorted(np.argsort(-best, kind="stable")[:MOST_LAYERS].tolist())
+    return layers, [int(figures.accuracy[layer].argmax()) for layer in layers]
 
 
 def _groups(caption: AskedCaption, record: RegionRecord, by_word: Sequence[np.ndarray]) -> list[Group]:
@@ -168,10 +170,13 @@ def picture_shapes(
     groups: Sequence[Group],
     looks: Sequence[LayerLooks],
     photo: np.ndarray | None,
+    *,
+    num_layers: int,
 ) -> tuple[list[Shape], float]:
     """The shapes of the picture, and its height.
 
     Args:
+        num_layers: in which words look at regions; those of `looks` are among them.
         photo: (height, width, 3) uint8 BGR, of the record's size; None draws the boxes on grey.
     """
     lines = wrap(printable(caption.sentence.text, 300), 42)
@@ -179,9 +184,11 @@ def picture_shapes(
         Label(_MARGIN, _MARGIN + 12 + 17 * row, line, 13, bold=True) for row, line in enumerate(lines)
     ]
     boxes, y = _boxes(record, groups, photo, _MARGIN + 5 + 17 * len(lines))
-    matrices, y = _matrices(caption.sentence.words, groups, looks, y)
+    matrices, y = _matrices(caption.sentence.words, groups, looks, y, num_layers)
     told = f"Share of a word's attention; the darkest is {100 * _darkest(looks):.0f} % of it."
-    return [*shapes, *boxes, *matrices, Label(_MARGIN, y + 12, told, fill="quiet")], y + 24
+    notes = [told] if len(looks) == num_layers else [told, "These layers find phrases best."]
+    below = [Label(_MARGIN, y + 12 + 15 * row, note, fill="quiet") for row, note in enumerate(notes)]
+    return [*shapes, *boxes, *matrices, *below], y + 9 + 15 * len(notes)
 
 
 def _boxes(
@@ -211,10 +218,11 @@ def _boxes(
 
 
 def _matrices(
-    words: Sequence[str], groups: Sequence[Group], looks: Sequence[LayerLooks], top: float
+    words: Sequence[str], groups: Sequence[Group], looks: Sequence[LayerLooks], top: float, num_layers: int
 ) -> tuple[list[Shape], float]:
     """Those of the layers beside one another, as many as there is room for."""
-    told = "The best head of each layer (layer-head)" if groups else "No word looks at one region much"
+    which = "each layer" if len(looks) == num_layers else f"{len(looks)} of {num_layers} layers"
+    told = f"The best head of {which} (layer-head)" if groups else "No word looks at one region much"
     shapes: list[Shape] = [Label(_MARGIN, top + 14, told, 12, bold=True)]
     y, width = top + 22, len(groups) * _STEP + 10
     in_a_row = max(int((_INNER - _WORD_WIDTH) / width), 1)

@@ -17,12 +17,13 @@ from roibeam.features.record.imported import has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import check_new
-from roibeam.pipelines.analysis.asked_model import pretraining_model
-from roibeam.pipelines.analysis.attention.attention_pictures import shown_captions, write_pictures
+from roibeam.pipelines.analysis.asked_model import assumed_of_features, pretraining_model
+from roibeam.pipelines.analysis.attention.attention_pictures import shown_captions, shown_heads, write_pictures
 from roibeam.pipelines.analysis.attention.attention_settings import RULES, AttentionRequest
 from roibeam.pipelines.analysis.attention.head_figures import ACTIVE, HeadFigures, head_figures, relations_of
 from roibeam.pipelines.analysis.attention.head_plots import write_plots
 from roibeam.pipelines.analysis.attention.looks import head_looks
+from roibeam.pipelines.analysis.attention.paper_table import ASKED_THERE, PAPER, differences
 from roibeam.pipelines.analysis.attention.questions import ENTITY
 from roibeam.pipelines.analysis.attention.reading import read_asked
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
@@ -50,12 +51,14 @@ class AttentionResult:
     relations: the same for arcs of each relation, the commonest first; empty without parses.
     remarks: what was left out, and what to be careful about.
     captions, images: that were asked about.
+    differences: what is not as in the paper.
     results: the file written; pictures: beside it.
     """
 
     entity: HeadFigures
     relations: tuple[HeadFigures, ...]
     remarks: tuple[str, ...]
+    differences: tuple[str, ...]
     captions: int
     images: int
     results: Path
@@ -96,8 +99,12 @@ def analyse_checkpoint(
     where = torch.device(device.name)
     photos = request.images if isinstance(found, JointCheckpoint) else None
     features = features_for(found, store, ids, photos, scratch=out, device=where)
-    samples = EvaluationSamples(model.config, tokenizer, num_classes=None, task=request.task, features=features)
+    samples = EvaluationSamples(
+        model.config, tokenizer, num_classes=None, task=request.task, features=features, as_read=found.as_read
+    )
     samples.check(record_of(ids[0]))
+    for note in assumed_of_features(found, record_of(ids[0])):
+        remarks.add(note)
     model.to(device.name)
     rule = GROUNDING_RULES[RULES[request.rules][1]]
     with Progress("attention", len(captions), CAPTIONS) as progress:
@@ -109,6 +116,8 @@ def analyse_checkpoint(
     entity, *relations = figures
     if not entity.active.any():
         remarks.add(f"no head is active: none gives over {100 * ACTIVE:.0f} % of its attention to regions")
+    num_layers, num_heads = entity.accuracy.shape
+    unlike = differences(request, type(model).__name__, layers=num_layers, heads=num_heads, images=len(looks.images))
     pictures = [*write_plots(out, entity, relations)]
     shown = shown_captions(captions)
     photo_of = _photos(store, [each.record_id for each in shown], request.images)
@@ -122,13 +131,15 @@ def analyse_checkpoint(
         "active": f"mean share of the attention on regions > {ACTIVE}",
         "captions": len(captions),
         "images": len(looks.images),
+        "paper": {"title": PAPER, "asked_there": ASKED_THERE, "different_here": unlike},
+        "pictured_heads": [f"{layer + 1}-{head + 1}" for layer, head in zip(*shown_heads(entity), strict=True)],
         "remarks": remarks.all,
         "populations": [each.to_json() for each in figures],
     }
     (out / RESULTS_NAME).write_bytes(json_bytes(facts))
     return AttentionResult(
-        entity, tuple(relations), tuple(remarks.all), len(captions), len(looks.images), out / RESULTS_NAME,
-        tuple(pictures), time.monotonic() - start, device.name,
+        entity, tuple(relations), tuple(remarks.all), tuple(unlike), len(captions), len(looks.images),
+        out / RESULTS_NAME, tuple(pictures), time.monotonic() - start, device.name,
     )  # fmt: skip
 
 

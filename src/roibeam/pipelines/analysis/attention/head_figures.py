@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from roibeam.pipelines.analysis.attention.looks import Looks
+from roibeam.pipelines.analysis.attention.paper_table import PaperRow, paper_rows
 from roibeam.pipelines.finetuning.metrics.grounding import RANKS, UPPER_BOUND
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
 
 ACTIVE = 0.2  # share of the attention that an active head gives to regions, on the mean (section 3.1)
 MOST_RELATIONS = 10  # the paper's table has the ten commonest
-# What the paper calls relations that spaCy's models spell otherwise.
-PAPER_NAMES = {"compound": "nn", "nummod": "num", "acl": "partmod", "relcl": "rcmod"}
+# What the paper calls relations that spaCy's models, or Universal Dependencies, spell otherwise.
+PAPER_NAMES = {"compound": "nn", "nummod": "num", "acl": "partmod", "relcl": "rcmod", "obj": "dobj"}
 ABOVE_FOR_ANY_WORD = "above the baseline, whatever the word"
 ABOVE, BELOW, UNDECIDED = "above the baseline", "below the baseline", "not told from the baseline"
 TOO_FEW = "too few to tell"
@@ -97,14 +98,22 @@ class HeadFigures:
     verdict: str
 
     @property
+    def best_of_all(self) -> tuple[int, int]:
+        """Layer and head, counted from 1, whether active or not: what the paper names for phrases."""
+        layer, head = _best(self.accuracy, np.ones_like(self.active))
+        return layer + 1, head + 1
+
+    @property
     def best_by_layer(self) -> list[float]:
         return [float(each) for each in self.accuracy.max(axis=1)]
 
     def to_json(self) -> dict[str, Any]:
         best = {"layer": self.layer, "head": self.head, "layer_from_0": self.layer - 1, "head_from_0": self.head - 1}
+        paper = paper_rows().get(self.paper_name)
         return {
             "name": self.name,
             "paper_name": self.paper_name,
+            "paper": None if paper is None else paper.to_json(),
             "questions": self.questions,
             "images": self.images,
             "baseline": _json(self.baseline),
@@ -112,6 +121,7 @@ class HeadFigures:
             "ceiling": _number(self.ceiling),
             "uniform_mass": _number(self.uniform),
             "best_head": {**best, "active": bool(self.active[self.layer - 1, self.head - 1]), **_json(self.best)},
+            "best_of_all_heads": dict(zip(("layer", "head"), self.best_of_all, strict=True)),
             "best_head_recalls": {name: _number(value) for name, value in self.recalls.items()},
             "best_head_whatever_the_word": _number(self.blind),
             "best_by_layer": [_number(each) for each in self.best_by_layer],
@@ -253,3 +263,14 @@ def _halves(
 def commonest(figures: Sequence[HeadFigures]) -> list[HeadFigures]:
     """The paper's table: the ten commonest relations."""
     return sorted(figures, key=lambda each: -each.questions)[:MOST_RELATIONS]
+
+
+def beside_paper(entity: HeadFigures, relations: Sequence[HeadFigures]) -> list[tuple[PaperRow, HeadFigures | None]]:
+    """The paper's rows, each with the commonest of ours that the paper calls so; of phrases alone without relations.
+
+    Args:
+        relations: the commonest first.
+    """
+    rows = paper_rows()
+    ours = {each.paper_name: each for each in [*reversed(relations), entity]}
+    return [(row, ours.get(name)) for name, row in rows.items() if relations or name == entity.name]

@@ -1,4 +1,5 @@
-"""The paper's figures 3 and 4: accuracy of every head over its layer, active heads large, beside the baseline."""
+"""The paper's figures 3 and 4: accuracy of every head over its layer, active heads large, beside the baseline and what
+the paper prints."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roibeam.pipelines.analysis.attention.head_figures import HeadFigures, commonest
+from roibeam.pipelines.analysis.attention.paper_table import paper_rows
 from roibeam.pipelines.foundation.pages.plot import Level, Plot, Series, plot_svg, png_file, svg_file
 
 # Figure 4 shows these three; where one is missing, the commonest that is left takes its place.
@@ -46,6 +48,16 @@ def _plot(figures: HeadFigures, title: str) -> Plot:
         "layer",
         "accuracy (%)",
         series,
-        [Level("strongest region", figures.baseline.value)],
+        [Level("strongest region", figures.baseline.value), *_printed(figures)],
         percent=True,
     )
+
+
+def _printed(figures: HeadFigures) -> list[Level]:
+    row = paper_rows().get(figures.paper_name)
+    if row is None:
+        return []
+    return [
+        Level(f"paper: best head {row.accuracy}", float(row.accuracy) / 100, 2),
+        Level(f"paper: strongest {row.baseline}", float(row.baseline) / 100, 3),
+    ]

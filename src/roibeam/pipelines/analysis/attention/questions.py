@@ -114,12 +114,14 @@ class Questioner:
             phrase's head word. Of an arc's other word "head" is "last".
         parses: by caption; None asks about phrases alone.
         left_out: gets what cannot be asked.
+        cut_words: as of `EvaluationSamples`: of a caption that is longer than the model takes.
     """
 
     pieces_of_words: Callable[[str], Sequence[Sequence[int]]]
     word: str
     parses: Mapping[CaptionKey, Parse] | None
     left_out: LeftOut
+    cut_words: Callable[[str], frozenset[int]] = lambda caption: frozenset()
 
     def captions(self, image: EntityImage, record: RegionRecord) -> Iterator[AskedCaption]:
         """Those of an image that give a question."""
@@ -145,12 +147,17 @@ class Questioner:
         parse = self._parse(image.name, number, sentence)
         if self.word == "head" and parse is None:
             return
-        pieces = self.pieces_of_words(sentence.text)
+        pieces, cut = self.pieces_of_words(sentence.text), self.cut_words(sentence.text)
         for phrase in phrases:
             gold = np.array(image.boxes.boxes[phrase.chain], np.float64)
             for population, words in self._sources(phrase, parse):
                 source = self._chosen([piece for word in words for piece in pieces[word]])
-                if source:
+                looking = {"first": words[:1], "mean": words}.get(self.word, words[-1:])
+                if not cut.isdisjoint(looking):
+                    self.left_out.add(
+                        "phrases and words that are cut", f"{image.name} caption {number}, {phrase.text!r}"
+                    )
+                elif source:
                     yield Question(population, phrase.text, phrase.types, source, gold)
                 else:
                     where = f"{image.name} caption {number}, {sentence.words[words[-1]]!r}"

@@ -68,7 +68,7 @@ def read_asked(store: FeatureStore, samples: EvaluationSamples, request: Attenti
         record_id = found[name]
         return None if record_id is None else record_of(record_id)
 
-    questioner = Questioner(samples.pieces_of_words, request.word, parses, left_out)
+    questioner = Questioner(samples.pieces_of_words, request.word, parses, left_out, samples.cut_words)
     captions = tuple(asked_captions(_some(images, request), questioner, find))
     notes = (*counts.lines(), *left_out.lines())
     if not captions:

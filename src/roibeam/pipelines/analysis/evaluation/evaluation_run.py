@@ -21,7 +21,7 @@ from roibeam.features.printable import printable
 from roibeam.features.record.imported import has_classes
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import check_new
-from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_model
+from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, assumed_of_features, pretraining_model
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_page import write_evaluation_page
 from roibeam.pipelines.analysis.evaluation.evaluation_results import figure_of, median_rank_of, write_results
@@ -126,10 +126,11 @@ def evaluate_checkpoint(
     device = torch.device(chosen_device.name)
     features = features_for(found, store, rows.captioned_ids(), images, scratch=out, device=device)
     corpus = Corpus(store, rows)
-    samples = _samples(model, tokenizer, store, corpus.record_id(0), config, features)
+    samples = _samples(found, tokenizer, store, corpus.record_id(0), config, features)
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
+    choices += assumed_of_features(found, corpus.record(0))
     remarks = [*found.changes, *choices, *leaks, *_words_lost(tokenizer, samples, chosen)]
     for remark in remarks:
         tell(remark)
@@ -153,14 +154,13 @@ def evaluate_checkpoint(
         "torch": torch.__version__,
         "seconds": round(time.monotonic() - start, 1),
     }
-    path = write_results(out, facts, figures, chosen.image_ids, measures)
     return EvaluationResult(
         figures=figures,
         remarks=(*remarks, *skipped),
         join=join,
         num_captions=len(chosen.rows),
         num_images=len(chosen.image_ids),
-        results=path,
+        results=write_results(out, facts, figures, chosen.image_ids, measures),
         page=write_evaluation_page(out, facts, figures),
         seconds=time.monotonic() - start,
         device=chosen_device.name,
@@ -169,7 +169,7 @@ def evaluate_checkpoint(
 
 
 def _samples(
-    model: Any,
+    found: ModelCheckpoint,
     tokenizer: CaptionTokenizer,
     store: FeatureStore,
     first_id: str,
@@ -179,7 +179,7 @@ def _samples(
     """Checked on the first record."""
     first = store[first_id]
     samples = EvaluationSamples(
-        model.config,
+        found.model.config,
         tokenizer,
         num_classes=known_classes(store, first),
         with_class_ids=has_classes(store.fingerprint),
@@ -187,6 +187,7 @@ def _samples(
         max_regions=config.max_regions,
         task=config.task,
         features=features,
+        as_read=found.as_read,
     )
     samples.check(first)
     return samples

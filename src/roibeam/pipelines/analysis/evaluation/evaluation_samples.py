@@ -110,6 +110,7 @@ class EvaluationSamples:
         max_regions: those with the best scores are kept, in the order of the record; 0 keeps all.
         task: number of the task token, for a model that has such tokens.
         features: changes a batch of images, such as `PhotoFeatures`; None leaves it with the stored features.
+        as_read: of a record that which the model reads, as `ModelCheckpoint.as_read`; None leaves the record.
     Raises:
         ValueError: when tokenizer, store or options do not fit the model.
     """
@@ -125,6 +126,7 @@ class EvaluationSamples:
         max_regions: int = 0,
         task: int | None = None,
         features: Callable[[VLBatch], VLBatch] | None = None,
+        as_read: Callable[[RegionRecord], RegionRecord] | None = None,
     ) -> None:
         if tokenizer.vocab_size > config.vocab_size:
             raise ValueError(
@@ -133,6 +135,7 @@ class EvaluationSamples:
             )
         self.objective = region_objective(config)
         self.config, self._tokenizer, self._features = config, tokenizer, features
+        self._as_read = as_read or (lambda record: record)
         self._num_classes = _classes_of(self.objective, num_classes, background_first=background_first)
         self.asks_regions = self.objective is not None and (with_class_ids or not self.objective.labels)
         self._background_first, self._max_regions, self._task = background_first, max_regions, task
@@ -141,7 +144,7 @@ class EvaluationSamples:
 
     def check(self, record: RegionRecord) -> None:
         """Raises ValueError when records like this one do not fit the model."""
-        check_width(self.config, record)
+        check_width(self.config, self._as_read(record))
         width = getattr(self.config, "global_feature_size", 0)
         got = 0 if record.image_feature is None else len(record.image_feature)
         if width and got != width:
@@ -161,6 +164,11 @@ class EvaluationSamples:
     def is_cut(self, caption: str) -> bool:
         """Whether `text` leaves pieces out."""
         return len(self._tokenizer.encode(caption).ids) > self._longest
+
+    def cut_words(self, caption: str) -> frozenset[int]:
+        """Words, counted between white space, of which `text` leaves a piece out."""
+        words = self._tokenizer.pieces_of_words(caption) if self.is_cut(caption) else []
+        return frozenset(word for word, pieces in enumerate(words) if pieces and pieces[-1] >= self._longest - 1)
 
     def pieces_of_words(self, caption: str) -> list[list[int]]:
         """Of each word, counted between white space, the places of its pieces in `text`; [] where none is left."""
@@ -235,6 +243,7 @@ class EvaluationSamples:
             match: 1 where the text belongs to the image, else 0.
             segments: (T,) int64; None: all of the text is segment 0.
         """
+        record = self._as_read(record)
         kept = np.arange(record.num_regions)
         if self._max_regions:
             kept = np.sort(np.argsort(-record.class_scores, kind="stable")[: self._max_regions])

@@ -16,7 +16,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput
 from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
 from roibeam.pipelines.inputs.batches.class_targets import as_float32
-from roibeam.pipelines.inputs.fit import check_task
+from roibeam.pipelines.inputs.fit import check_task, check_width
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.short_repr import short_repr
@@ -161,12 +161,7 @@ def check_fit(config: Any, record: RegionRecord, tokenizer: CaptionTokenizer, nu
     Raises:
         ValueError: when the model was made for other features or another vocabulary, or the text is too long.
     """
-    width = record.features.shape[1]
-    if config.region_feature_size != width:
-        raise ValueError(
-            f"record {record.image_id!r}: features have width {width}, the model was made for "
-            f"{config.region_feature_size}; use the detector that its training store was extracted with"
-        )
+    check_width(config, record)
     if config.vocab_size < tokenizer.vocab_size:
         raise ValueError(
             f"the tokenizer ({tokenizer.description}) has {tokenizer.vocab_size} pieces, the model was made for "

@@ -148,7 +148,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     if detector is not None:
         requested_parts(detector)
     # Torch comes now, when nothing is wrong with the names.
-    from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
+    from roibeam.pipelines.analysis.asked_model import assumed_of_features, pretraining_model, tokenizer_spec
     from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
     from roibeam.pipelines.analysis.probing.probe import probe
     from roibeam.pipelines.analysis.probing.probe_files import write_probe_files
@@ -164,6 +164,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     device = choose_device(request.device)
     choices = _checked_features(request, found)
     seen = _stored(request) if detector is None else _detected(request, detector)
+    choices += assumed_of_features(found, seen.record)
     if isinstance(found, JointCheckpoint):
         assert seen.pixels is not None
         model = PhotoModel(found.joint.to(device.name), seen.pixels)
@@ -171,7 +172,7 @@ def write_probe(request: ProbeRequest) -> Probed:
         model.to(device.name)
     names = Names(seen.classes, background_first=request.background_first)
     asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
-    result = probe(model, seen.record, request.text, tokenizer, names, **asked)
+    result = probe(model, found.as_read(seen.record), request.text, tokenizer, names, **asked)
     numbers = write_probe_files(
         out, result, seen.record, names, text=request.text, photo=seen.pixels, banner=seen.banner, notes=choices
     )

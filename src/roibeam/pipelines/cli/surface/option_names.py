@@ -150,6 +150,9 @@ _INPUTS = {
     "match-ids": _text("When two ids mean the same image: exact, or number (the number they end in).", "RULE", INPUT),
     "task": _text("Task to learn: vqa, vcr, refcoco, retrieval, mrpc or another one, or own.py.", "TASK", INPUT),
     "task-text": _path("Train on a task's own text instead of captions.", "FILE", INPUT, is_advanced=True),
+    "objects": _text(
+        "Classes and outlines of the regions: COCO instances .json, or VCR's folder vcr1images.", "FILE", INPUT
+    ),
     "text-corpus": _path("Also train on plain text: UTF-8, a sentence or paragraph on each line.", "FILE", INPUT),
     "store-weight": _number("How often to draw from this store, relative to the others.", "WEIGHT", INPUT),
     "validation-captions": _text("Captions that evaluations ask about and that are not trained on.", "FILE", INPUT),
@@ -277,7 +280,7 @@ _KEPT = {
     "distribution": _text("Class probabilities of each region that are stored: full, top-K or none.", "KIND", KEPT),
     "max-regions": _count("Use at most N regions of an image, those with the best scores.", KEPT),
     "min-regions": _count("Keep at least N regions of an image, whatever their scores.", KEPT, least=0),
-    "nsfw": _flag("Look for porn in pictures, and drop it.", KEPT, off="no-nsfw"),
+    "nsfw": _flag("Look for porn and racy pictures, and drop them.", KEPT, off="no-nsfw"),
     "wanted-precision": _share("Share of right ones among what passes; it sets the threshold.", KEPT),
     "min-score": _share("Keep only regions of at least this score.", KEPT),
     "shard-size": _count("Number of images in each new shard.", KEPT, is_advanced=True),
@@ -341,7 +344,7 @@ _OUTPUTS = {
     "page-kb": _count("Median size of a page of --web, in kB (10^3 bytes).", OUTPUT, most=10_000, is_advanced=True),
     "web-port": _count("Port of 127.0.0.1 at which the pictures of --web will be served.", OUTPUT, most=65535),
     "tasks": _text("Also write tasks about the pictures: VQA v2, VCR, RefCOCO+, NLVR2, GLUE.", "FOLDER", OUTPUT),
-    "page": _path("Also write a page of the best and the worst predictions, with boxes.", "FILE", OUTPUT),
+    "page": _path("Also write a page of the best, worst or surest predictions, with boxes.", "FILE", OUTPUT),
     "scores": _path("Also write the score of every label for every row, for numpy.", "FILE.npz", OUTPUT),
     "out": _path("Where to write the result.", "PATH", OUTPUT, short="-o"),
     "draw": _path("Also draw the regions on the photo, into this .png file.", "FILE", OUTPUT),

@@ -53,6 +53,9 @@ def attention_command(
     A head is right where the region that a word looks at most covers what the phrase means: the phrase's own word, and
     with --parses each word that hangs on it. Beside it stands the region with the best detection score.
 
+    After "What Does BERT with Vision Look At?". The model analysed there is the run of roibeam pretrain --recipe
+    visualbert-task-flickr: COCO's captions, then Flickr30k's.
+
     Examples:
         roibeam attention run/ --store store/ --entities flickr30k_entities/
         roibeam attention run/ --store store/ --entities e/ --parses p.conll
@@ -84,6 +87,7 @@ def _print(result: AttentionResult, *, as_json: bool) -> None:
             "images": result.images,
             "device": result.device,
             "seconds": round(result.seconds, 1),
+            "different_from_paper": result.differences,
             "remarks": result.remarks,
         }
         typer.echo(json_line({**facts, "populations": [each.to_json() for each in figures]}))
@@ -102,13 +106,40 @@ def _print(result: AttentionResult, *, as_json: bool) -> None:
     num_active, num_heads = int(result.entity.active.sum()), result.entity.active.size
     typer.echo(f"active heads: {num_active} of {num_heads}; attention that prefers nothing would give regions "
                f"{100 * result.entity.uniform:.0f} %")  # fmt: skip
+    _print_paper(result)
     typer.echo(f"\n{result.results}   all of it, every head")
     typer.echo(f"{result.pictures[0]}   look here first: each head over its layer, beside the baseline")
 
 
+def _print_paper(result: AttentionResult) -> None:
+    from roibeam.pipelines.analysis.attention.head_figures import beside_paper
+    from roibeam.pipelines.analysis.attention.paper_table import ASKED_THERE, PAPER
+    from roibeam.pipelines.analysis.attention.questions import ENTITY
+
+    paper = "paper"
+    typer.echo(f'\nbeside "{PAPER}", section 3.1 and Table 2:')
+    typer.echo(f"{'%':<16}{'baseline':>10}{paper:>8}{'best head':>12}{paper:>8}{'its figure':>13}{paper:>8}".rstrip())
+    for row, ours in beside_paper(result.entity, result.relations):
+        baseline, head, figure = "-", "-", "-"
+        if ours is not None:
+            layer, number = ours.best_of_all if row.name == ENTITY else (ours.layer, ours.head)
+            baseline, head = f"{100 * ours.baseline.value:.2f}", _head(ours, layer, number)
+            figure = f"{100 * ours.accuracy[layer - 1, number - 1]:.2f}"
+        typer.echo(
+            f"{row.name:<16}{baseline:>10}{row.baseline:>8}{head:>12}{row.head or '-':>8}{figure:>13}{row.accuracy:>8}"
+        )
+    typer.echo(ASKED_THERE)
+    typer.echo(f"different here: {'; '.join(result.differences) or 'nothing that a model and options tell'}")
+
+
+def _head(each: HeadFigures, layer: int, head: int) -> str:
+    """With an asterisk where it is not active."""
+    return f"{layer}-{head}{'' if each.active[layer - 1, head - 1] else '*'}"
+
+
 def _row(each: HeadFigures) -> str:
     name = each.name if each.name == each.paper_name else f"{each.name} ({each.paper_name})"
-    head = f"{each.layer}-{each.head}{'' if each.active[each.layer - 1, each.head - 1] else '*'}"
+    head = _head(each, each.layer, each.head)
     return (
         f"{name:<16}{each.questions:>7,}{100 * each.by_lot:>8.1f}{100 * each.baseline.value:>10.1f}{head:>11}"
         f"{100 * each.best.value:>12.1f}{100 * each.blind:>10.1f}{100 * each.crossed:>12.1f}"

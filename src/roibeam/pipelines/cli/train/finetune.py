@@ -17,6 +17,8 @@ from roibeam.pipelines.cli.options import (
     RESUME,
     THREADS,
     named_step,
+    origin_facts,
+    origin_lines,
     run_folder_lines,
 )
 from roibeam.pipelines.cli.surface.json_output import json_line
@@ -25,6 +27,7 @@ from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.foundation.console.interruption import typed_again
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
 from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ def finetune_command(
     store: Annotated[str | None, option("store", "Of all images of the task; GLUE has none.")] = None,
     annotated_store: Annotated[str | None, option("annotated-store")] = None,
     recipe: Annotated[str | None, option("recipe", "Here: a published run of the task.")] = None,
+    toy: Annotated[bool, option("toy", "With --recipe.")] = False,
     system: Annotated[str | None, option("system", "With --from none.", default="that of --from or --recipe")] = None,
     model: Annotated[str | None, option("model", "With --from none.", default="small")] = None,
     from_bert: Annotated[str | None, option("from-bert", "With --from none.", default="none")] = None,
@@ -95,6 +99,7 @@ def finetune_command(
     text, from a table of your own; or a file of your own task. torchrun starts it on several GPUs.
 
     Examples:
+        roibeam finetune r/ --task vqa --recipe vilbert-vqa --toy --from run/ --store s/ --data d/
         roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
         roibeam finetune r/ --task labels --from run/ --store store/ --data my/
         roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3
@@ -107,7 +112,7 @@ def finetune_command(
 
     request = FinetuneRequest(
         out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,
-        system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,
+        toy=toy, system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
         threads=threads, seed=seed, seeds=seeds,
         settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
@@ -120,6 +125,7 @@ def finetune_command(
     from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary, write_seeds
 
     check_finetune(request)
+    sleep_beside_others()
     with waiting("loading torch"):
         from roibeam.pipelines.finetuning.frame.finetune_run import run_finetuning
         from roibeam.pipelines.training.processes.launched import is_main_process
@@ -142,14 +148,19 @@ def _tell(result: FinetuneResult, *, as_json: bool) -> None:
     from roibeam.pipelines.cli.surface.figure_table import task_lines
 
     if as_json:
-        typer.echo(json_line(result.to_json()))
+        typer.echo(json_line({**result.to_json(), **origin_facts(result.run_dir)}))
         return
     out = result.run_dir
     typer.echo(result.training.done())
+    typer.echo(origin_lines(out))
     if result.figures:
         best = f", the best checkpoint, step {result.evaluated_step:,}" if result.is_of_best else ""
         typer.echo(f"asked about {result.asked:,} of the validation split{best}:")
         typer.echo("\n".join(task_lines(result.figures, result.last_evaluation if result.is_of_best else {})))
+    if result.encoder is not None:
+        from roibeam.pipelines.training.run_folder.detector_figures import encoder_lines
+
+        typer.echo("\n".join(encoder_lines(result.encoder)))
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join([*run_folder_lines(out, result.training), "  tokenizer/"]))
 

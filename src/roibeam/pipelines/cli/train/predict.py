@@ -95,7 +95,8 @@ def predict_command(
             json_line(
                 {
                     "out": str(result.out), "task": result.task, "split": result.split, "groups": result.groups,
-                    "parts_made": result.made, "checkpoint": str(result.checkpoint), "notes": list(result.notes),
+                    "judged": result.judged, "unjudged": result.unjudged, "parts_made": result.made,
+                    "checkpoint": str(result.checkpoint), "notes": list(result.notes),
                     "page": None if result.page is None else str(result.page),
                     "scores": None if result.scores is None else str(result.scores),
                 }
@@ -105,11 +106,15 @@ def predict_command(
     for note in result.notes:
         typer.echo(f"note: {note}")
     if result.page is not None:
-        typer.echo(f"{result.page}   the best and the worst of them")
+        what = "the best and the worst of them" if result.judged else "the surest and the least sure of them"
+        typer.echo(f"{result.page}   {what}")
     if result.scores is not None:
         typer.echo(f"{result.scores}   the score of every label")
     scored = f"roibeam score {result.task} {result.out} --data {data}"
     known = SCORED_TASKS.get(result.task)
     if known is not None and result.split != next(iter(known.splits)):
         scored += f" --split {result.split}"
+    if result.unjudged:  # which `roibeam score` refuses, but for its form
+        which = "the right ones are" if not result.judged else f"the right ones of {result.unjudged:,} are"
+        scored = f"{which} not known; {scored} --check"
     typer.echo(f"{result.out}   {result.groups:,} answers; {scored}")

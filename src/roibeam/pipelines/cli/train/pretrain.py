@@ -19,6 +19,8 @@ from roibeam.pipelines.cli.options import (
     RESUME_FROM,
     THREADS,
     named_step,
+    origin_facts,
+    origin_lines,
     resume_asked,
     run_folder_lines,
 )
@@ -28,6 +30,7 @@ from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
 from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
 from roibeam.pipelines.pretraining.requests.request import (
@@ -88,6 +91,10 @@ def pretrain_command(
     text_corpus: Annotated[
         list[Path] | None,
         option("text-corpus", "For VL-BERT. Without --store, train on text only.", is_advanced=True),
+    ] = None,
+    objects: Annotated[
+        list[str] | None,
+        option("objects", "For VisualBERT on VCR. Given again, for stores of several files.", is_advanced=True),
     ] = None,
     min_match: Annotated[float, option("min-match")] = MIN_MATCH,
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
@@ -155,14 +162,14 @@ def pretrain_command(
     photos: Annotated[str | None, option("photos", default="where the store says", group=END_TO_END)] = None,
     detector: Annotated[
         str | None,
-        option("detector", default=f"{DEFAULT_ENCODER}; with --toy: toy", group=END_TO_END),
+        option("detector", default=f"that of the recipe, else {DEFAULT_ENCODER}; with --toy: toy", group=END_TO_END),
     ] = None,
     weights: Annotated[
         str | None, option("weights", default="those of the detector's folder", group=END_TO_END)
     ] = None,
     conventions: Annotated[
         str | None,
-        option("conventions", default="vlbert-e2e, or those of the detector's folder", group=END_TO_END),
+        option("conventions", default="those of the detector, else vlbert-e2e", group=END_TO_END),
     ] = None,
     skip_missing_photos: Annotated[bool, option("skip-missing-photos", is_advanced=True)] = False,
     labels: Annotated[
@@ -202,7 +209,7 @@ def pretrain_command(
         out,
         RequestedData(
             stores=store or (), captions=captions or (), weights=store_weight or (), task_texts=task_text or (),
-            text_corpus=text_corpus or (), num_classes=num_classes,
+            text_corpus=text_corpus or (), objects=objects or (), num_classes=num_classes,
             min_match=min_match if "min_match" in options_given(context) else None,
             validation=validation_captions, validation_store=validation_store, held_out=held_out or (),
             leave_out_held_out=drop_held_out, images_of=numbers_of, id_rule=id_rule, stage_to=cache_dir,
@@ -245,6 +252,7 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
         check_stages(request.out, stages)
     else:
         check_request(request)
+    sleep_beside_others()
     with waiting("loading torch"):
         from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
         from roibeam.pipelines.pretraining.requests.requested_stages import run_stages
@@ -264,22 +272,25 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
 
 def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) -> None:
     from roibeam.pipelines.cli.surface.figure_table import figure_lines
-    from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
+    from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows, encoder_lines
 
     out = result.run_dir
     if as_json:
-        typer.echo(json_line(result.to_json()))
+        typer.echo(json_line({**result.to_json(), **origin_facts(out)}))
         return
     if result.left_out:
         image_id, why = next(iter(result.left_out.items()))
         typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
     typer.echo(result.training.done())
+    typer.echo(origin_lines(out))
     typer.echo(f"asked about {result.asked}:")
     typer.echo("\n".join(figure_lines(result.figures)))
     if result.detector is not None:
         typer.echo(f"the detector on {counted(result.detector['photos'], 'held-out photo')}, before and after")
         for name, before, after in change_rows(result.detector):
             typer.echo(f"  {name:<30} {before:>8} {after:>8}")
+    if result.encoder is not None:
+        typer.echo("\n".join(encoder_lines(result.encoder)))
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join(run_folder_lines(out, result.training)))
     typer.echo("  tokenizer/")

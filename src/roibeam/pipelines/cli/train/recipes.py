@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +14,23 @@ from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, NOTHING, PRETRAINED, TaskRecipe
+from roibeam.pipelines.inputs.mode_changes import (
+    DATA,
+    END_TO_END,
+    FROM_BERT,
+    FROM_RUN,
+    NO_CLASSES,
+    TASK,
+    TEXTS,
+    TOY,
+    TOY_TASK,
+    changed_by,
+)
 
 if TYPE_CHECKING:
+    from roibeam.model.common.fields import BertFields
+    from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
+    from roibeam.pipelines.inputs.needed_features import Features
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 
 
@@ -32,6 +47,7 @@ def recipes_command(
         roibeam recipes vlbert-paper
     """
     from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+    from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS
     from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named
 
     chosen: dict[str, Recipe | TaskRecipe] = {**RECIPES, **TASK_RECIPES}
@@ -41,7 +57,9 @@ def recipes_command(
             raise ValueError(f"no recipe {name!r}: {name_hint(name, chosen, listed_by=listed)}")
         chosen = {name: chosen[name]}
     if as_json:
-        typer.echo(json_line({each: _plain(recipe) for each, recipe in chosen.items()}, event="recipes"))
+        sizes = {each: {"parameters": count} for each, count in PARAMETERS.items()}
+        plain = {each: _plain(recipe) | sizes.get(each, {}) for each, recipe in chosen.items()}
+        typer.echo(json_line(plain, event="recipes"))
     elif name is None:
         width = max(map(len, chosen))
         for each, recipe in chosen.items():
@@ -53,6 +71,7 @@ def recipes_command(
 
 def _lines(name: str, recipe: Recipe) -> list[str]:
     from roibeam.pipelines.pretraining.recipes.named_systems import named_system
+    from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS
     from roibeam.pipelines.pretraining.recipes.published import stages_before
 
     warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
@@ -61,6 +80,7 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         f"  source     {recipe.source}",
         f"  system     {named_system(recipe.system).title}",
         f"  data       {recipe.data}",
+        *_features(recipe),
         f"  starts     from {'the run of ' + recipe.after if recipe.after else recipe.start or 'nothing'}",
         *([f"  stages     {', '.join([*stages_before(name), name])}, in one command"] if recipe.after else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} captions, rate {recipe.learning_rate:g}, "
@@ -68,18 +88,60 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         *_wrapped("  optimiser", _settings(recipe.settings)),
         *_wrapped("  samples", _settings(dataclasses.asdict(recipe.sampling))),
         *_wrapped("  model", _settings(_plain(recipe)["model"]) or "as the system's defaults"),
+        *(_wrapped("  parameters", _size(name)) if name in PARAMETERS else []),
     ]
     if recipe.share < 1:
         lines.append(f"  share      {recipe.share:.0%} of the images")
     if recipe.end_to_end:
-        lines.append("  end to end through the detector's head")
+        told = ["through the detector's head"] if not recipe.detector else [f"--detector {recipe.detector}"]
+        told += [_settings(each) for each in (recipe.encoder, recipe.photos) if each]
+        lines += [f"  end to end {told[0]}"] if len(told) == 1 else _wrapped("  end to end", ", ".join(told))
+        lines += [f"    end_to_end.masking {recipe.masking}"] if recipe.masking else []
     if recipe.figures:
         lines.append("  printed")
-        lines += [f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures]
+        lines += [f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures]
+    lines += ["  a mode changes", *_mode_lines(modes_of_pretraining(recipe), named_system(recipe.system).fields)]
     if recipe.left_open:
         lines.append("  left open")
         lines += _points(recipe.left_open)
     return lines
+
+
+def _mode_lines(modes: Collection[str], config: type[BertFields]) -> list[str]:
+    fields = ((each, each.named(config.own_fields())) for each in changed_by(modes))
+    return _points(f"{each.mode}: {names}: {each.words}" for each, names in fields if names)
+
+
+def _fields_of(recipe: TaskRecipe) -> type[BertFields]:
+    from roibeam.pipelines.pretraining.recipes.named_systems import named_system
+
+    return named_system(recipe.system).fields
+
+
+def modes_of_pretraining(recipe: Recipe) -> tuple[str, ...]:
+    """Those in which a run of the recipe is possible."""
+    possible = {
+        DATA: True,
+        NO_CLASSES: True,
+        TEXTS: recipe.text_corpus,
+        TOY: True,
+        END_TO_END: not (recipe.end_to_end or recipe.task_text),
+        FROM_BERT: bool(recipe.start) and not recipe.after,
+        FROM_RUN: bool(recipe.after),
+    }
+    return tuple(mode for mode, is_possible in possible.items() if is_possible)
+
+
+def _size(name: str) -> str:
+    from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS, PRINTED
+
+    printed = PRINTED.get(name)
+    if printed is None:
+        return f"{PARAMETERS[name]:,}"
+    return (
+        f"{PARAMETERS[name]:,}; {printed.millions} million in InterBERT's paper, section 3.5, near the "
+        f"{printed.nearest:,} of its layers and the embedding of regions (docs/models.md)"
+    )
 
 
 def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
@@ -92,6 +154,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         f"  task       {recipe.task}; system {recipe.system}, head {recipe.head}",
         f"  model      that of {recipe.model}, {starts[recipe.start]}; {recipe.parameters:,} parameters are trained",
         *([f"  in turn    with {recipe.in_turn_with}, by one model"] if recipe.in_turn_with else []),
+        *_features(recipe),
         *(_wrapped("  end to end", _photos(recipe)) if recipe.end_to_end else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} questions, rate {recipe.learning_rate:g}, "
         f"warm-up {warmup}{falls}",
@@ -103,11 +166,22 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         *_wrapped("  task", _settings(dataclasses.asdict(recipe.options))),
         *_wrapped("  layout", _settings(dataclasses.asdict(recipe.layout))),
         "  printed",
-        *(f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures),
+        *(f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures),
         *([] if recipe.figures else ["    nothing that is known here"]),
+        "  a mode changes",
+        *_mode_lines((TOY_TASK, *([TASK] if recipe.system == "vlbert" else [])), _fields_of(recipe)),
         "  left open",
         *_points(recipe.left_open),
     ]
+
+
+def _features(recipe: Recipe | TaskRecipe) -> list[str]:
+    """What to extract, and the command of each store."""
+    if recipe.features is None:
+        return ["  features   none: texts alone"]
+    own = "; the run makes features of its own: the store's boxes are read" if recipe.end_to_end else ""
+    words = _wrapped("  features", f"{recipe.features.words()}{own}")
+    return [*words, *(f"    {command}" for command in recipe.features.commands)]
 
 
 def _hours(recipe: TaskRecipe) -> str:
@@ -127,10 +201,14 @@ def _points(sentences: Iterable[str]) -> list[str]:
 
 
 def _photos(recipe: TaskRecipe) -> str:
+    from roibeam.pipelines.pretraining.recipes.published import RECIPES
+
     edges = [f"edges {' x '.join(map(str, recipe.edges))}"] if recipe.edges else []
+    goes_on = recipe.start == PRETRAINED and RECIPES[recipe.model].end_to_end
+    begins = f"goes on from {recipe.model}" if goes_on else "begins with the detector's own weights"
     named = [f"--detector {recipe.detector}"] if recipe.detector else []
     settings = [_settings(each) for each in (recipe.encoder, recipe.photos, recipe.photo_options) if each]
-    return ", ".join(["through the detector's network", *named, *edges, *settings])
+    return ", ".join([f"through the detector's network, which {begins}", *named, *edges, *settings])
 
 
 def _wrapped(head: str, text: str) -> list[str]:
@@ -151,7 +229,15 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
         apart = None if recipe.updates_apart is None else recipe.updates_apart._asdict()
         hours = gpu_hours(recipe)
         told = {"gpu_hours": None if hours is None else hours._asdict(), "parameters": recipe.parameters}
-        return {**dataclasses.asdict(bare), "updates_apart": apart, "step_rules": recipe.step_rules, **told}
+        figures = [_figure(each) for each in recipe.figures]
+        return {
+            **dataclasses.asdict(bare),
+            "figures": figures,
+            "features": _plain_features(recipe.features),
+            "updates_apart": apart,
+            "step_rules": recipe.step_rules,
+            **told,
+        }
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):
         del fields[name]
@@ -160,6 +246,15 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
         "settings": dict(recipe.settings),
         "changes": dict(recipe.changes),
         "sampling": dataclasses.asdict(recipe.sampling),
-        "figures": [dataclasses.asdict(figure) for figure in recipe.figures],
+        "features": _plain_features(recipe.features),
+        "figures": [_figure(each) for each in recipe.figures],
         "model": dict(recipe.build.fields),
     }
+
+
+def _plain_features(features: Features | None) -> dict[str, Any] | None:
+    return None if features is None else {**dataclasses.asdict(features), "commands": features.commands}
+
+
+def _figure(figure: PaperFigure) -> dict[str, Any]:
+    return {"task": figure.task, "metric": figure.metric, "value": figure.value, "where": figure.where}

@@ -26,6 +26,7 @@ class MatchScores:
 
     def __init__(self, model: str, *, tokenizer: str | None = None, device: str = "cpu") -> None:
         found = load_model(model)
+        self._as_read = found.as_read
         self._model: Any = pretraining_model(found, named=model, asking="ask")
         self._model.to(device)
         self._device, self._named = device, model
@@ -50,6 +51,7 @@ class MatchScores:
         if len(ids) > self._longest:
             ids = ids[: self._longest].copy()
             ids[-1] = self._tokenizer.encode("").ids[-1]  # [SEP], as at every text's end
+        record = self._as_read(record)
         check_fit(self._model.config, record, self._tokenizer, len(ids))
         batch = pair_batch(record, torch.from_numpy(ids)).to(self._device)
         found = self._model.match_log_odds(self._model.encode(batch))

@@ -38,7 +38,7 @@ def look_at(
 ) -> Picture | DroppedPicture:
     """
     Args:
-        is_nsfw_checked: whether to look for porn; else the scores are None.
+        is_nsfw_checked: whether to look for porn and racy pictures; else the scores are None.
         max_pixels: a picture of more is not decoded.
     """
     try:
@@ -49,7 +49,7 @@ def look_at(
     if min(height, width) <= limits.larger_than_px:
         return DroppedPicture(file.url, Reason.TOO_SMALL, f"{width} x {height}")
     nsfw, racy = nsfw_scores(pixels) if is_nsfw_checked else (None, None)
-    if nsfw is not None and (nsfw >= limits.max_nsfw or (racy or 0.0) >= limits.max_racy):
+    if nsfw is not None and racy is not None and limits.is_unfit(nsfw, racy):
         return DroppedPicture(file.url, Reason.NSFW, f"nsfw {nsfw:.2f}, racy {racy:.2f}")
     phash = perceptual_hash(pixels)
     return Picture(file.url, file.path, file.sha256, phash, width, height, file.num_bytes, nsfw, racy)

@@ -13,6 +13,7 @@ from roibeam.pipelines.collection.choosing.aggregation import Aggregated
 from roibeam.pipelines.collection.pair import Pair
 from roibeam.pipelines.collection.reasons import STEP_OF, Reason, Step
 from roibeam.pipelines.collection.running.part import Counts
+from roibeam.pipelines.foundation.statistics.paper_figures import figures_of as paper_figures_of
 
 FORMAT, VERSION = "roibeam-collection", 1
 NUM_TENTHS = 10
@@ -38,8 +39,13 @@ class KeptFigures:
     digest: str = ""
 
     def mean_words(self) -> float:
-        """The paper's is 13."""
         return sum(words * pairs for words, pairs in self.words.items()) / max(self.words.total(), 1)
+
+
+def paper_mean_words() -> str:
+    """Of LAIT's texts, as its paper prints it."""
+    [figure] = paper_figures_of("ImageBERT", "LAIT, data set", "words of a text")
+    return figure.printed
 
 
 def figures_of(found: Aggregated, *, hosts: SomeOf[str], num_examples: int) -> KeptFigures:

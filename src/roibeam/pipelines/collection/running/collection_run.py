@@ -9,7 +9,9 @@ Run again it does what is missing. What it gives does not depend on workers or r
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from roibeam.features.counted import counted
@@ -28,17 +30,26 @@ from roibeam.pipelines.collection.running.part import Counts, read_counts, read_
 from roibeam.pipelines.collection.running.picture_job import PictureJob
 from roibeam.pipelines.collection.running.report import NUM_KEPT_SHOWN, largest_hosts, write_report
 from roibeam.pipelines.collection.running.request import CollectRequest, work_state
-from roibeam.pipelines.collection.thresholds import Thresholds
+from roibeam.pipelines.collection.thresholds import KEEPS_RACY, PictureThresholds, Thresholds
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.sources.datasets.drawn_world import COLLECTION_NAME, DRAWN_WORLD, are_drawn
 from roibeam.pipelines.sources.held_out import HeldOut
 
 log = logging.getLogger(__name__)
-SUMMARY_NAME, STATE_NAME, WORK_NAME = "collection.json", "state.json", "work"
+STATE_NAME, WORK_NAME = "state.json", "work"
 PAGES_NAME, PICTURES_NAME = "pages", "pictures"
 OFF_PICTURES = "step off: natural pictures (no judge; roibeam collect train-images makes one)"
 OFF_PAIRS = "step off: semantic score (no judge; roibeam collect train-pairs makes one)"
 OFF_NSFW = "step off: porn and racy pictures (--no-nsfw)"
+OFF_NUDENET = (
+    "step off: porn and racy pictures, which stay in the collection (nudenet is not installed: pip install "
+    "'roibeam[collect]' and run again)"
+)
+RACY_STAY = (
+    "racy pictures stay, as when this collection was begun; --set picture.max_racy="
+    f"{PictureThresholds.max_racy:g} drops them"
+)
 OFF_EVALUATION = "no evaluation image is left out: name them with --held-out or --held-out-images"
 
 
@@ -63,8 +74,15 @@ def run_collection(
     check_units_runner(choice)
     (out / WORK_NAME).mkdir(parents=True, exist_ok=True)
     with store_lock(out, held="another run is writing this collection"):
-        _check_state(out, work_state(thresholds, request.base_url, (unit.state for unit in units)))
+        racy_stay = _check_state(out, work_state(thresholds, request.base_url, (unit.state for unit in units)))
         notes = _notes(request)
+        if (
+            racy_stay
+            and request.looks_for_porn
+            and not any(each.strip().startswith("picture.max_racy") for each in request.settings)
+        ):
+            thresholds = replace(thresholds, picture=replace(thresholds.picture, max_racy=KEEPS_RACY))
+            notes = (*notes, RACY_STAY)
         for note in notes:
             tell(note)
         tell(f"pages in {counted(len(units), 'unit')} of work")
@@ -76,10 +94,12 @@ def run_collection(
         found = aggregate(pairs, thresholds.aggregation, evaluation.names)
         figures = figures_of(found, hosts=largest_hosts(pages), num_examples=NUM_KEPT_SHOWN)
         done = Collection(pages, fetched, pictures, found, figures, notes)
-        (out / SUMMARY_NAME).unlink(missing_ok=True)
+        (out / COLLECTION_NAME).unlink(missing_ok=True)
         write_pairs(out, found)
         write_report(out, done)
-        write_json_atomically(out / SUMMARY_NAME, done.summary())
+        pages_of_web = are_drawn(os.path.join(unit.root, name) for unit in units for name in unit.names)
+        drawn = {DRAWN_WORLD: True} if pages_of_web else {}
+        write_json_atomically(out / COLLECTION_NAME, done.summary() | drawn)
         return done
 
 
@@ -100,7 +120,7 @@ def _pictures(
     units, fetched = picture_units(fetch, larger_than_px=thresholds.picture.larger_than_px)
     folder = request.out / WORK_NAME / PICTURES_NAME
     job = PictureJob(
-        str(folder), thresholds.picture, request.judges, request.judges_state, request.is_nsfw_checked,
+        str(folder), thresholds.picture, request.judges, request.judges_state, request.looks_for_porn,
         request.limits.max_pixels,
     )  # fmt: skip
     run_units(job, units, choice, what="looking at pictures", as_json=request.as_json)
@@ -125,6 +145,7 @@ def _notes(request: CollectRequest) -> tuple[str, ...]:
     judges = request.judges
     off = [
         (OFF_NSFW, not request.is_nsfw_checked),
+        (OFF_NUDENET, request.is_nsfw_checked and not request.looks_for_porn),
         (OFF_PICTURES, judges is None or not judges.has_picture_judge),
         (OFF_PAIRS, judges is None or not judges.has_pair_judge),
         (OFF_EVALUATION, not request.held_out and not request.held_out_images),
@@ -137,12 +158,15 @@ def _check_folder(out: Path) -> None:
         raise ValueError(f"{out}: is not empty and holds no collection; name a new folder")
 
 
-def _check_state(out: Path, state: str) -> None:
+def _check_state(out: Path, state: str) -> bool:
+    """Whether it was begun when racy pictures stayed by default. Raises ValueError for a collection of other pages."""
     path = out / WORK_NAME / STATE_NAME
     if not path.is_file():
-        write_json_atomically(path, {"format": FORMAT, "version": VERSION, "state": state})
-    elif read_json_object(path).get("state") != state:
+        write_json_atomically(path, {"format": FORMAT, "version": VERSION, "state": state, "drops_racy": True})
+    begun = read_json_object(path)
+    if begun.get("state") != state:
         raise ValueError(
             f"{out}: holds a collection of other pages (or of these before they changed), or with other thresholds of "
             f"page, language, image, text or size; name a new folder, and --images-from {out} takes its images along"
         )
+    return not begun.get("drops_racy", False)

@@ -21,13 +21,12 @@ from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.pipelines.collection.choosing.aggregation import Aggregated
 from roibeam.pipelines.collection.reasons import Reason, Step
-from roibeam.pipelines.collection.running.collection import NUM_TENTHS, Collection, KeptFigures
+from roibeam.pipelines.collection.running.collection import NUM_TENTHS, Collection, KeptFigures, paper_mean_words
 from roibeam.pipelines.collection.running.part import Counts
 from roibeam.pipelines.foundation.pages.charts import Bar, bars_of_integers, histogram
 from roibeam.pipelines.foundation.pages.frame import PAGE_END, note, page_start, table, tiles
 
 REPORT_NAME = "report.html"
-PAPER_MEAN_WORDS = 13
 NUM_KEPT_SHOWN = 24
 _DROPPED_SHOWN, _HOSTS_SHOWN = 4, 30
 _THUMBNAIL_PX = 320
@@ -50,7 +49,7 @@ def write_report(out: Path, done: Collection) -> None:
         tiles([
             ("pages", f"{summary['pages']:,}"), ("images to fetch", f"{summary['images']:,}"),
             ("fetched, large enough", f"{summary['fetched']:,}"), ("pairs", f"{summary['pairs']:,}"),
-            ("words a text", f"{summary['mean_words']:.1f}"), ("in the paper", f"{PAPER_MEAN_WORDS}"),
+            ("words a text", f"{summary['mean_words']:.1f}"), ("in the paper", paper_mean_words()),
         ]),
         *(note("Note.", text) for text in summary["notes"]),
         *_funnel(summary),
@@ -116,7 +115,7 @@ def _histograms(figures: KeptFigures, pages: Counts) -> Iterator[str]:
     if not words:
         return
     yield '<section><h2>Distributions</h2>\n<div class="charts">\n<div>'
-    yield f"<h3>Words of a text <small>the paper's mean is {PAPER_MEAN_WORDS}</small></h3>"
+    yield f"<h3>Words of a text <small>the paper's mean is {paper_mean_words()}</small></h3>"
     bars = bars_of_integers(words)
     yield histogram(bars, noun="text", ticks=_ticks(bars), label="Histogram of the words of a text", title="words")
     yield "</div>\n"

@@ -23,7 +23,7 @@ from roibeam.pipelines.sources.download.options import DownloadOptions
 
 # What the extra `collect` brings: the module that is imported, what it is for.
 _READING = {"selectolax": "pages", "fastwarc": "WARC files", "py3langid": "languages", "wordfreq": "known words"}
-_NSFW = {"nudenet": "porn", "onnxruntime": "porn"}
+_NSFW = {"nudenet": "porn and racy pictures", "onnxruntime": "porn and racy pictures"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class CollectRequest:
         judges: of pictures and pairs; None for none.
         judges_state: digest of what the judges read, see `files_state`.
         images_from: folder of an earlier collection whose fetched images are taken along.
-        is_nsfw_checked: whether pictures are looked at for porn.
+        is_nsfw_checked: whether porn and racy pictures are looked for where that can be done, see `looks_for_porn`.
         limits: of the download; `min_side` is set by the thresholds.
         allow_private, user_agent, retry_dead_letters, asks_robots_txt: of the download.
         as_json: progress as JSON lines on standard output.
@@ -76,6 +76,11 @@ class CollectRequest:
         sections = {each.name: getattr(plain, each.name) for each in fields(plain)}
         return replace(plain, **apply_overrides(sections, self.settings))
 
+    @property
+    def looks_for_porn(self) -> bool:
+        """Whether porn and racy pictures are looked for: it is wanted, and the packages are here."""
+        return self.is_nsfw_checked and not missing_packages(_NSFW)
+
     def download_options(self) -> DownloadOptions:
         """
         Raises:
@@ -91,7 +96,7 @@ class CollectRequest:
         Raises:
             ValueError: one line with all that is wrong: files, settings, packages that are missing.
         """
-        need_packages(_READING | (_NSFW if self.is_nsfw_checked else {}))
+        need_packages(_READING)
         named = NamedFiles()
         if "://" not in self.pages:
             named.need("PAGES", self.pages)
@@ -104,6 +109,7 @@ class CollectRequest:
         named.look(self._check_base_url)
         named.look(self.download_options)
         thresholds = named.look(self.thresholds)
+        named.look(self._check_porn_settings)
         named.check()
         assert thresholds is not None
         return thresholds
@@ -121,6 +127,19 @@ class CollectRequest:
         if parts.scheme not in ("http", "https") or not parts.hostname or not self.base_url.endswith("/"):
             raise ValueError(f"--base-url {self.base_url!r}: expected http:// or https:// and a path that ends in /")
 
+    def _check_porn_settings(self) -> None:
+        """Raises ValueError for a setting of a step that is off."""
+        asked = [each for each in self.settings if each.strip().startswith(("picture.max_nsfw", "picture.max_racy"))]
+        if asked and not self.is_nsfw_checked:
+            raise ValueError(f"--set {asked[0]} is of a step that --no-nsfw leaves out; take one of them away")
+        if asked:
+            need_packages(_NSFW)
+
+
+def missing_packages(modules: dict[str, str]) -> list[str]:
+    """Those that are not installed, each with what it is for; `modules` as of `need_packages`."""
+    return [f"{name} ({use})" for name, use in modules.items() if importlib.util.find_spec(name) is None]
+
 
 def need_packages(modules: dict[str, str]) -> None:
     """
@@ -129,7 +148,7 @@ def need_packages(modules: dict[str, str]) -> None:
     Raises:
         ValueError: naming those that are not installed, and how to install them.
     """
-    missing = [f"{name} ({use})" for name, use in modules.items() if importlib.util.find_spec(name) is None]
+    missing = missing_packages(modules)
     if missing:
         raise ValueError(f"collect needs {', '.join(missing)}, not installed here: pip install 'roibeam[collect]'")
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from roibeam.features.counted import byte_count, counted
 from roibeam.pipelines.collection.reading.page_units import PageUnit
-from roibeam.pipelines.collection.running.collection import Collection
+from roibeam.pipelines.collection.running.collection import Collection, paper_mean_words
 
 
 def summary_text(done: Collection, out: Path) -> str:
     """Counts by step and reason, and the tree that was written."""
     lines = [
         f"{counted(done.pairs.num_kept, 'pair')} of {counted(done.pages.taken, 'page')}; "
-        f"{done.figures.mean_words():.1f} words a text (the paper's mean is 13)",
+        f"{done.figures.mean_words():.1f} words a text (the paper's mean is {paper_mean_words()})",
     ]
     if not done.pairs.num_kept:
         lines.append("nothing was kept: see the commonest reasons below, and examples of each in report.html")

@@ -18,13 +18,15 @@ from roibeam.pipelines.conformance.checks import Check, close, equal, failed, wi
 from roibeam.pipelines.conformance.finetuning.item_files import (
     FILES,
     ITEM_TOLERANCE,
+    MAX_SIZE,
+    size_option,
     unread_outputs,
     write_item_file,
 )
 from roibeam.pipelines.conformance.tolerances import Allclose
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, region_shares
 from roibeam.pipelines.finetuning.rows import PHRASE, TaskGroup
-from roibeam.pipelines.finetuning.systems.layout_options import LONGEST
+from roibeam.pipelines.finetuning.systems.layout_options import BEFORE_SEP
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, lay_out, places_of_phrases
 from roibeam.pipelines.finetuning.systems.visualbert import SYSTEM
 from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions, entity_groups
@@ -33,12 +35,12 @@ from roibeam.pipelines.sources.datasets.entities import ANNOTATIONS, SENTENCES, 
 
 _ITEM = re.compile(r"out/(\d+)\.([a-z_]+)")
 _FILE = re.compile(rf"{FILES}Flickr30kEntities/({SENTENCES}|{ANNOTATIONS})/([0-9]+\.(?:txt|xml))")
-_MOST_PIECES = 512
 
 
 def checks(arrays: Arrays) -> Iterator[Check]:
     """Of a case of items."""
-    entries = arrays.take_json_object("config").get("entries")
+    config = arrays.take_json_object("config")
+    entries, most = config.get("entries"), size_option(config, "max_seq_length")
     options = EntitiesOptions(place="release")
     with tempfile.TemporaryDirectory() as folder:
         pieces = Pieces(load_tokenizer(write_item_file(arrays, f"{FILES}vocab.txt", Path(folder, "vocab.txt"))))
@@ -53,7 +55,7 @@ def checks(arrays: Arrays) -> Iterator[Check]:
     note = "" if ours == theirs else f"ours are {ours!r:.200}"
     yield within("config/entries", float(ours != theirs), 0, "must be equal", note)
     ids = arrays.take("in/image_ids").tolist()
-    items = [_item(arrays, group, ids.index(int(group.images[0])), pieces) for group in groups]
+    items = [_item(arrays, group, ids.index(int(group.images[0])), pieces, most) for group in groups]
     for name in arrays.names:
         if match := _ITEM.fullmatch(name):
             yield _compared(arrays, name, match[2], items[int(match[1])] if int(match[1]) < len(items) else {})
@@ -75,19 +77,20 @@ def _compared(arrays: Arrays, name: str, leaf: str, made: Mapping[str, np.ndarra
     return close(name, made[leaf], want, Allclose(ITEM_TOLERANCE))
 
 
-def _item(arrays: Arrays, group: TaskGroup, image: int, pieces: Pieces) -> dict[str, np.ndarray]:
-    """Leaves of one item."""
+def _item(arrays: Arrays, group: TaskGroup, image: int, pieces: Pieces, most: int) -> dict[str, np.ndarray]:
+    """Leaves of one item, whose text is cut to `most` pieces and whose phrases stay where they stood."""
     (row,) = group.rows
     start, end = arrays.take("in/pos_boxes")[image].tolist()
     parts = [arrays.take_finite(f"in/{name}", None, None)[start:end] for name in ("image_features", "spatial_features")]
     boxes = arrays.take_finite("in/image_bb", None, 4)[start:end]
-    text = lay_out(SYSTEM.text(pieces, row.parts, PHRASE, 1), _MOST_PIECES, LONGEST)
+    spans = SYSTEM.text(pieces, row.parts, PHRASE, 1)
+    text, whole = (lay_out(spans, pieces_left, BEFORE_SEP) for pieces_left in (most, MAX_SIZE))
     rule = GROUNDING_RULES[group.facts["rule"]]
     return {
         "image_feat_variable": np.concatenate(parts, axis=1),
         "image_dim_variable": np.array(end - start),
         "label": np.stack([region_shares(boxes, right, rule) for right in group.target]),
-        "flickr_position": np.array(places_of_phrases(row.phrases, text)),
+        "flickr_position": np.array(places_of_phrases(row.phrases, whole)),
         "bert_input_ids": text.ids,
         "bert_input_mask": np.ones(len(text.ids), np.int64),
         "bert_input_type_ids": text.segments,

@@ -41,11 +41,16 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import (
     NAMED,
     SHOWN,
     join_regions,
-    object_classes,
     object_targets,
 )
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES, VcrMetadata, metadata_path, read_vcr_metadata
+from roibeam.pipelines.sources.datasets.vcr import (
+    NUM_CHOICES,
+    VcrMetadata,
+    metadata_path,
+    object_classes,
+    read_vcr_metadata,
+)
 from roibeam.pipelines.sources.datasets.vcr_texts import VcrAsked
 
 MAX_PADDED = 1 << 12  # regions and pieces that a case may ask for

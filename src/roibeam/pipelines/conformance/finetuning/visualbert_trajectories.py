@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import cross_entropy
+from roibeam.model.common.packing import computing_padding
 from roibeam.model.inputs import VLBatch
 from roibeam.model.task_losses import answer_kl, grounding_loss
 from roibeam.model.visualbert.checkpoint import config_from_official, state_from_official
@@ -123,14 +125,17 @@ def _rows(arrays: ModelArrays, number: int, config: Any) -> _Rows:
             **flat,
         ),
         label.double() if label.is_floating_point() else label.long(),
-        arrays.whole(position, -1, ids.shape[-1], rows, None) if position in arrays else None,
+        arrays.whole(position, -1, ids.shape[-1] + regions, rows, None) if position in arrays else None,
         len(ids),
     )
 
 
 def _terms(model: Any, rows: _Rows, head: str) -> Terms:
     batch, label = rows.batch, rows.label
-    output = model.visualbert(batch)
+    # The release looks for a word that is cut behind the text, where a region stands, or padding.
+    cut = rows.positions is not None and bool((rows.positions >= batch.text_ids.shape[1]).any())
+    with computing_padding() if cut else nullcontext():
+        output = model.visualbert(batch)
     if head == "vqa":
         logits = model.from_mask_piece(batch, output)
         known = logits.detach().clone()

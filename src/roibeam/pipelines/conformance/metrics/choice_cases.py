@@ -23,6 +23,7 @@ from roibeam.pipelines.finetuning.results.vcr_results import (
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.sources.datasets.vcr import VcrLabels, read_vcr_labels
 
+_BY_R2C, _R2C_DECIMALS = "printed_by_r2c", 3  # rowanz/r2c models/eval_q2ar.py
 _VCR_NAMES = {"q_to_a": "Q->A", "qa_to_r": "QA->R", "q_to_ar": "Q->AR"}
 
 
@@ -44,7 +45,7 @@ def _vcr_arrays(case: MetricCase) -> Ours:
     measures = vcr_measures(rows)
     shares = _vcr_shares(measures)
     printed = dict(zip(("answer", "rationale", "joint"), shares.values(), strict=True))
-    return {**shares, "printed_by_r2c": printed, "joint_hits": [hit == 1 for hit in measures["Q->AR"].values]}
+    return {**shares, _BY_R2C: printed, "joint_hits": [hit == 1 for hit in measures["Q->AR"].values]}
 
 
 def _vcr_leaderboard(case: MetricCase) -> Ours:
@@ -128,5 +129,9 @@ def _ours(case: MetricCase) -> Ours:
 
 
 CHOICE_METRICS = metric_family(
-    "metrics_vcr_nlvr_glue", _ours, lambda name: METRICS.exact, marks=frozenset(_KINDS_OF_CASE)
+    "metrics_vcr_nlvr_glue",
+    _ours,
+    lambda name: METRICS.exact,
+    marks=frozenset(_KINDS_OF_CASE),
+    decimals=lambda case, name: _R2C_DECIMALS if name == _BY_R2C else None,
 )

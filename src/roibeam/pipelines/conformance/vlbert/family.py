@@ -78,7 +78,7 @@ def _pretraining_checks(arrays: ModelArrays, kind: str) -> Iterator[Check]:
     case = open_case(arrays, kind)
     config = case.config
     if case.encoder is not None:
-        yield from photo_checks(arrays, case.network)
+        yield from photo_checks(arrays, case.network, kind)
     model: VLBertForPreTraining = case.build(VLBertForPreTraining)
     shown = case.elements()
     images, count = shown.mask.shape
@@ -147,7 +147,9 @@ def _visual_checks(
     with torch.no_grad():
         _, visuals = model.vlbert.embed_elements(elements, hw)
         yield from case.real("obj_reps", visuals[:images, :longest], real)
-        yield from case.real("obj_reps_raw", elements.features[:images, :longest].detach(), real)
+        features = model.vlbert.with_masked_features(elements)
+        # The release writes its vector into the features that it gives out (common/fast_rcnn.py).
+        yield from case.real("obj_reps_raw", features[:images, :longest].detach(), real)
         embedded = embed_coordinates(elements.boxes[:1, :4], hw[:1], case.config.coordinate_embedding_size)[0]
         yield from case.real("coord_embed_row0_first4", embedded)
         if case.encoder is not None and "out/body4" in case.arrays:

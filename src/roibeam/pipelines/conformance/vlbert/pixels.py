@@ -23,6 +23,7 @@ from roibeam.extraction.network.state import check_state
 from roibeam.extraction.region_batch import RegionBatch, collate_photos, prepare_photo
 from roibeam.extraction.region_encoder import STAGES, RegionEncoder
 from roibeam.extraction.weights.families import name_tables, name_weights
+from roibeam.model.vlbert.options import masking_from_official
 from roibeam.pipelines.conformance.checks import Check, apart
 from roibeam.pipelines.conformance.model_case import ModelArrays
 from roibeam.pipelines.conformance.tolerances import VLBERT
@@ -130,19 +131,24 @@ def _conventions(network: Mapping[str, Any]) -> Conventions:
     )
 
 
-def photo_checks(arrays: ModelArrays, network: Mapping[str, Any]) -> Iterator[Check]:
-    """What goes into the network, made from the photos of the case, against what it says went in."""
+def photo_checks(arrays: ModelArrays, network: Mapping[str, Any], kind: str) -> Iterator[Check]:
+    """What goes into the network, made from the photos of the case, against what it says went in.
+
+    Args:
+        kind: one of `roibeam.model.vlbert.options.KINDS`.
+    """
     if "in/raw_boxes" not in arrays:
         return
     edges = tuple(int(arrays.whole(f"in/{name}", 1, MAX_EDGE)) for name in ("min_size", "max_size"))
     config = DetectorConfig(short_edge=edges[0], long_edge=max(edges))
     conventions = _conventions(network)
-    for hide, name in ((True, "in/image"), (False, "in/image_unmasked")):
+    blank = masking_from_official(network, kind)[1] == "blank"
+    for hide, name in ((blank, "in/image"), (False, "in/image_unmasked")):
         if name not in arrays:
             continue
         batch = _prepared(arrays, config, conventions, hide=hide)
         yield apart(name, batch.pixels, arrays.arrays.take(name), VLBERT.grey_levels)
-        if hide:
+        if name == "in/image":
             yield apart("in/boxes", batch.boxes, arrays.arrays.take("in/boxes"), VLBERT.values)
             info = arrays.floats("in/im_info", len(batch.boxes), None).numpy()
             sizes = torch.cat([batch.input_hw.flip(-1), batch.scale_xy], dim=1)

@@ -14,16 +14,15 @@ from typing import Any
 from roibeam.extraction.choice.detector_folder import SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.sources.datasets.drawn_world import world_of
+from roibeam.pipelines.sources.datasets.drawn_world import DRAWN_WORLD, world_of
 
-DRAWN_WORLD = "drawn_world"  # in a manifest's configuration: whether the photos are of a toy world
 RANDOM_WEIGHTS = Banner(
     "Random weights.",
     "The detector was not trained: boxes, names and scores mean nothing. They show that the pipeline runs, no more.",
 )
 TOY_ON_PHOTOS = Banner(
     "The toy detector knows the drawn world only.",
-    "These photos do not lie in a folder of `roibeam toyworld`. Unless they are copies of its pictures, boxes, names "
+    "These photos do not lie in a folder of roibeam toyworld. Unless they are copies of its pictures, boxes, names "
     "and scores mean nothing.",
 )
 
@@ -43,9 +42,8 @@ def warning_of_config(config: Mapping[str, Any], classes: Sequence[str] | None) 
     detector, source = _part(config, "detector"), _part(config, "source")
     if not detector.get("weights"):  # written or imported: nobody knows which detector looked
         return None
-    drawn = config.get(DRAWN_WORLD)
-    if not isinstance(drawn, bool):
-        drawn = is_drawn(source)
+    # What a run recorded holds when the photos have moved; a "no" may be of before more folders were known.
+    drawn = config.get(DRAWN_WORLD) is True or is_drawn(source)
     return warning_of(str(detector.get("weights", "")), classes, drawn=drawn)
 
 

@@ -12,6 +12,7 @@ from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.record.imported import has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import (
     ANNOTATIONS_NAME,
@@ -77,7 +78,7 @@ def _write(
             max_pixels=manifest.config["options"]["max_pixels"],
             exif_orientation=manifest.config["detector"]["conventions"]["exif_orientation"],
         ),
-        class_names=manifest.classes,
+        class_names=manifest.classes if has_classes(manifest.fingerprint) else ("region",),
         attribute_names=manifest.attributes,
     )
 
@@ -89,9 +90,11 @@ def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tup
     if "file" in config:
         network = f"detectron2, {Path(config['file']).name}" + (f", layer {config['layer']}" if config["layer"] else "")
     else:
+        heads = f"{config['num_classes']} classes, {config['num_attributes']} attributes, "
+        heads = heads if has_classes(manifest.fingerprint) else "no classes, "
         network = (
-            f"ResNet-{config['depth']}-C4, {config['num_classes']} classes, {config['num_attributes']} attributes, "
-            f"{config['short_edge']}/{config['long_edge']} px, {config['proposals_after_nms']} proposals"
+            f"ResNet-{config['depth']}-C4, {heads}{config['short_edge']}/{config['long_edge']} px, "
+            f"{config['proposals_after_nms']} proposals"
         )
     kept = f"score {selection['min_score']}, {selection['min_regions']} to {selection['max_regions']} regions"
     boxes = plan.source.get("boxes")

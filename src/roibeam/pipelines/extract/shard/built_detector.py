@@ -32,4 +32,5 @@ def built_detector(spec: DetectorSpec, device: str) -> RegionDetector:
         conventions=spec.conventions,
         device=device,
         mode=spec.mode,
+        given_boxes=spec.given_boxes,
     )

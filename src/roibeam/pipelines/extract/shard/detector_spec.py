@@ -28,6 +28,7 @@ class DetectorSpec:
         threads: CPU threads of one detector call; None means what torch chooses.
         conventions: how it computes; one of detectron2's by its own rules, which are nearest to "d2".
         mode: "exact" or a faster one, see `roibeam.extraction.fast.modes`.
+        given_boxes: see `build_detector`.
     """
 
     config: DetectorConfig | Detectron2Config
@@ -37,6 +38,7 @@ class DetectorSpec:
     threads: int | None = None
     conventions: Conventions = CONVENTIONS["hf"]
     mode: str = "exact"
+    given_boxes: bool = False
 
     def __post_init__(self) -> None:
         mode_named(self.mode, self.device)

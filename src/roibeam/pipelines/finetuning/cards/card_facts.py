@@ -14,6 +14,7 @@ from roibeam.pipelines.model_files.model_folder import FoundModel
 from roibeam.pipelines.model_files.trained_with import trained_with
 from roibeam.pipelines.training.processes.precision import learned_in
 from roibeam.pipelines.training.run_folder.folder import saved_config
+from roibeam.pipelines.training.run_folder.run_words import origins
 from roibeam.version import __version__
 
 
@@ -37,6 +38,7 @@ def model_facts(
             "system": described["system"], "seed": saved["train"].get("seed"), "seeds": seeds,
             "trained_on": recorded.get("data"), "precision": precision, "learned_in": learned_in(saved["train"]),
             **{name: recorded.get(name) for name in ("start", "recipe", "trained_groups", "notes")},
+            "started_from": "; ".join(f"{words}" for words in origins(saved).values()),
         },
         "leaks": {**seen.to_json(), "start_is_known": bool(recorded.get("start_tells_images"))},
         "command": recorded.get("command"),

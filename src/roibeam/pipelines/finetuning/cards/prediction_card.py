@@ -86,6 +86,7 @@ def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         *_model_lines(_part(card, "second")),
         ("boxes", _words(_boxes(store, _part(card, "options")))),
         ("shown", _words(_shown(asked))),
+        ("judged", _judged(_part(card, "told"))),
         ("best", _best(_part(card, "told"))),
     ]
     commands = card.get("commands")
@@ -134,7 +135,8 @@ def _computed(model: Mapping[str, Any]) -> str:
 def _trained(model: Mapping[str, Any]) -> str:
     recipe = f"recipe {model['recipe']}" if model.get("recipe") else "no recipe"
     count = model.get("trained_groups")
-    return f"from {model.get('start')}, {recipe}, on {count:,} questions" if isinstance(count, int) else recipe
+    start = model.get("started_from", model.get("start"))
+    return f"from {start}, {recipe}, on {count:,} questions" if isinstance(count, int) else recipe
 
 
 def _seeds(model: Mapping[str, Any]) -> str:
@@ -158,6 +160,15 @@ def _shown(asked: Mapping[str, Any]) -> str:
         named = ", ".join(map(str, unseen.get("such_as", ())))
         return f"{rows} without regions: the store lacks {images}, such as {named}"
     return "images of other questions (--permute-images)" if asked.get("permute_images") else ""
+
+
+def _judged(told: Mapping[str, Any]) -> str:
+    """How many rows can be; "" where all can, and of a card that does not say."""
+    unjudged, judged = told.get("unjudged"), told.get("judged") or 0
+    if not unjudged:
+        return ""
+    rows = counted(unjudged + judged, "row")
+    return f"{judged:,} of {rows}; the right answers of the others are not known" if judged else f"none of {rows}"
 
 
 def _best(told: Mapping[str, Any]) -> str:

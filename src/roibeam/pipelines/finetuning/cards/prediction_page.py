@@ -1,4 +1,5 @@
-"""A page of predictions: the best, the worst and the most confidently wrong, each beside its photos with boxes.
+"""A page of predictions: the best, the worst and the most confidently wrong, each beside its photos with boxes; of rows
+whose right answer is not known the surest, the least sure and the first ones.
 
 Of labels the boxes are the regions of the store that have the best scores; of choices those that the texts name; of
 regions what was chosen, what is right, and the next best.
@@ -15,7 +16,7 @@ from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.cards.told_rows import BEST, CONFIDENT, WORST, sections
+from roibeam.pipelines.finetuning.cards.told_rows import BEST, CONFIDENT, FIRST, SUREST, UNSURE, WORST, sections
 from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
 from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
 from roibeam.pipelines.foundation.pages.frame import PAGE_END, folded, note, page_start, table
@@ -26,7 +27,7 @@ _SAID, _RIGHT, _QUIET, _NAMED = "#f3a800", "#2f9e5f", "#aeb6c2", "#4a7ab5"
 _MOST_BYTES = 1_900_000  # of the rows of a page
 _REGIONS = 6  # of a photo
 _LEGENDS = {
-    "regions": "Boxes: what was said, what is right, and the next best candidates.",
+    "regions": "Boxes: what was said, what is right where that is known, and the next best candidates.",
     "named": "Boxes: those that the texts name, with their numbers.",
     "best": "Boxes: the regions of the store that have the best scores.",
 }
@@ -34,6 +35,9 @@ _TITLES = {
     BEST: ("Best", "right, and surest of it"),
     WORST: ("Worst", "wrong, with the least on what is right"),
     CONFIDENT: ("Most confidently wrong", "wrong, with the most on what was said"),
+    SUREST: ("Surest", "right answer not known, with the most on what was said; of numbers the highest"),
+    UNSURE: ("Least sure", "right answer not known, with the least on what was said; of numbers the lowest"),
+    FIRST: ("Others", "right answer not known, in the order of the file"),
 }
 
 
@@ -110,16 +114,15 @@ def _kind(row: Mapping[str, Any]) -> str:
 def _row(row: Mapping[str, Any], images: str) -> Iterator[str]:
     texts = "".join(f"<p class='asked'><bdi>{escaped(text, 600)}</bdi></p>" for text in row["text"])
     yield f'<article class="told"><div>{texts}<p class="quiet id">{escaped(row["id"], 80)}</p>\n'
-    right = escaped(row["right"], 300) or "none of what can be said"
-    yield (
-        f"<p><b>said</b> <bdi>{escaped(row['said'], 300) or 'nothing'}</bdi></p>\n"
-        f"<p><b>right</b> <bdi>{right}</bdi></p>\n<p><b>worth</b> {100 * row['value']:.0f} %</p>\n"
-    )
+    yield f"<p><b>said</b> <bdi>{escaped(row['said'], 300) or 'nothing'}</bdi></p>\n"
+    if row["value"] is not None:
+        right = escaped(row["right"], 300) or "none of what can be said"
+        yield f"<p><b>right</b> <bdi>{right}</bdi></p>\n<p><b>worth</b> {100 * row['value']:.0f} %</p>\n"
     lines = [
         [f"<bdi>{escaped(words, 200)}</bdi>{' <b>right</b>' if is_right else ''}", f"{100 * share:.1f} %"]
         for words, share, is_right in row["top"]
     ]
-    yield table(["choices", "share"], lines, numbers=[1]) + "</div>\n"
+    yield (table(["choices", "share"], lines, numbers=[1]) if lines else "") + "</div>\n"
     yield f'<div class="canvases">{images}</div></article>\n'
 
 

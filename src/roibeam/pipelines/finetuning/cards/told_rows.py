@@ -1,4 +1,4 @@
-"""Of what a model says to groups whose answer is known: how good it is, how good it could be, and the rows to be shown.
+"""Of what a model predicts: how good it is and could be where the right answer is known, and the rows to be shown.
 
 A part of a prediction has a summary of its own, plain data for its file; summaries are joined as the parts are.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 
 SHOWN = 8  # rows of a section of the page
 BEST, WORST, CONFIDENT = "best", "worst", "confident"
-_KEPT = 2 * SHOWN  # of each part: a row that two sections have is shown in one of them
+SUREST, UNSURE, FIRST = "surest", "unsure", "first"  # of rows whose right answer is not known
+_KEPT = 3 * SHOWN  # of each part: a row that several sections have is shown in one of them
 _TOP = 5
 _MOST_LETTERS = 600  # of a text of a row
+_NOTHING = {"measure": "", "judged": 0, "sum": 0.0, "best_sum": 0.0, "unjudged": 0}
 _SIGMOID_LOSSES = frozenset({"bce", "class_bce", "sigmoid", "regions", "rows"})  # each score is learned by itself
 UPPER_BOUND = "upper bound"
 _AND = " and "  # between the measures of several problems
@@ -29,14 +32,47 @@ _AND = " and "  # between the measures of several problems
 def told_part(task: DownstreamTask, groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> dict[str, Any]:
     """The summary of groups and what was said to them: counts, sums of the main measure, and rows that may be shown.
 
-    Of a task with several problems each problem is judged by itself.
+    Of a task with several problems each problem is judged by itself. Groups whose right answer is not known are counted
+    as "unjudged", and have rows of their own.
     """
-    problems: dict[str, list[tuple[TaskGroup, Prediction]]] = {}
+    problems: dict[tuple[str, bool], list[tuple[TaskGroup, Prediction]]] = {}
     for group, each in zip(groups, said, strict=True):
-        if task.is_told(group):
-            problem = "" if task.turns is None else task.turns(group)
-            problems.setdefault(problem, []).append((group, each))
-    return joined_parts(_told_problem(task, pairs, problem) for problem, pairs in problems.items())
+        problem = "" if task.turns is None else task.turns(group)
+        problems.setdefault((problem, task.is_told(group)), []).append((group, each))
+    return joined_parts(
+        _told_problem(task, pairs, problem) if is_told else _unjudged(task, pairs, problem)
+        for (problem, is_told), pairs in problems.items()
+    )
+
+
+def _unjudged(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Prediction]], problem: str) -> dict[str, Any]:
+    """As `told_part`, of groups of one problem whose right answer is not known."""
+    single = [each for pair in pairs for each in (_phrases if task.form == PHRASE else _choices)(task, *pair)]
+    rows = []
+    for group, said in single:
+        shares = probabilities(task, said.scores)
+        # Of a number that is predicted, the number.
+        sure = float(said.scores[0] if _is_number(task) else shares.max(initial=0.0))
+        rows.append({"id": group.id + (f", {problem}" if problem else ""), "value": None, "confidence": sure})
+    pair_of = {row["id"]: pair for row, pair in zip(rows, single, strict=True)}
+    chosen = {name: _sorted(rows, name)[:_KEPT] for name in (SUREST, UNSURE, FIRST)}
+    return {
+        **_NOTHING,
+        "unjudged": len(single) if task.form == PHRASE else len(pairs),
+        "rows": {name: [_filled(task, *pair_of[row["id"]], row) for row in own] for name, own in chosen.items()},
+    }
+
+
+def _choices(task: DownstreamTask, group: TaskGroup, said: Prediction) -> Iterator[tuple[TaskGroup, Prediction]]:
+    """The group; where it asks for a choice in several contexts, such as a rationale for each answer, one of each."""
+    if task.form != CHOICE:
+        yield group, said
+        return
+    contexts = [list(places) for _, places in groupby(range(len(group.rows)), lambda n: group.rows[n].parts[:-1])]
+    for number, places in enumerate(contexts):
+        name = group.id if len(contexts) == 1 else f"{group.id}, context {number + 1} of {len(contexts)}"
+        first, last = places[0], places[-1] + 1
+        yield replace(group, id=name, rows=group.rows[first:last]), said._replace(scores=said.scores[first:last])
 
 
 def _told_problem(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Prediction]], problem: str) -> dict[str, Any]:
@@ -46,7 +82,7 @@ def _told_problem(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Predict
     main = _main(measures)
     best = _best_values(task, known, measures)
     if task.form == PHRASE:
-        pairs = [each for pair in pairs for each in _phrases(*pair)]
+        pairs = [each for pair in pairs for each in _phrases(task, *pair)]
     rows = [_row(task, *pair, value) for pair, value in zip(pairs, main.values, strict=True)]
     for row in rows:
         row["id"] += f", {problem}" if problem else ""
@@ -57,21 +93,26 @@ def _told_problem(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Predict
         "judged": len(pairs),
         "sum": float(sum(main.values)),
         "best_sum": float(sum(best)),
+        "unjudged": 0,
         "rows": {name: [_filled(task, *pair_of[row["id"]], row) for row in own] for name, own in chosen.items()},
     }
 
 
-def _phrases(group: TaskGroup, said: Prediction) -> Iterator[tuple[TaskGroup, Prediction]]:
+def _phrases(task: DownstreamTask, group: TaskGroup, said: Prediction) -> Iterator[tuple[TaskGroup, Prediction]]:
     """Each phrase of a caption as a row of its own, in the order in which phrases are judged. What is right is the box
-    that a region covers best."""
+    that a region covers best; None where it is not known."""
     caption = group.rows[0].parts[0]
     boxes = np.zeros((0, 4)) if said.boxes is None else said.boxes
-    for place, (phrase, right) in enumerate(zip(group.facts["phrases"], group.target, strict=True)):
-        overlaps = [_overlaps(boxes, each).max(initial=0.0) for each in right]
+    rights = group.target if task.is_told(group) else [None] * len(group.facts["phrases"])
+    for place, (phrase, right) in enumerate(zip(group.facts["phrases"], rights, strict=True)):
+        overlaps = [_overlaps(boxes, each).max(initial=0.0) for each in (() if right is None else right)]
         text = TaskText((caption.text,)), TaskText((f"phrase: {phrase.text}",))
         yield (
             replace(
-                group, id=f"{group.id}, phrase {place}", rows=(TaskRow(text),), target=right[int(np.argmax(overlaps))]
+                group,
+                id=f"{group.id}, phrase {place}",
+                rows=(TaskRow(text),),
+                target=None if right is None else right[int(np.argmax(overlaps))],
             ),
             Prediction(said.scores[place], said.boxes),
         )
@@ -79,12 +120,12 @@ def _phrases(group: TaskGroup, said: Prediction) -> Iterator[tuple[TaskGroup, Pr
 
 def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """One summary of those of all parts."""
-    found: dict[str, Any] = {"measure": "", "judged": 0, "sum": 0.0, "best_sum": 0.0, "rows": {}}
+    found: dict[str, Any] = {**_NOTHING, "rows": {}}
     for part in parts:
         for name in part["measure"].split(_AND):
             if name and name not in found["measure"].split(_AND):
                 found["measure"] = _AND.join(each for each in (found["measure"], name) if each)
-        for name in ("judged", "sum", "best_sum"):
+        for name in ("judged", "sum", "best_sum", "unjudged"):
             found[name] += part[name]
         for name, rows in part["rows"].items():
             found["rows"][name] = _sorted([*found["rows"].get(name, ()), *rows], name)[:_KEPT]
@@ -94,11 +135,12 @@ def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def sections(told: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The rows of each section of the page, none of them in two; sections take them in turn, so that few wrong rows
     are not all in one."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in (BEST, WORST, CONFIDENT)}
+    shown = (BEST, WORST, CONFIDENT, SUREST, UNSURE, FIRST)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in shown if name in told["rows"]}
     seen: set[tuple[str, ...]] = set()  # two models of one question tell rows of one id
     for _ in range(SHOWN):
-        for name in (CONFIDENT, WORST, BEST):
-            row = next((each for each in told["rows"].get(name, ()) if (each["id"], *each["text"]) not in seen), None)
+        for name in (each for each in (CONFIDENT, WORST, BEST, SUREST, UNSURE, FIRST) if each in found):
+            row = next((each for each in told["rows"][name] if (each["id"], *each["text"]) not in seen), None)
             if row is not None:
                 found[name].append(row)
                 seen.add((row["id"], *row["text"]))
@@ -153,7 +195,18 @@ def _row(task: DownstreamTask, group: TaskGroup, said: Prediction, value: float)
     }
 
 
+def _is_number(task: DownstreamTask) -> bool:
+    """Whether a number is predicted, and no label."""
+    return task.form == LABEL and not task.labels
+
+
 def _sorted(rows: Iterable[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    if name == FIRST:
+        return list(rows)
+    if name == SUREST:
+        return sorted(rows, key=lambda row: (-row["confidence"], row["id"]))
+    if name == UNSURE:
+        return sorted(rows, key=lambda row: (row["confidence"], row["id"]))
     if name == BEST:
         good = [row for row in rows if row["value"] > 0.5]
         return sorted(good, key=lambda row: (-row["value"], -row["confidence"], row["id"]))
@@ -176,8 +229,8 @@ def _right_places(task: DownstreamTask, group: TaskGroup, said: Prediction) -> l
         right = _judged(task, group)[1]
         return [] if right is None else [right]
     if task.form == LABEL:
-        if not task.labels:
-            return []  # a number is asked for
+        if _is_number(task):
+            return []
         if isinstance(group.target, Mapping):
             return [max(group.target, key=lambda place: group.target[place])] if group.target else []
         return [] if group.target is None else [int(group.target)]
@@ -193,8 +246,9 @@ def _filled(task: DownstreamTask, group: TaskGroup, said: Prediction, row: dict[
     rows = group.rows[judged] if task.form == CHOICE else group.rows[:1]
     shares = probabilities(task, said.scores[judged])
     order = np.argsort(-shares, kind="stable")[:_TOP].tolist()
-    right = _right_places(task, group, said)
-    if task.form == LABEL and not task.labels:
+    is_judged = row["value"] is not None
+    right = _right_places(task, group, said) if is_judged else []
+    if _is_number(task):
         words = {0: f"{float(said.scores[0]):.2f}"}
     elif task.form == LABEL:
         words = {place: task.labels[place] for place in {*order, *right}}
@@ -203,16 +257,18 @@ def _filled(task: DownstreamTask, group: TaskGroup, said: Prediction, row: dict[
     else:
         words = {place: f"region {place}" for place in {*order, *right}}
     context = rows[0].parts[:-1] if task.form == CHOICE else rows[0].parts
-    told = task.right_words(group) if task.right_words is not None else ""
+    told = task.right_words(group) if task.right_words is not None and is_judged else ""
     return {
         **row,
         "images": list(group.images),
         "text": [_short(part.text) for part in context],
         "said": _short(words[order[0]]) if order else "",
         "right": _short(told or ", ".join(words[place] for place in right)),
-        "top": [[_short(words[place]), float(shares[place]), place in right] for place in order],
+        "top": []
+        if _is_number(task)
+        else [[_short(words[place]), float(shares[place]), place in right] for place in order],
         "tags": _tags(rows, order[:1], right) if task.form == CHOICE else {},
-        "boxes": _boxes(group, said, order) if task.form not in (LABEL, CHOICE) else None,
+        "boxes": _boxes(group, said, order, is_judged) if task.form not in (LABEL, CHOICE) else None,
     }
 
 
@@ -227,9 +283,9 @@ def _tags(rows: Sequence[TaskRow], *places: Iterable[int]) -> dict[str, str]:
     return found
 
 
-def _boxes(group: TaskGroup, said: Prediction, order: Sequence[int]) -> dict[str, Any]:
+def _boxes(group: TaskGroup, said: Prediction, order: Sequence[int], is_judged: bool) -> dict[str, Any]:
     boxes = np.zeros((0, 4)) if said.boxes is None else said.boxes
-    right = [] if group.target is None else np.asarray(group.target, np.float64).tolist()
+    right = [] if not is_judged or group.target is None else np.asarray(group.target, np.float64).tolist()
     return {"right": right, "candidates": [np.asarray(boxes[place], np.float64).tolist() for place in order]}
 
 

@@ -1,6 +1,6 @@
 """Photos of groups on their way into batches: each is read, resized, mirrored and cut once for each group.
 
-record and its boxes -> thread: photo read, resized, mirrored; outlines -> CutPhoto -> ImageBatch beside the VLBatch
+record and its boxes -> thread: photo read, resized, mirrored; outlines -> PhotoInput -> ImageBatch beside the VLBatch
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.photos.preprocessing import input_size
-from roibeam.extraction.region_batch import padded_to_edges, place_boxes
+from roibeam.extraction.region_batch import place_boxes
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.features.counted import counted
 from roibeam.features.record.region_record import RegionRecord
@@ -48,19 +48,6 @@ class ShownRegions(NamedTuple):
     regions: np.ndarray
     boxes: np.ndarray
     masked: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class CutPhoto:
-    """One photo on its way into a batch.
-
-    Attributes:
-        input: its pixels and the boxes that are shown.
-        masks: (R, cells, cells) float32, see `ImageBatch.cell_weights`; None where regions count whole.
-    """
-
-    input: PhotoInput
-    masks: Tensor | None
 
 
 class GroupPhotos:
@@ -135,7 +122,7 @@ class GroupPhotos:
             return max(len(boxes) for boxes in group.boxes)
         return max(self._store.meta(image).num_regions for image in group.images)
 
-    def coming(self, shown: ShownRegions, *, mirrored: bool) -> Future[CutPhoto]:
+    def coming(self, shown: ShownRegions, *, mirrored: bool) -> Future[PhotoInput]:
         """A photo that a thread reads.
 
         Args:
@@ -145,20 +132,18 @@ class GroupPhotos:
         place = PhotoPlace(record.image_id, self._locations[record.image_id], (record.height, record.width))
         return self._threads().submit(self._cut, place, shown, mirrored)
 
-    def collated(self, photos: Sequence[Future[CutPhoto]]) -> tuple[ImageBatch, Tensor]:
+    def collated(self, photos: Sequence[Future[PhotoInput]]) -> tuple[ImageBatch, Tensor]:
         """Photos padded to one batch, and (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
         zeros at padding.
 
         Raises:
             ValueError: naming a photo that cannot be read, or is not the one that its record was made of.
         """
-        cut = [photo.result() for photo in photos]
-        made = collate_inputs([each.input for each in cut], self._choices)
+        made = collate_inputs([photo.result() for photo in photos], self._choices)
         boxes, mask = made.regions["region_boxes"], made.regions["region_mask"]
-        masks = _padded([each.masks for each in cut], mask.shape[1])
-        return replace(made.images, cell_weights=masks), boxes * mask[..., None]
+        return made.images, boxes * mask[..., None]
 
-    def in_input(self, groups: Sequence[TaskGroup], photos: Sequence[Future[CutPhoto]]) -> list[TaskGroup]:
+    def in_input(self, groups: Sequence[TaskGroup], photos: Sequence[Future[PhotoInput]]) -> list[TaskGroup]:
         """Groups that choose among regions, with the right box and that of the whole image as the network sees them: in
         pixels of its input, mirrored where the photo is, clipped.
 
@@ -168,7 +153,7 @@ class GroupPhotos:
         found = []
         for group, photo in zip(groups, photos, strict=True):
             given = [box for box in (group.target, group.whole_image) if box is not None]
-            seen = photo.result().input.photo
+            seen = photo.result().photo
             right, *whole = place_boxes(
                 torch.as_tensor(np.array(given, np.float32)), seen.input_hw, seen.scale_xy, self._conventions,
                 flip=group.mirrored,
@@ -176,20 +161,17 @@ class GroupPhotos:
             found.append(replace(group, target=right, whole_image=whole[0] if whole else None))
         return found
 
-    def _cut(self, place: PhotoPlace, asked: ShownRegions, mirrored: bool) -> CutPhoto:
-        pixels, config = self._photos.read(place), self._config
+    def _cut(self, place: PhotoPlace, asked: ShownRegions, mirrored: bool) -> PhotoInput:
+        pixels, masks = self._photos.read(place), self._masks(place.location, asked)
         try:
-            shown = prepare_input(
-                pixels, asked.boxes, asked.masked, config, self._conventions, self._choices, flip=mirrored
-            )
+            return prepare_input(
+                pixels, asked.boxes, asked.masked, self._config, self._conventions, self._choices, flip=mirrored,
+                fixed_size=self._options.fixed_size, outlines=masks,
+            )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"image {place.image_id!r}: {error}") from None
-        if self._options.fixed_size:
-            padded = padded_to_edges(shown.photo.pixels, config.short_edge, config.long_edge)
-            shown = replace(shown, photo=replace(shown.photo, pixels=padded))
-        return CutPhoto(shown, self._masks(place.location, asked, mirrored))
 
-    def _masks(self, location: str, asked: ShownRegions, mirrored: bool) -> Tensor | None:
+    def _masks(self, location: str, asked: ShownRegions) -> np.ndarray | None:
         if self._outlines is None:
             return None
         if parse_location(location) is not None or is_url(location):
@@ -197,8 +179,7 @@ class GroupPhotos:
                 f"{location}: outlines are read beside photos in a folder; unpack them, or show whole boxes with "
                 f"--set photos.outlines=false"
             )
-        masks = torch.from_numpy(self._outlines(location, asked.record, self._mask_cells)[asked.regions])
-        return masks.flip(-1) if mirrored else masks
+        return self._outlines(location, asked.record, self._mask_cells)[asked.regions]
 
     def _threads(self) -> ThreadPoolExecutor:
         """Of this process, from the first photo on."""
@@ -206,14 +187,3 @@ class GroupPhotos:
             self._pool = ThreadPoolExecutor(self._options.read_ahead, thread_name_prefix="photos")
             weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
         return self._pool
-
-
-def _padded(masks: Sequence[Tensor | None], most: int) -> Tensor | None:
-    """(I, most, cells, cells); None where no photo has masks."""
-    given = [each for each in masks if each is not None]
-    if not given:
-        return None
-    padded = given[0].new_zeros(len(given), most, *given[0].shape[1:])
-    for row, each in enumerate(given):
-        padded[row, : len(each)] = each
-    return padded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roibeam.extraction.choice.detector_choice import ChosenDetector
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.region_encoder import RegionEncoder, started_encoder
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
@@ -19,5 +20,14 @@ def task_encoder(
     """
     if own is not None:
         return started_encoder(config, own.conventions, own, **options.of_network())
-    chosen = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions)
+    chosen = chosen_encoder(asked)
     return started_encoder(config, chosen.conventions, chosen.weights, **options.of_network())
+
+
+def chosen_encoder(asked: EncoderRequest) -> ChosenDetector:
+    """The detector whose ResNet it is, where no run brings one.
+
+    Raises:
+        ValueError: as `choose_encoder`.
+    """
+    return choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions)

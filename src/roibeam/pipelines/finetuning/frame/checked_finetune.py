@@ -27,6 +27,10 @@ from roibeam.pipelines.training.run_folder.folder import check_run_folder
 def check_finetune(request: FinetuneRequest) -> None:
     """Raises ValueError with all that is wrong with what was named."""
     task, recipe = task_named(request.task), recipe_of(request)
+    if request.toy and recipe is None:
+        raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
+    if request.toy and request.size is not None:
+        raise ValueError("--toy says which model; leave --model out")
     named = NamedFiles()
     named.need("--data", request.data, FOLDER)
     has_store = request.store is not None and named.need("--store", request.store)

@@ -25,6 +25,7 @@ class FinetuneRequest:
         data: folder with the files of the task.
         annotated_store: of the task's own boxes, beside detected ones in `store`; None for none.
         recipe: a published run; None for none.
+        toy: the recipe's choices in a small model, for a few steps.
         system, size: of a model with new weights.
         from_bert: what such a model starts from, see `read_bert`; None for none.
         tokenizer: see `load_tokenizer`; None for that of the start, else one made from the texts.
@@ -46,6 +47,7 @@ class FinetuneRequest:
     data: Path
     annotated_store: str | None = None
     recipe: str | None = None
+    toy: bool = False
     system: str | None = None
     size: str | None = None
     from_bert: str | None = None

@@ -22,17 +22,20 @@ import torch
 from roibeam.features.counted import counted
 from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
+from roibeam.features.record.region_record import BOX_NUMBERS
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
-from roibeam.pipelines.finetuning.end_to_end.task_encoder import task_encoder
+from roibeam.pipelines.finetuning.end_to_end.task_encoder import chosen_encoder, task_encoder
 from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune, recipe_of
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
     FinetuneData,
+    begun_notes,
     evaluated_as_begun,
     evaluation_pause,
     evaluation_words,
+    published_encoder,
     sections_of,
     steps_for,
     without_evaluations,
@@ -58,16 +61,16 @@ from roibeam.pipelines.finetuning.frame.task_data import TaskData, guarded_data,
 from roibeam.pipelines.finetuning.own_task_file import digest_of_task, is_own, task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.systems.head_options import WORDS
+from roibeam.pipelines.finetuning.systems.head_options import OURS, WORDS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged, judged_line
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS
+from roibeam.pipelines.inputs.encoder_change import EncoderChange
 from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_notes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, digest_of_classes
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_object_classes, digest_of_classes
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 from roibeam.pipelines.training.run_folder.files import checkpoint_step, latest_checkpoint
@@ -99,6 +102,8 @@ class FinetuneResult:
         main: name of the main one; "" for none.
         asked: groups that were asked about.
         notes: what was left out, and what of the validation images the start was trained on.
+        encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py;
+            None on stored features, and in other processes than the main one.
     """
 
     run_dir: Path
@@ -109,6 +114,7 @@ class FinetuneResult:
     main: str
     asked: int
     notes: tuple[str, ...]
+    encoder: Mapping[str, Any] | None = None
 
     @property
     def evaluation(self) -> dict[str, float | None]:
@@ -135,6 +141,7 @@ class FinetuneResult:
             "evaluated_on": self.asked,
             "last": self.training.last,
             "notes": list(self.notes),
+            "encoder": self.encoder,
         }
 
 
@@ -152,24 +159,30 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         torch.set_num_threads(request.threads)
     recipe, named = recipe_of(request), task_named(request.task)
     if request.end_to_end and recipe is not None:
-        request = replace(request, encoder=asked_encoder(request.encoder, request.start, recipe.detector))
+        request = replace(
+            request, encoder=asked_encoder(request.encoder, request.start, published_encoder(request, recipe))
+        )
     sections = sections_of(request, named.options, recipe)
     start = start_of(request, recipe)
     with waiting("reading the task"):
         task = named.open(request.data, sections[task_name(request.task)], None)
     check_annotated(task, request.annotated_store, from_photos=request.end_to_end)
+    if start.found is not None and task.told_classes is not None:
+        check_object_classes(start.found, task.told_classes.names)
     with opened_store(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [each for each in (store, annotated) if each is not None]
         for line in unfinished_lines(stores) if is_main_process() else ():  # it may be why images are missing
             logger.warning("%s", line)
         read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
         choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
+        choices += _recipe_notes(recipe, request, store, annotated)
         shown = store if annotated is None or store is None else StorePair(store, annotated)
         data = joined_data(task, store, shown, request.min_match)
         told: list[str] = []
         if store is not None:
             data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
-        notes = [*choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
+        begun = begun_notes(request, named.options, recipe)
+        notes = [*begun, *choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
         for note in notes:
             logger.warning("%s", note)
         groups = _groups_of_steps(task, data.train.groups)
@@ -195,6 +208,20 @@ def _groups_of_steps(task: DownstreamTask, groups: Sequence[TaskGroup]) -> int:
     if task.turns is None or task.updates != "step":
         return len(groups)
     return len(groups) // len(set(map(task.turns, groups)))
+
+
+def _recipe_notes(
+    recipe: TaskRecipe | None, request: FinetuneRequest, store: FeatureStore | None, annotated: FeatureStore | None
+) -> list[str]:
+    """Where the stores were made otherwise than the recipe has it; a toy's are never as it has them."""
+    if recipe is None or recipe.features is None or request.toy:
+        return []
+    notes = [
+        features.note(str(request.recipe), str(each.path), each.fingerprint, boxes_alone=request.end_to_end)
+        for each, features in ((store, recipe.features), (annotated, recipe.features.of_annotated))
+        if each is not None and features is not None
+    ]
+    return [note for note in notes if note is not None]
 
 
 def _start_notes(
@@ -240,6 +267,7 @@ def _trained(
             source=start.source,
             beside=task.beside,
             num_told_classes=0 if task.told_classes is None else task.told_classes.num_classes,
+            grounding=task.grounding,
         )
         notes = [*notes, *_begun(network, sections, start, asked, task.labels, tokenizer)]
     batches = GroupBatches(
@@ -257,15 +285,12 @@ def _trained(
     cuts = [*unknown, *cuts]
     for note in cuts:
         logger.warning("%s", note)
-    if is_main_process():
-        if not (resume and (request.out / "tokenizer").is_dir()):
-            tokenizer.save(request.out / "tokenizer")
-        keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
-        write_trained_images(request.out, keys, before=start.run)
+    _write_first(request, resume, tokenizer, data, start)
     notes = [*notes, *cuts]
     scale = sections["encoder"].learning_rate_scale if request.end_to_end else 1.0
     trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed, scale)
     described = _described(request.task, task, sections, start, tokenizer, _stores_of(store), data)
+    moved = _encoder_change(request, start, network, task, trained)
     result = train(
         trained,
         config,
@@ -276,14 +301,50 @@ def _trained(
             "task_options": defaults_of(sections[task_name(request.task)]),
             "model": _model_defaults(network.encoder_config),
         },
-        recorded={**_recorded(request, task, store, data, notes), "start_tells_images": start.tells_images},
+        recorded={**_recorded(request, start, task, store, data, notes), "start_tells_images": start.tells_images},
         resume=resume,
     )
     evaluation = result.evaluation
     if evaluation is None:
         with waiting("evaluating"):
             evaluation = trained.evaluate()
-    return _result(request.out, result, evaluation, len(judged), notes)
+    encoder = None
+    if moved is not None:
+        encoder = moved.after()
+        best = None if result.best is None else checkpoint_step(result.best)
+        write_training_page(request.out, best_step=best, ended_early=result.ended_early)
+    return replace(_result(request.out, result, evaluation, len(judged), notes), encoder=encoder)
+
+
+def _write_first(
+    request: FinetuneRequest, resume: Resume, tokenizer: CaptionTokenizer, data: TaskData, start: TaskStart
+) -> None:
+    """Into the folder, in the main process: the words of a new run, and which images are trained on."""
+    if not is_main_process():
+        return
+    if not (resume and (request.out / "tokenizer").is_dir()):
+        tokenizer.save(request.out / "tokenizer")
+    keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
+    write_trained_images(request.out, keys, before=start.run)
+
+
+def _encoder_change(
+    request: FinetuneRequest,
+    start: TaskStart,
+    network: TaskNetwork,
+    task: DownstreamTask,
+    trained: GroupTask | TurnsTask,
+) -> EncoderChange | None:
+    """End to end, in the main process; a new run looks at its first batch."""
+    if not request.end_to_end or not is_main_process():
+        return None
+    joint: Any = network.module
+    change = EncoderChange(request.out, joint, _encoder_weights(request, start))
+    if change.needs_batch:
+        photos: Any = trained
+        masks = task.beside is not None and task.beside.hidden_regions > 0
+        change.before(*photos.first_photos(), masks=masks)
+    return change
 
 
 def _result(run_dir: Path, training: TrainResult, last: Judged, asked: int, notes: Sequence[str]) -> FinetuneResult:
@@ -319,6 +380,7 @@ def _judged(
     """How the run is trained, and the groups that its evaluations ask about; what these will cost is told."""
     judged = data.asked[: sections["data"].validation_groups or None]
     if not judged:
+        logger.info("no evaluations: beside %s nothing is left to be judged on", task.train)
         return without_evaluations(sections["train"]), judged
     config = evaluated_as_begun(sections["train"], request.out, request.settings)
     check_best_by(task, judged, config.best_by)
@@ -345,10 +407,13 @@ def _begun(
     dropout, notes = sections["model"].dropout, list[str]()
     if dropout is not None:
         set_dropout(network, dropout)
+    if asked.num_heads > 1 and sections["head"].kind != OURS:
+        notes = [f"heads {asked.num_heads} change nothing: the head of the release is one; add --set head.kind=ours"]
+        logger.warning("%s", notes[0])
     from_words = sections["head"].start == WORDS
     if start.first is not None:
-        notes = [start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=not from_words)]
-        logger.info("%s", notes[0])
+        notes.append(start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=not from_words))
+        logger.info("%s", notes[-1])
     if from_words:
         start_from_words(network, labels, tokenizer)
     return notes
@@ -493,6 +558,7 @@ def _stores_of(shown: FeatureStore | StorePair | None) -> list[FeatureStore]:
 
 def _recorded(
     request: FinetuneRequest,
+    start: TaskStart,
     task: DownstreamTask,
     shown: FeatureStore | StorePair | None,
     data: TaskData,
@@ -504,6 +570,9 @@ def _recorded(
         "labels": list(task.labels),
         "command": request.command,
         "start": request.start,
+        "start_model": None if start.found is None else str(start.found.source),
+        "bert": None if start.bert is None else start.bert.spec,
+        **({"encoder_weights": _encoder_weights(request, start)} if request.end_to_end else {}),
         "recipe": request.recipe,
         "store": str(stores[0].path) if stores else None,
         "annotated_store": request.annotated_store,
@@ -515,6 +584,11 @@ def _recorded(
         "features": [each.fingerprint.to_json() for each in stores],
         "torch": torch.__version__,
     }
+
+
+def _encoder_weights(request: FinetuneRequest, start: TaskStart) -> str:
+    """What the region encoder starts from: that of the run, or a file."""
+    return str(start.source) if start.encoder is not None else chosen_encoder(request.encoder).weights
 
 
 def digest_of_labels(labels: Sequence[str]) -> str:

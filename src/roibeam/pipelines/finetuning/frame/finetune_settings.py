@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.foundation.overrides import apply_overrides, refuse_two_values
 from roibeam.pipelines.inputs.fit import check_choice
+from roibeam.pipelines.model_files.encoder_settings import TOY_ENCODER
 from roibeam.pipelines.training.processes.launched import num_processes
-from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, saved_config
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, defaults_of, saved_config
 from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
 from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfig, with_settings
 
@@ -27,6 +28,8 @@ BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
 # Evaluations where nobody sets `train.evaluate_every`: at so many points, which all together ask at most a share of as
 # many groups as are trained on; or so many, which cost a short run little.
 POINTS, SHARE_ASKED, ASKED_ANYHOW = 10, 0.1, 20_000
+# Of a recipe's toy: a minute on 2 cores, at a rate that small models need.
+TOY_STEPS, TOY_STEPS_END_TO_END, TOY_RATE = 60, 10, 1e-3
 _NOT_COUNTED = 10**9  # steps of epochs whose groups are not counted yet: settings that count steps fit in
 
 
@@ -115,16 +118,17 @@ def sections_of(
         "layout": LayoutOptions() if recipe is None else recipe.layout,
         "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
         "steps": StepOptions(),
-        task_name(request.task): options() if recipe is None else recipe.options_for(request.end_to_end),
+        task_name(request.task): _task_options(request, options, recipe),
     }
     if request.end_to_end:
-        asked = asked_encoder(request.encoder, request.start, "" if recipe is None else recipe.detector)
+        asked = asked_encoder(request.encoder, request.start, published_encoder(request, recipe))
         sections |= encoder_sections(asked, request.start, whole_image)
         if recipe is not None:
             sections["encoder"] = replace(sections["encoder"], **recipe.encoder)
             sections["photos"] = replace(sections["photos"], **recipe.photos)
-            edges = dict(zip(("short_edge", "long_edge"), recipe.edges, strict=False))
+            edges = {} if request.toy else dict(zip(("short_edge", "long_edge"), recipe.edges, strict=False))
             sections["detector"] = replace(sections["detector"], **edges)
+    sections |= _as_begun(sections, request)
     refuse_two_values(request, {**OPTIONS, "data.batch_size": "batch_size"}, request.settings)
     train = [each for each in request.settings if each.startswith("train.")]
     others = [each for each in request.settings if each not in train]
@@ -134,6 +138,61 @@ def sections_of(
     if request.end_to_end:
         sections["encoder"].check_rates(sections["train"].parameter_groups)
     return sections
+
+
+def published_encoder(request: FinetuneRequest, recipe: TaskRecipe | None) -> str:
+    """The detector whose encoder a run of the recipe has where nobody says it; "" for the usual one."""
+    if recipe is None:
+        return ""
+    return TOY_ENCODER if request.toy else recipe.detector
+
+
+def _task_options(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> Any:
+    """Of the recipe, or the defaults; a toy world has too few questions for an answer to come up several times."""
+    if recipe is None:
+        return options()
+    found = recipe.options_for(request.end_to_end)
+    return replace(found, min_occurrence=1) if request.toy and hasattr(found, "min_occurrence") else found
+
+
+def _as_begun(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str, Any]:
+    """What the run that goes on in OUT began with, where its recipe may have been another; settings win over it."""
+    if request.recipe is None or request.resume is False or not (request.out / CONFIG_NAME).is_file():
+        return {}
+    saved, name = saved_config(request.out), task_name(request.task)
+    begun = saved["task"]
+    if (begun.get("task"), saved["recorded"].get("recipe")) != (name, request.recipe):
+        return {}
+    places = {name: "task_options", "layout": "layout", "photos": "photos"}
+    found = {
+        each: _with_saved(sections[each], begun[where])
+        for each, where in places.items()
+        if each in sections and where in begun
+    }
+    encoder = begun.get("model", {}).get("region_encoder")
+    if encoder is not None and "detector" in sections:
+        edges = {each: encoder["detector"][each] for each in ("short_edge", "long_edge")}
+        found["detector"] = replace(sections["detector"], **edges)
+    return found
+
+
+def _with_saved(section: Any, saved: Mapping[str, Any]) -> Any:
+    """The section with what a configuration file says of it; what this does not say is as it was then, the default."""
+    values = {**defaults_of(section), **saved}
+    return replace(section, **{name: tuple(each) if isinstance(each, list) else each for name, each in values.items()})
+
+
+def begun_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> list[str]:
+    """In what a run goes on as it began, and its recipe is another by now; arguments as `sections_of`."""
+    kept, fresh = (sections_of(each, options, recipe) for each in (request, replace(request, resume=False)))
+    return [
+        f"{section}.{field.name} stays {getattr(kept[section], field.name)!r}, as this run began; "
+        f"{request.recipe} has {getattr(fresh[section], field.name)!r} now"
+        for section in (task_name(request.task), "layout", "photos", "detector")
+        if section in kept
+        for field in fields(kept[section])
+        if getattr(kept[section], field.name) != getattr(fresh[section], field.name)
+    ]
 
 
 def _by_step_rule(
@@ -171,7 +230,7 @@ def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: i
     """
     if request.epochs is not None:
         return max(1, round(request.epochs * num_groups / step_groups))
-    if recipe is None or request.steps is not None:
+    if recipe is None or request.steps is not None or request.toy:
         return None
     return max(1, round(recipe.epochs * num_groups / recipe.batch_size))
 
@@ -232,7 +291,7 @@ def _train_config(
     steps: int | None,
     evaluate_every: int | None,
 ) -> TrainConfig:
-    unnamed = _NOT_COUNTED if request.epochs is not None else begun_steps(request.out) or STEPS
+    unnamed = _NOT_COUNTED if request.epochs is not None else begun_steps(request.out) or _unnamed_steps(request)
     given = request.steps or steps or unnamed
     pause = max(1, min(1000, given // 10))
     fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
@@ -242,16 +301,26 @@ def _train_config(
         rule = recipe.step_rule(sections["steps"].rule)
         accidents = recipe.accidents if rule.as_released else {}
         fields |= {**recipe.settings, **accidents, **rule.settings, "learning_rate": recipe.learning_rate}
-        fields["accumulation"] = recipe.accumulation(sections["data"].batch_size, num_processes())
+        if not request.toy:
+            fields["accumulation"] = recipe.accumulation(sections["data"].batch_size, num_processes())
         lags = fields.get("starts_at_zero", False)
         problems = recipe.problems_apart(rule, sections[task_name(request.task)])
         if recipe.patience:
             fields |= {"evaluate_every": max(1, round(given / recipe.epochs))}
             fields |= {"best_by": recipe.judged_by, "patience": recipe.patience}
         fields |= schedule_fields(rule, recipe.schedule, steps=given, lags=lags, problems=problems)
+    if request.toy:
+        fields |= {"learning_rate": TOY_RATE, "warmup_steps": given // 10}
     named = {"learning_rate": request.learning_rate, "warmup_steps": request.warmup_steps}
     fields |= {name: value for name, value in named.items() if value is not None}
     return TrainConfig(**fields, steps=given, device=request.device, seed=request.seed)
+
+
+def _unnamed_steps(request: FinetuneRequest) -> int:
+    """Where neither the user nor an earlier part of the run says how many."""
+    if not request.toy:
+        return STEPS
+    return TOY_STEPS_END_TO_END if request.end_to_end else TOY_STEPS
 
 
 def without_evaluations(config: TrainConfig) -> TrainConfig:

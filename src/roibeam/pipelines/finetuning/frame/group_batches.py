@@ -6,6 +6,7 @@ An image is read, and stands in a batch, once for a group.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_words
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.finetuning.end_to_end.group_photos import CutPhoto, GroupPhotos, ShownRegions
+from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos, ShownRegions
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.shown.region_choice import RegionChoice
 from roibeam.pipelines.finetuning.frame.shown.shown_image import (
@@ -35,17 +36,35 @@ from roibeam.pipelines.finetuning.frame.shown.shown_image import (
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.frame.shown.unseen import NoRegions
 from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
-from roibeam.pipelines.finetuning.rows import CHOICE, PHRASE, REGION, PartPieces, TaskGroup, TaskText
-from roibeam.pipelines.finetuning.systems.layout_options import ALL, SHOWN, STORED, LayoutOptions
-from roibeam.pipelines.finetuning.systems.row_text import Pieces, RowText, lay_out, places_of_phrases
+from roibeam.pipelines.finetuning.rows import (
+    CHOICE,
+    PHRASE,
+    REGION,
+    UNGROUNDED,
+    PartPieces,
+    TaskGroup,
+    TaskRow,
+    TaskText,
+)
+from roibeam.pipelines.finetuning.systems.layout_options import ALL, BEFORE_SEP, SHOWN, STORED, LayoutOptions
+from roibeam.pipelines.finetuning.systems.row_text import (
+    Pieces,
+    RowText,
+    cut_words,
+    lay_out,
+    naming_words,
+    places_in_row,
+    places_of_phrases,
+)
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
+from roibeam.pipelines.inputs.batches.image_batch import PhotoInput
 from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS, with_box_numbers
+from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Reader, reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
-from roibeam.pipelines.inputs.mirrored_boxes import mirrored_boxes
+from roibeam.pipelines.inputs.mirrored_photo import mirrored_boxes
 from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
@@ -57,7 +76,7 @@ _SPECIAL = 3  # [CLS] context [SEP] choice [SEP]
 class PhotoSide(AskedImage):
     """What a batch has of an image whose photo a thread reads; its features are none yet, (R, 0)."""
 
-    photo: Future[CutPhoto]
+    photo: Future[PhotoInput]
 
 
 class GroupBatches:
@@ -109,7 +128,9 @@ class GroupBatches:
             )
         self._global_width = int(getattr(config, "global_feature_size", 0))
         self._photos: GroupPhotos | None = None
-        self._tells_words = system.grounds_words and getattr(config, "text_visual", "") == "grounded"
+        self._reads_cut_phrases = system.reads_cut_phrases and options.cut == BEFORE_SEP
+        self._grounds_words = bool(system.grounding) and (task is None or task.grounding != UNGROUNDED)
+        self._tells_words = self._grounds_words and getattr(config, "text_visual", "") == "grounded"
 
     def without_regions(self, image_id: str) -> GroupBatches:
         """The same for groups whose images are nowhere: they are shown nothing, as by a blind one.
@@ -152,7 +173,7 @@ class GroupBatches:
             self.batch([group])
             return
         record = self._read(group.images[0])
-        check_width(self._config, record, more=BOX_NUMBERS * self._options.box_numbers)
+        check_width(self._config, record, box_numbers=self._options.box_numbers, setting="layout.box_numbers")
         self._global_feature(record)
 
     def check_boxes(self, groups: Iterable[TaskGroup]) -> None:
@@ -161,24 +182,44 @@ class GroupBatches:
             self._regions.check(groups)
 
     def notes_of_cuts(self, groups: Iterable[TaskGroup], what: str) -> list[str]:
-        """One note where texts are longer than a row, so that the model reads only a part of them.
+        """A note where texts are longer than a row, so that the model reads only a part of them, and one for each kind
+        of piece on which more hangs: words of phrases, words that name a box, [MASK].
 
         Args:
             what: the groups are, such as "training".
         Raises:
             ValueError: naming a group whose text a task that cuts texts itself cannot cut.
         """
-        cut = [(*lengths, group.id) for group in groups if (lengths := self._lengths_if_cut(group)) is not None]
+        cut = [(lengths, group) for group in groups if (lengths := self._lengths_if_cut(group)) is not None]
         if not cut:
             return []
-        whole, left, name = max(cut)
-        many = f"{counted(len(cut), f'{what} text')} longer than a row"
+        (whole, left), longest = max(cut, key=lambda each: (each[0], each[1].id))
+        note, name = f"{counted(len(cut), f'{what} text')} longer than a row", printable(longest.id, 80)
         if self._task is not None and self._task.lengths is not None:
-            return [f"{many}: of the longest, {whole} pieces, {left} are read ({printable(name, 80)})"]
-        return [
-            f"{many}: {left} pieces are read of each (layout.max_pieces), and the longest has {whole} "
-            f"({printable(name, 80)})"
+            note += f": of the longest, {whole} pieces, {left} are read ({name})"
+        else:
+            note += f": {left} pieces are read of each (layout.max_pieces), and the longest has {whole} ({name})"
+        return [note, *self._notes_of_lost_words([group for _, group in cut], what)]
+
+    def _notes_of_lost_words(self, groups: Iterable[TaskGroup], what: str) -> list[str]:
+        """What else is to be said of texts that are cut."""
+        phrases = naming = masks = 0
+        told = self._grounds_words and getattr(self._config, "text_visual", "grounded") == "grounded"
+        for group in groups:
+            for row, parts in zip(group.rows, self._parts(group), strict=True):
+                text = self._text(parts, len(row.images))
+                whole = self._text(row.parts, len(row.images), whole=True)
+                phrases += cut_words(row.phrases, whole, text)
+                naming += told * (naming_words(whole) - naming_words(text))
+                masks += self._mask_id in whole.ids and self._mask_id not in text.ids
+        place = "where that stood, [SEP] or a region, as by VisualBERT's release"
+        place = place if self._reads_cut_phrases else "at the last piece that is left"
+        notes = [
+            f"{counted(phrases, f'{what} phrase')} whose word is cut: read {place}; in loss and accuracy they count",
+            f"{counted(naming, f'{what} word')} that name a box cut: no piece tells the model of the box",
+            f"{counted(masks, f'{what} text')} without the [MASK] that is read (layout.cut): another piece is read",
         ]
+        return [note for number, note in zip((phrases, naming, masks), notes, strict=True) if number]
 
     def _lengths_if_cut(self, group: TaskGroup) -> tuple[int, int] | None:
         """Pieces of the longest of its rows that is cut, and how many of them are read; None where all are."""
@@ -300,10 +341,10 @@ class GroupBatches:
             for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
                 shown = [images[each] for each in together]
                 image = rows.image((place, *together), partial(self._image, shown))
-                words = self._aligned(group.id, text, shown[0]) if self._system.grounds_words else None
+                words = self._aligned(group.id, text, shown[0]) if self._grounds_words else None
                 rows.row(group.id, number, image, words, labels)
                 if self._asked.form == PHRASE:
-                    rows.row_phrases.append(places_of_phrases(row.phrases, text))
+                    rows.row_phrases.append(self._phrases(row, text, len(shown[0].regions)))
 
     def _parts(self, group: TaskGroup) -> list[Sequence[TaskText | PartPieces]]:
         """Of each row; those that the task cuts are what stands before the choice, and the choice."""
@@ -317,12 +358,19 @@ class GroupBatches:
         """The piece between parts of a context that a task cuts."""
         return None if self._system.joins_context else self._separator
 
-    def _text(self, parts: Sequence[TaskText | PartPieces], num_images: int) -> RowText:
+    def _text(self, parts: Sequence[TaskText | PartPieces], num_images: int, *, whole: bool = False) -> RowText:
+        """A row's text; `whole` is before it is cut."""
         if num_images:
             spans = self._system.text(self._pieces, parts, self._asked.form, num_images)
         else:
             spans = self._system.text_alone(self._pieces, parts)
-        return lay_out(spans, self._max_pieces, self._options.cut)
+        return lay_out(spans, sys.maxsize if whole else self._max_pieces, self._options.cut)
+
+    def _phrases(self, row: TaskRow, text: RowText, num_regions: int) -> list[int]:
+        """See `VLBatch.phrase_positions`. A row that was cut has all the pieces that any row of its batch can have."""
+        if not self._reads_cut_phrases or len(text.ids) < self._max_pieces:
+            return places_of_phrases(row.phrases, text)
+        return places_in_row(row.phrases, self._text(row.parts, 1, whole=True), len(text.ids), num_regions)
 
     def _with_hidden_words(
         self, text: RowText, share: float, generator: np.random.Generator

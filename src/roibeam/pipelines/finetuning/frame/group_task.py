@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount
-from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.end_to_end import EndToEndModel, ImageBatch
+from roibeam.model.inputs import VLBatch
 from roibeam.model.task_beside import REGION_CLASSES, WORDS
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
@@ -203,6 +204,17 @@ class PhotoTask(GroupTask):
         encoder = region_encoder_of(joint).parameters()
         return with_scaled_part(super().parameter_groups(), encoder, self._encoder_scale)
 
+    def first_photos(self) -> tuple[VLBatch, ImageBatch, list[str], list[Tensor]]:
+        """Of the first batch, as of `EncoderChange.before`: rows, photos, and of each image a row that shows it and its
+        boxes in the photo as it is."""
+        places = next(self._order.batches(0, batch_size=self.batch_size, rank=0, num_ranks=1))
+        batch = self._batches.batch([self._shown(epoch, place) for epoch, place in places])
+        rows, images = batch.model_inputs  # type: ignore[misc]
+        of_rows = list(range(rows.batch_size)) if rows.row_images is None else rows.row_images.tolist()
+        boxes, mask = batch.inputs.region_boxes, batch.inputs.region_mask
+        names = [rows.sample_ids[of_rows.index(image)] for image in range(len(mask))]
+        return rows, images, names, [own[real] for own, real in zip(boxes, mask, strict=True)]
+
     def worst_batch(self) -> WorstBatch:
         """As large as any: every photo in an input that holds them all, blank, and as many regions and rows as those of
         the group with the most regions, shown as it is trained on, so that what is learned beside is asked too."""
@@ -238,6 +250,11 @@ class TurnsTask(AlternatingTask):
     def __init__(self, tasks: Mapping[str, GroupTask], updates: str, loss_scales: Mapping[str, float]) -> None:
         super().__init__(tasks, loss_scales=loss_scales, updates=updates)
         self._judged = next(iter(tasks.values()))
+
+    def first_photos(self) -> tuple[VLBatch, ImageBatch, list[str], list[Tensor]]:
+        """As of `PhotoTask`, of the first problem."""
+        assert isinstance(self._judged, PhotoTask)
+        return self._judged.first_photos()
 
     def evaluate(self) -> Judged:
         """As `GroupTask.evaluate`."""

@@ -19,7 +19,7 @@ from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.task_beside import TaskModelBeside
 from roibeam.model.task_heads import HEADS, MatchModel, TaskModel, TextTaskModel
-from roibeam.pipelines.finetuning.rows import CHOICE
+from roibeam.pipelines.finetuning.rows import AUTO, CHOICE
 from roibeam.pipelines.finetuning.systems.head_options import MATCH, RELEASE, RELEASE_MT
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, ReleaseHead, TaskSystem
 from roibeam.pipelines.finetuning.task import BesideTask
@@ -57,6 +57,7 @@ def started_network(
     source: object,
     beside: BesideTask | None = None,
     num_told_classes: int = 0,
+    grounding: str = AUTO,
 ) -> TaskNetwork:
     """A network that starts from a pre-trained model; its head is drawn from torch's random state.
 
@@ -66,11 +67,12 @@ def started_network(
         source: where the model came from, for people.
         beside: what is learned beside the task.
         num_told_classes: of regions, that the model is told; 0 for none.
+        grounding: one of `GROUNDINGS`.
     Raises:
-        ValueError: when the system has no such head or place for classes, the model none for what is learned beside, or
-            the model must be told classes and is not.
+        ValueError: when the system has no such head or place for classes or grounding, the model none for what is
+            learned beside, or the model must be told classes and is not.
     """
-    changes = system.changes.get(asked.form, {}) if asked.num_images else system.alone
+    changes = system.needed_fields(asked, grounding)
     if any(getattr(model.config, name) != value for name, value in changes.items()):
         model = changed_model(model, changes, source=source)
     if asked.num_images > 1 and system.pair_start is not None:

@@ -51,7 +51,8 @@ class PredictRequest:
         max_images, folds: of a task that is asked of all pairs: how many images are searched, drawn by `seed`, 0 for
             all; and in how many parts, each by itself.
         task: file of a task of one's own that the run learned; None for one of `TASKS`.
-        page: file to write a page of the best and the worst predictions to; None for none.
+        page: file to write a page of the best and the worst predictions to, of rows without an answer the surest and
+            least sure; None for none.
         command: as it was typed, for the card.
     """
 

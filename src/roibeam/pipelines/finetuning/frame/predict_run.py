@@ -73,7 +73,7 @@ from roibeam.pipelines.training.run_folder.folder import saved_config
 logger = logging.getLogger(__name__)
 
 PART_GROUPS = 1024
-_PART_FORMAT = 2
+_PART_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class PredictResult:
         task: its name.
         split: whose rows were asked.
         groups: questions, statements or expressions in it.
+        judged, unjudged: those whose right answer is known, and the others; of phrase grounding, phrases.
         made: parts that this process made; the others were there, or are another's.
         checkpoint: folder of the model that was asked.
         notes: for people.
@@ -95,6 +96,8 @@ class PredictResult:
     task: str
     split: str
     groups: int
+    judged: int
+    unjudged: int
     made: int
     checkpoint: Path
     notes: tuple[str, ...]
@@ -177,6 +180,7 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     with ExitStack() as stores:
         ready = [_checked(request, each, stores) for each in trained]  # of both runs, before either writes
         asked = [_asked(request, each, device.name) for each in ready]
+    told: dict[str, Any] = {}
     if is_main_process():
         _write_scores(request, trained[0], asked[0])
         told = _join_parts(request.out, task, [part for each in asked for part in each.parts])
@@ -186,6 +190,8 @@ def run_prediction(request: PredictRequest) -> PredictResult:
         task=task.name,
         split=request.split,
         groups=len({name for each in asked for name in each.ids}),
+        judged=told.get("judged", 0),
+        unjudged=told.get("unjudged", 0),
         made=sum(each.made for each in asked),
         checkpoint=trained[0].found.source,
         notes=tuple(dict.fromkeys([*chosen, *(note for each in asked for note in each.notes)])),
@@ -241,8 +247,6 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
     own = joined.groups  # those whose images are there
     groups, unseen = with_unseen(read.groups, joined) if joined.missing else (own, Unseen())
     notes += [unseen.note(f"{task.name}, {request.split}")] if unseen.ids else []
-    if request.page is not None and not any(map(task.is_told, groups)):
-        raise ValueError(f"--page: nothing in {request.data} says what is right in the split {request.split}")
     seen = SeenBefore(0, ())
     if store is not None:
         seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
@@ -321,12 +325,14 @@ def _write_card(
         write_card(request.out, card)
         if request.page is None:
             return
-        share = 100 * told["sum"] / told["judged"]
         said_by = " and ".join(each.run.name for each in trained)
-        summary = (
-            f"{trained[0].task.name}, {request.split}: {told['measure']} {share:.2f} % of "
-            f"{counted(told['judged'], 'row')}, said by {said_by}."
-        )
+        judged, unjudged = counted(told["judged"], "row"), counted(told["unjudged"], "row")
+        if not told["judged"]:
+            figure, more = unjudged, " The right answers are not known, so nothing is judged."
+        else:
+            figure = f"{told['measure']} {100 * told['sum'] / told['judged']:.2f} % of {judged}"
+            more = f" Of {unjudged} more the right answer is not known." if told["unjudged"] else ""
+        summary = f"{trained[0].task.name}, {request.split}: {figure}, said by {said_by}.{more}"
         remarks = dict.fromkeys(note for each in asked for note in each.seen.notes("the model", request.split))
         write_prediction_page(
             request.page, f"Predictions of {request.out.name}", summary, told, store, facts=card_lines(card),

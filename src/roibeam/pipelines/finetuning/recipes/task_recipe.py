@@ -8,7 +8,8 @@ from typing import Any
 
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
-from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import (
     CORRECT,
     STEP_RULES,
@@ -33,6 +34,7 @@ class TaskRecipe:
         start: that model "pre-trained"; or new with the weights of a "bert", or with "nothing", as rows without
             pre-training have it.
         model_fields: of a new model's configuration, beside its size, "base" of `TaskSystem.sizes`.
+        features: that it needs of the images; None for a task of texts alone.
         options: of the task.
         layout: of the rows.
         head, head_start: kind and start of `HeadOptions`.
@@ -56,7 +58,7 @@ class TaskRecipe:
         patience: epochs in a row without a better one, after which the run ends, and the best one counts; 0 trains all
             of them, and the last one counts.
         in_turn_with: the recipe of the other task that the same model learned in turn with this one; "" for none.
-        figures: what was printed for it.
+        figures: what was printed for it, of paper_figures.csv.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
     """
 
@@ -65,6 +67,7 @@ class TaskRecipe:
     task: str
     system: str
     model: str
+    features: Features | None
     options: Any
     learning_rate: float
     batch_size: int
@@ -88,7 +91,7 @@ class TaskRecipe:
     judged_by: str = ""
     patience: int = 0
     in_turn_with: str = ""
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[PaperFigure, ...] = ()
     left_open: tuple[str, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""VisualBERT's published fine-tuning runs: appendices B and C of its paper, and configs/ of uclanlp/visualbert.
+"""VisualBERT's published fine-tuning runs: appendices B and C of its paper, and uclanlp/visualbert.
 
 Tables are numbered as in "What Does BERT with Vision Look At?", whose long version is arXiv:1908.03557. Its variants
 differ in what they start from: the second phase of pre-training, see pipelines/pretraining/recipes/visualbert.py.
@@ -13,30 +13,33 @@ from typing import Any
 
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.layout_options import BEFORE_SEP, LayoutOptions
 from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
-from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"
+_CONFIGS = "uclanlp/visualbert visualbert/configs"
 _RELEASE, _ACCIDENTS = parted_settings("visualbert-ucla-tasks")
 _OPEN = (
     "The release trains nothing named pooler, and of accumulated micro-batches the last one alone "
     "(--set steps.rule=release).",
 )
-_PATIENCE = 4  # models/train.py: the best epoch lies more than its "patience" of 3 before the last
+_PATIENCE = 4  # visualbert/models/train.py: the best epoch lies more than its "patience" of 3 before the last
 _PATIENCE_OPEN = (
     "As the release, a run ends when the best epoch is four old, and the best counts "
     "(--set train.patience=0 trains all epochs)."
 )
 _VARIANT_OPEN = "Batch, rate and epochs of the variant are not given: the full model's."
-_VARIANTS: Mapping[str, str] = {
-    "": "",
-    "-late-fusion": "without early fusion",
-    "-without-coco": "whose pre-training lacks COCO",
+# Variants: what the summary says of them, and their rows of Tables 3 to 6.
+_VARIANTS: Mapping[str, tuple[str, str]] = {
+    "": ("", "VisualBERT"),
+    "-late-fusion": ("without early fusion", "VisualBERT w/o Early Fusion"),
+    "-without-coco": ("whose pre-training lacks COCO", "VisualBERT w/o COCO Pre-training"),
 }
 
 
@@ -60,9 +63,10 @@ def _run(summary: str, source: str, **fields: Any) -> TaskRecipe:
 
 _VQA = _run(
     "VisualBERT, VQA v2: the state of [MASK] behind the question, divergence from the soft scores",
-    f"uclanlp/visualbert configs/vqa/fine-tune.json; {_PAPER}, appendix B.1",
+    f"{_CONFIGS}/vqa/fine-tune.json; {_PAPER}, appendix B.1",
     task="vqa",
     model="visualbert-task-vqa",
+    features=Features(detector="pythia-x152-fpn"),
     options=VqaOptions(train="train+val", loss="kl", question="pythia"),
     head="release",
     left_open=(
@@ -79,18 +83,22 @@ _VQA = _run(
 _RESNET: Mapping[str, Any] = MappingProxyType({"frozen_stages": (), "mask_channels": 32})
 _FIXED_RESNET: Mapping[str, Any] = MappingProxyType({"frozen_stages": (1, 2, 3, 4), "mask_channels": 32})
 _FIXED_OPEN = (
-    "What is fixed is not said: all but the last stage, as the release's freeze_detector has it "
+    "What is fixed, footnote 3 does not say; it fixes it to compare with R2C, whose models/train.py fixes all but the "
+    "last stage, as the release's freeze_detector does: so does this "
     "(--set 'encoder.frozen_stages=[1,2,3,4,5]' fixes that too)."
 )
 
 
 def _vcr(problem: str) -> TaskRecipe:
-    name, epochs = ("Q->A", 8) if problem == "answer" else ("QA->R", 12)
+    name, epochs, file = (
+        ("Q->A", 8, "fine-tune-qa.json") if problem == "answer" else ("QA->R", 12, "fine-tune-qar.json")
+    )
     return _run(
         f"VisualBERT, VCR {name}: one number for each choice from the pooled [CLS]",
-        f"uclanlp/visualbert configs/vcr/fine-tune.json; {_PAPER}, appendix B.2",
+        f"{_CONFIGS}/vcr/{file}; {_PAPER}, appendix B.2",
         task="vcr",
         model="visualbert-task-vcr",
+        features=Features(detector="r2c-r50", boxes="vcr"),
         options=VcrOptions(
             problem=problem, boxes="named", whole_region=True, told_classes=True, names="restarted",
             truncation="choice-front", max_pieces=125,
@@ -106,8 +114,6 @@ def _vcr(problem: str) -> TaskRecipe:
         left_open=(
             "Its ResNet-50 starts as torchvision's of ImageNet: --weights resnet50.pth. On stored features it stays "
             "as it is, and outlines are not told.",
-            "In pre-training regions have no classes here, so the layer that takes them and the projection behind it "
-            "are drawn anew; the release goes on with its own.",
             "R2C puts a photo somewhere into a black frame of 768 x 384, by chance in training; here it stands at the "
             "top left, and the mean beside it. R2C's norms take the statistics of the batch; here they are fixed.",
             "A person who is first named in a choice is counted from 0 again, and long choices lose their front: "
@@ -121,29 +127,21 @@ def _vcr_fixed(problem: str) -> TaskRecipe:
     """Footnote 3: the full model whose ResNet is not trained along."""
     recipe, answer = _vcr(problem), "visualbert-vcr-answer-fixed-resnet"
     unknown = f"Its own figure is not known here: footnote 3 has both problems together, see {answer}."
-    both = Figure("VCR", "Q->AR, val, features of a fixed ResNet-50", 51.4, "footnote 3")
     return replace(
         recipe,
         summary=f"{recipe.summary}; on a ResNet-50 that is fixed",
         encoder=_FIXED_RESNET,
-        figures=(both,) if problem == "answer" else (),
+        figures=figures_of("VisualBERT", "VisualBERT with a fixed ResNet50") if problem == "answer" else (),
         left_open=(_FIXED_OPEN, *(() if problem == "answer" else (unknown,)), *recipe.left_open),
     )
 
 
-_VCR_FIGURES: Mapping[str, Mapping[str, float]] = {
-    "": {
-        "Q->A, val": 70.8, "Q->A, test": 71.6, "QA->R, val": 73.2, "QA->R, test": 73.2, "Q->AR, val": 52.2,
-        "Q->AR, test": 52.4,
-    },
-    "-late-fusion": {"Q->A, val": 70.1, "QA->R, val": 71.9, "Q->AR, val": 50.6},
-    "-without-coco": {"Q->A, val": 67.9, "QA->R, val": 69.5, "Q->AR, val": 47.9},
-}  # fmt: skip
 _NLVR2 = _run(
     "VisualBERT, NLVR2: both images in one row, two labels from the pooled [CLS]",
-    f"uclanlp/visualbert configs/nlvr2/fine-tune.json; {_PAPER}, appendix B.3",
+    f"{_CONFIGS}/nlvr2/fine-tune.json; {_PAPER}, appendix B.3",
     task="nlvr2",
     model="visualbert-task-nlvr2",
+    features=Features(detector="mask-rcnn-r101-fpn"),
     options=Nlvr2Options(max_regions=144, image_names="with-extension"),
     judged_by="accuracy",
     left_open=(
@@ -153,24 +151,15 @@ _NLVR2 = _run(
         "(--set nlvr2.image_names=no-extension for stores of roibeam extract).",
     ),
 )
-_NLVR2_FIGURES: Mapping[str, tuple[Figure, ...]] = {
-    "": (
-        Figure("NLVR2", "accuracy, dev", 67.4, "Table 5"),
-        Figure("NLVR2", "accuracy, test-P", 67.0, "Table 5"),
-        Figure("NLVR2", "accuracy, test-U", 67.3, "Table 5"),
-        Figure("NLVR2", "consistency, test-U", 26.9, "Table 5"),
-    ),
-    "-late-fusion": (Figure("NLVR2", "accuracy, dev", 64.6, "Table 5"),),
-    "-without-coco": (Figure("NLVR2", "accuracy, dev", 63.5, "Table 5"),),
-}
 _ENTITIES = _run(
     "VisualBERT, Flickr30k Entities: attention from the last piece of a phrase to the regions",
-    f"uclanlp/visualbert configs/flickr/fine-tune.json; {_PAPER}, appendix B.4",
+    f"{_CONFIGS}/flickr/fine-tune.json; {_PAPER}, appendix B.4",
     task="flickr30k-entities",
     model="visualbert-task-flickr",
+    features=Features("butd-10-100"),
     options=EntitiesOptions(),
     judged_by="R@1",
-    layout=LayoutOptions(max_pieces=128, box_numbers=True),
+    layout=LayoutOptions(max_pieces=128, cut=BEFORE_SEP, box_numbers=True),
     head="release",
     batch_size=32,
     epochs=5,
@@ -179,61 +168,59 @@ _ENTITIES = _run(
         "(--set head.kind=ours --set flickr30k-entities.heads=12).",
         "A phrase that comes twice stands where it comes first in the release "
         "(--set flickr30k-entities.place=release).",
-        "Its regions are bottom-up attention's, 10 to 100, six numbers of the box behind each feature. They reach "
-        "86.97 % of the phrases of dev and 87.45 of test (BAN's figures).",
+        "Its regions are bottom-up attention's, 10 to 100, six numbers of the box behind each feature. Table 6 "
+        "has the upper bounds, the share of phrases that one of them covers, beside BAN and the row without COCO.",
         "The loss is a mean over captions, as released.",
+        "A phrase whose word lies beyond 128 pieces is read where that stood, [SEP] or a region, as released; behind "
+        "the last region the release reads padding or stops, here [SEP] is read.",
     ),
 )
-_ENTITIES_FIGURES: Mapping[str, tuple[float, ...]] = {
-    "": (70.40, 84.49, 86.31, 71.33, 84.98, 86.51),
-    "-late-fusion": (70.33, 84.53, 86.39),
-    "-without-coco": (68.07, 83.98, 86.24),
-}
-_ENTITIES_METRICS = tuple(f"R@{rank}, {split}" for split in ("dev", "test") for rank in (1, 5, 10))
-_VQA_FIGURES: Mapping[str, tuple[Figure, ...]] = {
-    "": (
-        Figure("VQA", "accuracy, test-dev", 70.80, "Table 3"),
-        Figure("VQA", "accuracy, test-std", 71.00, "Table 3"),
-    ),
-    "-late-fusion": (Figure("VQA", "accuracy, test-dev", 68.18, "Table 3"),),
-    "-without-coco": (Figure("VQA", "accuracy, test-dev", 70.18, "Table 3"),),
-}
-# Rows of Table 7: pre-training recipe, what it lacks, accuracy on dev.
-_ABLATIONS: Mapping[str, tuple[str, str, float]] = MappingProxyType(
+# Rows of Table 7: pre-training recipe, what it lacks, the row's name.
+_ABLATIONS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
     {
-        "ablation-full": ("visualbert-ablation-full", "nothing left out", 66.7),
-        "ablation-without-images": ("visualbert-without-images", "pre-trained on captions without images (C1)", 63.9),
-        "ablation-without-coco": ("visualbert-without-coco", "its pre-training lacks COCO (C1)", 62.9),
-        "ablation-late-fusion": ("visualbert-late-fusion", "without early fusion (C2)", 61.4),
-        "ablation-without-bert": ("visualbert-without-bert", "without BERT's weights to start from (C3)", 64.7),
-        "ablation-without-second-caption": (
-            "visualbert-without-second-caption", "without the second objective (C4)", 64.9,
+        "full": ("visualbert-ablation-full", "nothing left out", "VisualBERT (36 features)"),
+        "without-images": (
+            "visualbert-without-images", "pre-trained on captions without images (C1)",
+            "C1 VisualBERT w/o Grounded Pre-training",
+        ),
+        "without-coco": (
+            "visualbert-without-coco", "its pre-training lacks COCO (C1)", "C1 VisualBERT w/o COCO Pre-training",
+        ),
+        "late-fusion": ("visualbert-late-fusion", "without early fusion (C2)", "C2 VisualBERT w/o Early Fusion"),
+        "without-bert": (
+            "visualbert-without-bert", "without BERT's weights to start from (C3)",
+            "C3 VisualBERT w/o BERT Initialization",
+        ),
+        "without-second-caption": (
+            "visualbert-without-second-caption", "without the second objective (C4)", "C4 VisualBERT w/o Objective 2",
         ),
     }
 )  # fmt: skip
-_FEWER: Mapping[int, float] = {9: 64.8, 18: 65.5, 72: 67.1}  # footnote 4; 36 is Table 7's, 144 the full model
+_FEWER = (9, 18, 72)  # footnote 4; 36 is Table 7's, 144 the full model
 
 
-def _variant(recipe: TaskRecipe, end: str, figures: tuple[Figure, ...]) -> TaskRecipe:
+def _variant(recipe: TaskRecipe, end: str, *columns: str) -> TaskRecipe:
+    words, row = _VARIANTS[end]
+    figures = figures_of("VisualBERT", row, *columns)
     if not end:
         return replace(recipe, figures=figures)
     return replace(
         recipe,
-        summary=f"{recipe.summary}; {_VARIANTS[end]}",
+        summary=f"{recipe.summary}; {words}",
         model=f"{recipe.model}{end}",
         figures=figures,
         left_open=(_VARIANT_OPEN, *recipe.left_open),
     )
 
 
-def _ablation(model: str, words: str, regions: int, figure: Figure, *left_open: str) -> TaskRecipe:
+def _ablation(model: str, words: str, regions: int, row: str, *left_open: str) -> TaskRecipe:
     return replace(
         _NLVR2,
         summary=f"{_NLVR2.summary}; {regions} regions, {words}",
-        source=f"{_PAPER}, appendix C; uclanlp/visualbert configs/nlvr2/fine-tune.json",
+        source=f"{_PAPER}, appendix C; {_CONFIGS}/nlvr2/fine-tune.json",
         model=model,
         options=replace(_NLVR2.options, max_regions=regions),
-        figures=(figure,),
+        figures=figures_of("VisualBERT", row),
         left_open=(
             *left_open,
             "Batch, rate and epochs of the ablations are not given: those of NLVR2's full model.",
@@ -244,34 +231,28 @@ def _ablation(model: str, words: str, regions: int, figure: Figure, *left_open: 
 
 def _runs() -> Iterator[tuple[str, TaskRecipe]]:
     for end in _VARIANTS:
-        yield f"visualbert-vqa{end}", _variant(_VQA, end, _VQA_FIGURES[end])
-    for problem, own in (("answer", ("Q->A", "Q->AR")), ("rationale", ("QA->R",))):
+        yield f"visualbert-vqa{end}", _variant(_VQA, end, "VQA")
+    for problem, columns in (("answer", ("VCR, Q->A", "VCR, Q->AR")), ("rationale", ("VCR, QA->R",))):
         for end in _VARIANTS:
-            figures = [Figure("VCR", name, value, "Table 4") for name, value in _VCR_FIGURES[end].items()]
-            figures = [each for each in figures if each.metric.split(",")[0] in own]
-            found = _variant(_vcr(problem), end, tuple(figures))
+            found = _variant(_vcr(problem), end, *columns)
             if end == "-without-coco":  # footnote 3
                 found = replace(found, encoder=_FIXED_RESNET, left_open=(_FIXED_OPEN, *found.left_open))
             yield f"visualbert-vcr-{problem}{end}", found
         yield f"visualbert-vcr-{problem}-fixed-resnet", _vcr_fixed(problem)
     for end in _VARIANTS:
-        yield f"visualbert-nlvr2{end}", _variant(_NLVR2, end, _NLVR2_FIGURES[end])
-        grounded = zip(_ENTITIES_METRICS, _ENTITIES_FIGURES[end], strict=False)
-        ranks = tuple(Figure("Flickr30k Entities", metric, value, "Table 6") for metric, value in grounded)
-        yield f"visualbert-flickr30k-entities{end}", _variant(_ENTITIES, end, ranks)
-    for name, (model, words, accuracy) in _ABLATIONS.items():
-        where = "Table 7 and footnote 4" if name == "ablation-full" else "Table 7"
-        yield f"visualbert-nlvr2-{name}", _ablation(model, words, 36, Figure("NLVR2", "accuracy, dev", accuracy, where))
-    for regions, accuracy in _FEWER.items():
+        yield f"visualbert-nlvr2{end}", _variant(_NLVR2, end, "NLVR2")
+        yield f"visualbert-flickr30k-entities{end}", _variant(_ENTITIES, end, "Flickr30k Entities")
+    for name, (model, words, row) in _ABLATIONS.items():
+        yield f"visualbert-nlvr2-ablation-{name}", _ablation(model, words, 36, row)
+    for regions in _FEWER:
         yield (
             f"visualbert-nlvr2-{regions}-regions",
             _ablation(
-                "visualbert-ablation-full",
+                f"visualbert-{regions}-regions",
                 "nothing left out",
                 regions,
-                Figure("NLVR2", "accuracy, dev", accuracy, "footnote 4"),
-                "Footnote 4 does not say in which phases there are so many regions: pre-train with "
-                f"--set sampling.max_regions={regions} for all.",
+                f"VisualBERT ({regions} proposals)",
+                "Footnote 4 does not say in which phases there are so many regions: in all three.",
             ),
         )
 

@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 from roibeam.model.vlbert.presets import vlbert_fields
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN
+from roibeam.pipelines.finetuning.rows import GROUNDED, UNGROUNDED
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
-from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _CFGS, _PAPER = "jackroos/VL-BERT cfgs", "arXiv:1908.08530, version 1, section"
-_LATER = "later version, as a page of results has it"
+_VERSION_1, _LATER = "VL-BERT, version 1", "VL-BERT, later version"
 _UNKNOWN_OPEN = "Its figures are in the later version of the paper, and not known here."
 _ADAM: Mapping[str, Any] = MappingProxyType(
     {"optimizer": "adamw", "betas": (0.9, 0.999), "epsilon": 1e-6, "weight_decay": 1e-4, "clip_norm": 0.0,
@@ -37,6 +39,10 @@ _SGD: Mapping[str, Any] = MappingProxyType(
     {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-4, "schedule": "steps", "parameter_groups": "vl-bert"}
 )
 _FALLS = (14 / 20, 18 / 20)
+_EDGES = (600, 1000)
+_SELECTION_OPEN = (
+    "What score a region of VQA needs is not said: above 0.5, as in pre-training (10 to 100 are by the release)."
+)
 _STORED_OPEN = "The published run trains the detector's head along; from stored features the regions stay as they are."
 
 
@@ -47,6 +53,7 @@ def _vqa(name: str, **fields: Any) -> TaskRecipe:
         "task": "vqa",
         "system": "vlbert",
         "model": "vlbert-base",
+        "features": Features("vl-bert", image_feature="region"),
         "options": VqaOptions(train="train+val", mirror=True, label_form="without_signs", score_rule="left_out"),
         "layout": LayoutOptions(whole_image="stored"),
         "head": "release",
@@ -58,13 +65,13 @@ def _vqa(name: str, **fields: Any) -> TaskRecipe:
         "epochs": 5,
         "warmup": 500,
     }
-    open_too = (LABELS_OPEN, *fields.pop("left_open", ()))
+    open_too = (LABELS_OPEN, _SELECTION_OPEN, *fields.pop("left_open", ()))
     return TaskRecipe(**{**published, **fields}, left_open=open_too)
 
 
 _VQA = _vqa(
     "base_4x16G_fp32",
-    figures=(Figure("VQA", "accuracy, test-dev", 71.16, _LATER),),
+    figures=figures_of(_LATER, "VL-BERT base", "VQA"),
     left_open=(
         "The first version of the paper prints rate 1e-4, 20 epochs and a softmax over answers (vlbert-vqa-paper); the "
         "release has 1.6e-4, 5 epochs and one binary loss an answer. Its author trains 20 without pre-training.",
@@ -76,22 +83,27 @@ _VQA_PAPER = _vqa(
     summary="VL-BERT of the paper's first version, VQA v2: the state of [MASK], one of all answers",
     source=f"{_PAPER} 4.2.2",
     model="vlbert-paper",
-    options=VqaOptions(answers="majority-train+val", loss="ce"),
+    options=VqaOptions(train="train+val", answers="majority-train+val", loss="ce"),
     head_start="drawn",
     settings=_ADAM,
     accidents={},
     learning_rate=1e-4,
     epochs=20,
     warmup=2000,
-    figures=(
-        Figure("VQA", "accuracy, test-dev", 70.50, "version 1, Table 3"),
-        Figure("VQA", "accuracy, test-std", 70.83, "version 1, Table 3"),
-    ),
+    end_to_end=True,
+    photos={"flip": False},
+    edges=_EDGES,
+    figures=figures_of(_VERSION_1, "VL-BERT", "VQA"),
     left_open=(
         _ADAM_OPEN,
         "What the classifier has beside its output is not said: the release's transform, which starts as that of "
         "masked words. Nothing is mirrored. A question without an answer among the labels does not count.",
-        "Whether validation questions are trained on is not said: they are not. The answers are counted on both parts.",
+        "Whether validation questions are trained on is not said. The protocol is that of BUTD, and the figures are of "
+        "the test server: they are, as by BUTD and the release, and nothing is left to be judged on. BUTD adds "
+        "questions of Visual Genome, of which the paper says nothing: none.",
+        'Figure 1 and section 3.4 train "all parameters" here too; stem, res2 and batch norms of the detector stay '
+        "fixed, as released, the others have the model's rate. Edges of photos are the release's. Its own runs on VQA "
+        "read stored features (vlbert-vqa).",
     ),
 )
 _VCR_TEXTS: Mapping[str, Any] = MappingProxyType(
@@ -103,6 +115,10 @@ _VCR_OPEN = (
     "nobody tells the answer (test).",
     "Photos of half of the questions are mirrored, without a change of words; stored features are not.",
     _STORED_OPEN,
+)
+_VCR_GROUNDED_OPEN = (
+    "A word that names a box carries its feature, by the release. The paper gives every word that of the whole image "
+    "(--set vcr.grounding=none)."
 )
 _VCR_SEGMENT_OPEN = "Segment 1 starts as segment 0, which captions have trained: by the release, with its head."
 
@@ -119,8 +135,11 @@ def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
         "task": "vcr",
         "system": "vlbert",
         "model": "vlbert-base-e2e",
+        "features": Features("vl-bert", boxes="vcr"),
         "head": "release",
-        "options": VcrOptions(problem=problem, joining="and", object_loss="shown", loss="sigmoid", **_VCR_TEXTS),
+        "options": VcrOptions(
+            problem=problem, joining="and", grounding=GROUNDED, object_loss="shown", loss="sigmoid", **_VCR_TEXTS
+        ),
         "settings": {**_SGD, "clip_norm": 10.0},
         "accidents": {"loss_mean": "micro_batch"},
         "learning_rate": 7e-5 * 64,
@@ -132,34 +151,24 @@ def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
         "photos": {"fixed_size": True},
         "edges": (600, 1200),
     }
-    open_too = (*fields.pop("left_open", (_VCR_SEGMENT_OPEN,)), *_VCR_OPEN)
+    open_too = (*fields.pop("left_open", (_VCR_GROUNDED_OPEN, _VCR_SEGMENT_OPEN)), *_VCR_OPEN)
     return TaskRecipe(**{**published, **fields}, left_open=open_too)
 
 
-def _vcr_figures(problem: str, where: str, values: Mapping[str, float]) -> tuple[Figure, ...]:
+def _vcr_figures(problem: str, paper: str, row: str) -> tuple[PaperFigure, ...]:
     """Those of a problem; both together stand with the first."""
-    own = {"answer": ("Q->A", "Q->AR"), "rationale": ("QA->R",)}[problem]
-    return tuple(Figure("VCR", name, value, where) for name, value in values.items() if name.split(",")[0] in own)
+    own = {"answer": ("VCR, Q->A", "VCR, Q->AR"), "rationale": ("VCR, QA->R",)}[problem]
+    return figures_of(paper, row, *own)
 
 
-_VCR_ROWS: Mapping[str, Mapping[str, float]] = {
-    "paper": {
-        "Q->A, val": 73.7, "Q->A, test": 74.0, "QA->R, val": 74.5, "QA->R, test": 74.8, "Q->AR, val": 55.0,
-        "Q->AR, test": 55.5,
-    },
-    "paper-none": {"Q->A, val": 73.5, "QA->R, val": 74.4, "Q->AR, val": 54.8},
-    "base": {"Q->A, val": 73.8, "QA->R, val": 74.4, "Q->AR, val": 55.2},
-    "large": {
-        "Q->A, val": 75.5, "Q->A, test": 75.8, "QA->R, val": 77.9, "QA->R, test": 78.4, "Q->AR, val": 58.9,
-        "Q->AR, test": 59.7,
-    },
-}  # fmt: skip
 _VCR_PAPER_OPEN = (
     "The boxes whose classes are learned are masked ones; how many is not said, nor what that loss weighs: 15 % of "
     "them, as in pre-training, and as much as the choice.",
     'Whether choices share a softmax is not said ("a Softmax classifier for predicting whether the given Answer is the '
     'correct choice"): they do. Clipping is not given: none.',
     "The release starts segment 1 as segment 0, which captions have trained; here it starts as it is.",
+    "Every word carries the whole image's feature, as section 3.2 has it; in the release one that names a box carries "
+    "that box's (--set vcr.grounding=words).",
 )
 
 
@@ -171,11 +180,11 @@ def _vcr_paper(problem: str) -> TaskRecipe:
         source=f"{_PAPER} 4.2.1",
         model="vlbert-paper",
         head="ours",
-        options=VcrOptions(problem=problem, object_loss="masked", **_VCR_TEXTS),
+        options=VcrOptions(problem=problem, grounding=UNGROUNDED, object_loss="masked", **_VCR_TEXTS),
         settings={**_SGD, "clip_norm": 0.0},
         accidents={},
         learning_rate=2e-3,
-        figures=_vcr_figures(problem, "version 1, Table 2", _VCR_ROWS["paper"]),
+        figures=_vcr_figures(problem, _VERSION_1, "VL-BERT"),
         left_open=_VCR_PAPER_OPEN,
     )
 
@@ -191,11 +200,9 @@ class _Track(NamedTuple):
     def name(self) -> str:
         return f"refcoco+-{self.boxes}"
 
-    def figures(self, where: str, *values: float) -> tuple[Figure, ...]:
+    def figures(self, paper: str, row: str) -> tuple[PaperFigure, ...]:
         track = "ground-truth regions" if self.boxes == "annotated" else "detected regions"
-        splits = ("val", "testA", "testB")
-        named = zip(splits, values, strict=True)
-        return tuple(Figure("RefCOCO+", f"accuracy, {split}, {track}", value, where) for split, value in named)
+        return figures_of(paper, row, *(f"RefCOCO+, accuracy, {split}, {track}" for split in ("val", "testA", "testB")))
 
 
 _TRACKS = (
@@ -220,6 +227,7 @@ def _referring(track: _Track, network: str, **fields: Any) -> TaskRecipe:
         "task": "refcoco+",
         "system": "vlbert",
         "model": "vlbert-base-e2e",
+        "features": Features("vl-bert", boxes="mattnet" if detected else "refcoco+"),
         "options": ReferringOptions(
             text="tokens", boxes=track.boxes, annotated_in_training=detected, crowds=True, whole_image="last_pixel",
             one_pixel_more=True, box_rule="vl-bert",
@@ -240,7 +248,6 @@ def _referring(track: _Track, network: str, **fields: Any) -> TaskRecipe:
 
 
 def _referring_paper(track: _Track) -> TaskRecipe:
-    values = (78.44, 81.30, 71.18) if track.boxes == "annotated" else (71.84, 77.59, 60.57)
     return _referring(
         track,
         "",
@@ -254,7 +261,7 @@ def _referring_paper(track: _Track) -> TaskRecipe:
         batch_size=256,
         warmup=500,
         photo_options={},
-        figures=track.figures("version 1, Table 4", *values),
+        figures=track.figures(_VERSION_1, "VL-BERT"),
         left_open=(
             _ADAM_OPEN,
             "Which regions are right is not said: those whose overlap with the object is above a half. Nor which hit: "
@@ -266,7 +273,7 @@ def _referring_paper(track: _Track) -> TaskRecipe:
     )
 
 
-def _without(recipe: TaskRecipe, figures: tuple[Figure, ...], **changes: Any) -> TaskRecipe:
+def _without(recipe: TaskRecipe, figures: tuple[PaperFigure, ...], **changes: Any) -> TaskRecipe:
     """The row without pre-training: BERT's weights, and new ones for all else."""
     preset = "paper" if recipe.model == "vlbert-paper" else "release"
     unknown = () if figures else (_UNKNOWN_OPEN,)
@@ -281,7 +288,8 @@ def _without(recipe: TaskRecipe, figures: tuple[Figure, ...], **changes: Any) ->
     )
 
 
-# Pre-training of each row of the later version's table of ablations.
+# Pre-training of each row of the later version's table of ablations. In the last row alone Fast R-CNN was tuned in it:
+# the release calls such models "e2e", those on stored features "prec" (PREPARE_PRETRAINED_MODELS.md).
 _ABLATION: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "none": ("vlbert-base", "without pre-training"),
@@ -292,10 +300,26 @@ _ABLATION: Mapping[str, tuple[str, str]] = MappingProxyType(
         "full": ("vlbert-base-e2e", "pre-trained on all of it, the detector along"),
     }
 )
+_FIXED_BEFORE_OPEN = (
+    "Fast R-CNN is tuned in pre-training in the row full alone; pre-training of this row, if any, reads stored "
+    "features. So the detector's network begins with its own weights here, as the release's files for this task have "
+    "it (IMAGE_PRETRAINED), and is trained along."
+)
+_TUNED_BEFORE_OPEN = (
+    "The release's files for VQA read stored features and start from a model that was trained on them. The Fast R-CNN "
+    "of this row was tuned in pre-training, and no stored features are its own: it goes on, and photos are as large as "
+    "there."
+)
 
 
 def _ablations(name: str, recipe: TaskRecipe) -> Iterator[tuple[str, TaskRecipe]]:
     for row, (model, words) in _ABLATION.items():
+        tuned = row == "full"
+        fields: dict[str, Any] = {"end_to_end": True, "edges": _EDGES} if tuned and not recipe.end_to_end else {}
+        if recipe.end_to_end == tuned:
+            network: tuple[str, ...] = ()
+        else:
+            network = (_TUNED_BEFORE_OPEN,) if tuned else (_FIXED_BEFORE_OPEN,)
         yield (
             f"{name}-ablation-{row}",
             replace(
@@ -307,7 +331,8 @@ def _ablations(name: str, recipe: TaskRecipe) -> Iterator[tuple[str, TaskRecipe]
                 model_fields=vlbert_fields("release") if row == "none" else {},
                 epochs=recipe.epochs / 2,
                 figures=(),
-                left_open=(*recipe.left_open, _UNKNOWN_OPEN),
+                left_open=(*network, *recipe.left_open, _UNKNOWN_OPEN),
+                **fields,
             ),
         )
 
@@ -322,14 +347,11 @@ def _vqa_runs() -> Iterator[tuple[str, TaskRecipe]]:
             summary=f"{_VQA.summary}; large",
             source=f"{_CFGS}/vqa/large_4x16G_fp32.yaml",
             model="vlbert-large",
-            figures=(
-                Figure("VQA", "accuracy, test-dev", 71.79, _LATER),
-                Figure("VQA", "accuracy, test-std", 72.22, _LATER),
-            ),
+            figures=figures_of(_LATER, "VL-BERT large", "VQA"),
         ),
     )
     yield "vlbert-vqa-paper", _VQA_PAPER
-    none = (Figure("VQA", "accuracy, test-dev", 69.58, "version 1, Table 3"),)
+    none = figures_of(_VERSION_1, "VL-BERT w/o pre-training", "VQA")
     yield "vlbert-vqa-paper-without-pretraining", _without(_VQA_PAPER, none)
     yield from _ablations("vlbert-vqa", _VQA)
 
@@ -337,7 +359,7 @@ def _vqa_runs() -> Iterator[tuple[str, TaskRecipe]]:
 def _vcr_runs() -> Iterator[tuple[str, TaskRecipe]]:
     for problem, files in (("answer", "q2a"), ("rationale", "qa2r")):
         name, base = f"vlbert-vcr-{problem}", _vcr(problem, f"base_{files}_4x16G_fp32")
-        yield name, replace(base, figures=_vcr_figures(problem, _LATER, _VCR_ROWS["base"]))
+        yield name, replace(base, figures=_vcr_figures(problem, _LATER, "VL-BERT base"))
         yield f"{name}-without-pretraining", _without(base, ())
         yield (
             f"{name}-large",
@@ -346,7 +368,7 @@ def _vcr_runs() -> Iterator[tuple[str, TaskRecipe]]:
                 summary=f"{base.summary}; large",
                 source=f"{_CFGS}/vcr/large_{files}_4x16G_fp16.yaml",
                 model="vlbert-large-e2e",
-                figures=_vcr_figures(problem, _LATER, _VCR_ROWS["large"]),
+                figures=_vcr_figures(problem, _LATER, "VL-BERT large"),
                 left_open=(*base.left_open, "The release trains it in fp16 through apex; here fp32, or --precision."),
             ),
         )
@@ -366,7 +388,7 @@ def _vcr_runs() -> Iterator[tuple[str, TaskRecipe]]:
                 ),
             ),
         )
-        none = _vcr_figures(problem, "version 1, Table 2", _VCR_ROWS["paper-none"])
+        none = _vcr_figures(problem, _VERSION_1, "VL-BERT w/o pre-training")
         yield f"{name}-paper-without-pretraining", _without(paper, none)
         yield from _ablations(name, base)
 
@@ -376,7 +398,7 @@ def _referring_runs() -> Iterator[tuple[str, TaskRecipe]]:
         name, base, gt = f"vlbert-{track.name}", _referring(track, "base"), track.boxes == "annotated"
         yield name, replace(base, left_open=(*base.left_open, _UNKNOWN_OPEN))
         yield f"{name}-without-pretraining", _without(base, ())
-        large = track.figures(_LATER, 80.31, 83.62, 75.45) if gt else ()
+        large = track.figures(_LATER, "VL-BERT large") if gt else ()
         yield (
             f"{name}-large",
             replace(
@@ -387,8 +409,8 @@ def _referring_runs() -> Iterator[tuple[str, TaskRecipe]]:
         )
         paper = _referring_paper(track)
         yield f"{name}-paper", paper
-        values = (73.96, 76.65, 67.64) if gt else (65.92, 72.30, 55.55)
-        yield f"{name}-paper-without-pretraining", _without(paper, track.figures("version 1, Table 4", *values))
+        none = track.figures(_VERSION_1, "VL-BERT w/o pre-training")
+        yield f"{name}-paper-without-pretraining", _without(paper, none)
         if not gt:
             yield from _ablations(name, base)
 

@@ -95,6 +95,8 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         trained.task.name,
         request.split,
         len(captions),
+        len(captions),
+        0,
         made,
         trained.found.source,
         tuple(notes),

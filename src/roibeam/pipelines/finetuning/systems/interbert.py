@@ -1,4 +1,4 @@
-"""InterBERT on tasks (arXiv:2003.13198, section 3.2; black4321/InterBERT vilbert/datasets/vcr_dataset.py).
+"""InterBERT on tasks (arXiv:2003.13198, section 3.2; black4321/InterBERT bertmodel/datasets/vcr_dataset.py).
 
 IMG regions [CLS] question [SEP] choice [SEP]     the choice is segment 1; the pair's pooled vector is read
 IMG regions [CLS] text [SEP]                      labels: the pair; regions: their own states

@@ -23,7 +23,8 @@ class LayoutOptions:
         cut: what a longer text loses: pieces at the end of its "longest" part, one by one; of its "last" or its "first"
             part, and of the next one when that is gone; or whatever stands at the end, special pieces too: "release",
             as the first ViLBERT, whose long texts lose their [SEP]; "before_sep", all but the last [SEP], as
-            VisualBERT, whose long questions lose their "?" and [MASK], so that another word is read.
+            VisualBERT, whose long questions lose their "?" and [MASK], so that another word is read, and which reads a
+            phrase whose word is cut where that stood: [SEP], or a region.
         max_regions: of an image; 0 = all.
         region_order: which of more regions: the "best", by their class scores, or the first in their "file" (ViLBERT).
         whole_image: its feature where the model has one of that width: the mean of the regions that are "shown", or of

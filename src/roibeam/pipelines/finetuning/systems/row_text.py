@@ -132,6 +132,33 @@ def places_of_phrases(words: Sequence[int], text: RowText) -> list[int]:
     return found
 
 
+def places_in_row(words: Sequence[int], whole: RowText, num_pieces: int, num_regions: int) -> list[int]:
+    """Where VisualBERT's release looks for phrases in a row whose text was cut: where they stand in the whole text.
+
+    What follows the pieces that are left, the last of them [SEP], are the regions. Behind the last region the release
+    reads padding, or stops, as the batch has it; here that is [SEP].
+
+    Source: uclanlp/visualbert dataloaders/flickr_dataset.py (`e_pos_after_subword`), bert_data_utils.py
+    (`perform_truncate`), pytorch_pretrained_bert/modeling.py (`batched_index_select`).
+
+    Args:
+        whole: the text before it was cut.
+        num_pieces, num_regions: of the row.
+    """
+    places = places_of_phrases(words, whole)
+    return [place if place < num_pieces + num_regions else num_pieces - 1 for place in places]
+
+
+def cut_words(words: Sequence[int], whole: RowText, text: RowText) -> int:
+    """How many of these words of a text of one part have lost a piece."""
+    return sum(int((whole.words == word).sum()) > int((text.words == word).sum()) for word in words)
+
+
+def naming_words(text: RowText) -> int:
+    """Words that name a box and have a piece."""
+    return len(np.unique(text.words[text.tags >= 0]))
+
+
 def _joined(spans: Sequence[Span]) -> RowText:
     return RowText(
         np.concatenate([span.ids for span in spans]),

@@ -22,7 +22,16 @@ from roibeam.model.task_heads import (
     RegionHeadConfig,
     TaskHead,
 )
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, PartPieces, TaskText
+from roibeam.pipelines.finetuning.rows import (
+    AUTO,
+    CHOICE,
+    GROUNDED,
+    LABEL,
+    PHRASE,
+    REGION,
+    PartPieces,
+    TaskText,
+)
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.task import BesideTask
 
@@ -91,9 +100,12 @@ class TaskSystem:
         joins_images: whether two images stand in one row; else each is in a row of its own with the text.
         joins_context: whether the parts before a choice stand together, without a [SEP] between.
         tells_whole_image: whether its whole image has a class too, where classes of regions are learned.
-        grounds_words: whether words that name a region are told to the model (`VLBatch.aligned_words`).
+        grounding: one of `GROUNDINGS` but "auto" -> fields of the configuration that a model of choices must have, so
+            that it reads which words name a region (`VLBatch.aligned_words`), or does not. Empty for a system that has
+            no place for them; "auto" is "words" for the others.
+        reads_cut_phrases: whether its release reads a phrase whose word "before_sep" cuts where it stood, in the one
+            sequence of text and regions, see `places_in_row`.
         classifier: of the head for labels, of `CLASSIFIERS`.
-        changes: by form, fields of the configuration that a model must have for it.
         pair_start: pre-trained model -> fields of the configuration, and the state, of one that is shown two images in
             a row; None for one that needs no others.
         told_classes: pre-trained model and number of classes -> the same of a model that is told the class of each
@@ -119,9 +131,9 @@ class TaskSystem:
     joins_images: bool = False
     joins_context: bool = False
     tells_whole_image: bool = False
-    grounds_words: bool = False
+    grounding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reads_cut_phrases: bool = False
     classifier: str = "linear"
-    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
     told_classes: Callable[[Any, int], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
     is_told_classes: Callable[[Any], bool] = lambda config: False
@@ -141,6 +153,23 @@ class TaskSystem:
     def text_alone(self, pieces: Pieces, parts: Sequence[TaskText | PartPieces]) -> list[Span]:
         """The spans of one or two texts without an image, as BERT reads them: [CLS] first [SEP] second [SEP]."""
         return parts_with_separators(pieces, parts, last_segment=self.second_segment)
+
+    def needed_fields(self, asked: AskedForm, grounding: str) -> Mapping[str, Any]:
+        """Fields of the configuration that a model must have for what is asked.
+
+        Args:
+            grounding: one of `GROUNDINGS`.
+        Raises:
+            ValueError: for a grounding of its own, where the system has no place for it.
+        """
+        if grounding != AUTO and not self.grounding:
+            raise ValueError(
+                f"grounding {grounding!r}: words of {self.name} carry nothing of an image, whatever they name; leave "
+                f"it at {AUTO!r}"
+            )
+        if not asked.num_images:
+            return self.alone
+        return self.grounding.get(GROUNDED if grounding == AUTO else grounding, {}) if asked.form == CHOICE else {}
 
     def rows_for(self, asked: AskedForm) -> int:
         """Rows of a batch that one row of a task takes."""

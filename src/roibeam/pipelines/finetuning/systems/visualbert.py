@@ -22,7 +22,15 @@ from roibeam.model.visualbert.model import (
     visualbert_small,
 )
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, PartPieces, TaskText
+from roibeam.pipelines.finetuning.rows import (
+    CHOICE,
+    GROUNDED,
+    LABEL,
+    PHRASE,
+    UNGROUNDED,
+    PartPieces,
+    TaskText,
+)
 from roibeam.pipelines.finetuning.systems.head_options import RELEASE
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import (
@@ -78,7 +86,8 @@ SYSTEM = TaskSystem(
     reads={LABEL: "mask_piece", CHOICE: "pooled"},
     joins_images=True,
     joins_context=True,
-    grounds_words=True,
+    grounding={GROUNDED: {}, UNGROUNDED: {}},
+    reads_cut_phrases=True,
     told_classes=_told_classes,
     is_told_classes=lambda config: config.num_region_classes > 0,
     has_whole_image=lambda config: False,

@@ -2,7 +2,8 @@
 
     [CLS] question [SEP] [MASK] [SEP] regions [END]     labels: the state of [MASK], in the answer's segment
     [CLS] question [SEP] choice [SEP] regions [END]     choices: the state of [CLS] (section 4.2.1; the release pools
-                                                        it); words that name a region carry its feature
+                                                        it); words carry the whole image's feature (section 3.2),
+                                                        or that of the region that they name (the release)
     [CLS] expression [SEP] regions [END]                regions: their own states, by the release through the
                                                         transform that masked regions had
 
@@ -28,7 +29,15 @@ from roibeam.model.vlbert.fields import REGION_SEGMENT
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.start import task_start
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
+from roibeam.pipelines.finetuning.rows import (
+    CHOICE,
+    GROUNDED,
+    LABEL,
+    REGION,
+    UNGROUNDED,
+    PartPieces,
+    TaskText,
+)
 from roibeam.pipelines.finetuning.systems.head_options import RELEASE
 from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
 from roibeam.pipelines.finetuning.systems.task_system import ReleaseHead, TaskSystem, parts_with_separators
@@ -155,7 +164,7 @@ SYSTEM = TaskSystem(
     is_told_classes=lambda config: config.num_region_tokens > 1,
     joins_context=True,
     tells_whole_image=True,
-    grounds_words=True,
+    grounding={GROUNDED: {"text_visual": "grounded"}, UNGROUNDED: {"text_visual": "whole_image"}},
     photo_whole_image="box",
     has_whole_image=lambda config: config.whole_image_element,
     classifier="two_layers",
@@ -167,7 +176,6 @@ SYSTEM = TaskSystem(
         ".visual_norm_region.",
         ".visual_widen_region.",
     ),
-    changes={CHOICE: {"text_visual": "grounded"}},
     release_heads={
         RELEASE: {
             LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, _answers_start),

@@ -34,7 +34,7 @@ from roibeam.pipelines.finetuning.tasks.candidate_boxes import (
     whole_image_box,
 )
 from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.inputs.mirrored_words import swap_left_right
+from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
 from roibeam.pipelines.sources.datasets.refer import (
     Box,
     ReferInstances,

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from roibeam.pipelines.finetuning.results.vcr_results import VcrScores, joined_scores, probabilities
-from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import AUTO, GROUNDINGS, PartPieces, PieceCoder, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.tasks.vcr_rules.names import (
     BY_MENTION,
     NAME_RULES,
@@ -30,11 +30,11 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     row_lengths,
     row_pieces,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES, named_objects
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES
 from roibeam.pipelines.foundation.files.image_ids import image_id_of
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
-from roibeam.pipelines.sources.datasets.vcr_texts import VcrAsked, VcrTokens, read_vcr_asked
+from roibeam.pipelines.sources.datasets.vcr_texts import VcrAsked, VcrTokens, named_objects, read_vcr_asked
 
 ANSWER, RATIONALE, BOTH = "answer", "rationale", "both"
 PROBLEMS = (ANSWER, RATIONALE, BOTH)
@@ -72,6 +72,9 @@ class VcrOptions:
         whole_region: whether the image as a whole is the first region, all of it inside its outline and of class 0, of
             a system that has no element for it (VisualBERT, as R2C). From photos the encoder makes its feature, else
             `LayoutOptions.whole_image` says which one it has.
+        grounding: which "words" are grounded: those that name a box. VL-BERT gives such a word the feature of its
+            region in place of the whole image's (its release), VisualBERT the region the position of the word (paper
+            and release). "none": no word is (VL-BERT's paper). "auto": both ground them, other systems cannot.
         object_loss: whether the classes of regions are learned beside: "none"; of the "masked" ones, as the paper of
             VL-BERT says; of all "shown", as its release does.
         object_loss_weight: of that loss beside the choice's.
@@ -100,6 +103,7 @@ class VcrOptions:
     boxes: str = ANNOTATED
     max_boxes: int = 0
     whole_region: bool = False
+    grounding: str = AUTO
     object_loss: str = "none"
     object_loss_weight: float = 1.0
     hidden_boxes: float = 0.15
@@ -116,6 +120,7 @@ class VcrOptions:
         check_choice(self, "joining", JOINING)
         check_choice(self, "truncation", TRUNCATIONS)
         check_choice(self, "boxes", BOXES)
+        check_choice(self, "grounding", GROUNDINGS)
         check_choice(self, "object_loss", OBJECT_LOSSES)
         check_choice(self, "loss", LOSSES)
         if not 0 < self.hidden_boxes < 1 or not 0 <= self.hidden_words < 1:

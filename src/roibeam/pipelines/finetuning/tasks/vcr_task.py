@@ -95,6 +95,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         tells=options.problems,
         beside=beside,
         whole_region=options.whole_region,
+        grounding=options.grounding,
         told_classes=told,
         mirrored=lambda group: replace(group, mirrored=True),
         outlines=region_masks,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
-def read_json_object(path: Path, *, max_bytes: int | None = None, hint: str = "") -> dict[str, Any]:
+def read_json_object(
+    path: Path, *, max_bytes: int | None = None, hint: str = "", parse_float: Callable[[str], float] = float
+) -> dict[str, Any]:
     """The JSON object in a file.
 
     Args:
         max_bytes: of the file; None for any.
         hint: what to tell beside an error, such as which command writes such files.
+        parse_float: what makes the numbers with a point or an exponent, of their text.
     Raises:
         ValueError: naming the file, when it is no JSON object, or larger.
     """
@@ -20,7 +24,7 @@ def read_json_object(path: Path, *, max_bytes: int | None = None, hint: str = ""
     try:
         if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
             raise ValueError(f"{path}: {size:,} bytes are too many; at most {max_bytes:,} are read{after}")
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(path.read_text("utf-8"), parse_float=parse_float)
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read as JSON: {error}{after}") from None
     if not isinstance(found, dict):

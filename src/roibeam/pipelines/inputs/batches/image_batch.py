@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from roibeam.extraction.engine.photo_boxes import box_problem
 from roibeam.extraction.network.boxes import checked_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
-from roibeam.extraction.region_batch import PreparedPhoto, collate_photos, prepare_photo
+from roibeam.extraction.region_batch import PreparedPhoto, collate_photos, padded_to_edges, prepare_photo
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.model.end_to_end_choices import EndToEndChoices
@@ -28,10 +28,12 @@ class PhotoInput:
     Attributes:
         photo: resized, mirrored, blanked; the box of the whole photo comes first where the run's choices have one.
         masked: (R,) bool, of the regions alone.
+        outlines: (R, cells, cells) float32, see `ImageBatch.cell_weights`; None where regions count whole.
     """
 
     photo: PreparedPhoto
     masked: Tensor
+    outlines: Tensor | None = None
 
 
 class PhotoInputs(NamedTuple):
@@ -88,8 +90,15 @@ def prepare_input(
     choices: EndToEndChoices,
     *,
     flip: bool = False,
+    fixed_size: bool = False,
+    outlines: np.ndarray | None = None,
 ) -> PhotoInput:
-    """One photo of `photo_inputs`; `config` gives the edges that it is resized to."""
+    """One photo of `photo_inputs`; `config` gives the edges that it is resized to.
+
+    Args:
+        fixed_size: whether it is padded to short edge x long edge.
+        outlines: (R, cells, cells) float32 of the regions of the photo as it is; mirrored with it.
+    """
     given, hidden = np.asarray(boxes, np.float32), np.asarray(masked)
     rows = checked_boxes(given if given.size else given.reshape(0, 4)).numpy()
     if problem := box_problem(rows, (photo.shape[0], photo.shape[1]), None):
@@ -112,7 +121,10 @@ def prepare_input(
         masked=hidden if choices.masked_pixels == "blank" else None,
         blank_before_resize=choices.blank_pixels == "before_resize",
     )
-    return PhotoInput(prepared, own_mask)
+    if fixed_size:
+        prepared = replace(prepared, pixels=padded_to_edges(prepared.pixels, config.short_edge, config.long_edge))
+    masks = None if outlines is None else torch.from_numpy(outlines)
+    return PhotoInput(prepared, own_mask, masks.flip(-1) if masks is not None and flip else masks)
 
 
 def collate_inputs(photos: Sequence[PhotoInput], choices: EndToEndChoices) -> PhotoInputs:
@@ -135,6 +147,7 @@ def collate_inputs(photos: Sequence[PhotoInput], choices: EndToEndChoices) -> Ph
             boxes=input_boxes,
             blanked_regions=masked_regions if choices.masked_pixels == "blank" else torch.zeros_like(masked_regions),
             whole_image_boxes=whole,
+            cell_weights=_padded([each.outlines for each in photos], count),
         ),
         {
             "region_boxes": region_boxes,
@@ -143,3 +156,14 @@ def collate_inputs(photos: Sequence[PhotoInput], choices: EndToEndChoices) -> Ph
             "masked_regions": masked_regions,
         },
     )
+
+
+def _padded(masks: Sequence[Tensor | None], most: int) -> Tensor | None:
+    """(I, most, cells, cells); None where no photo has masks."""
+    given = [each for each in masks if each is not None]
+    if not given:
+        return None
+    padded = given[0].new_zeros(len(given), most, *given[0].shape[1:])
+    for row, each in enumerate(given):
+        padded[row, : len(each)] = each
+    return padded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -30,6 +30,8 @@ class ImageSide:
         region_images: (R,) int64, which of the row's images each region is from, for a row with several; `height` and
             `width` are those of the first.
         region_classes: (R,) int64, the class of each region, for a model that is told them.
+        outlines: cells each way -> (R, cells, cells) float32, what of each region lies inside the outline of its
+            object, for an encoder that is told it; None for whole boxes.
     """
 
     features: Tensor
@@ -41,6 +43,7 @@ class ImageSide:
     global_feature: Tensor | None = None
     region_images: np.ndarray | None = None
     region_classes: np.ndarray | None = None
+    outlines: Callable[[int], np.ndarray] | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -51,8 +51,9 @@ class StoreClasses:
         number, told_by = given, f"--num-classes says {given}"
         for store, record in stores:
             if not has_classes(store.fingerprint):
-                source = store.fingerprint.details.get("format", "source")
-                missing = f"store {store.path} has no class ids (its {source} file had none)"
+                source = store.fingerprint.details.get("format")
+                why = "its detector is a ResNet alone" if source is None else f"its {source} file had none"
+                missing = f"store {store.path} has no class ids ({why})"
                 if given is not None:
                     raise ValueError(f"--num-classes {given}: {missing}; leave the option out")
                 return cls(None, False, missing, "a file with class ids or roibeam extract gives them")

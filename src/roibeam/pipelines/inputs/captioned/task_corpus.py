@@ -17,17 +17,21 @@ from roibeam.pipelines.inputs.captioned.corpus import Corpus, RecordStore, reade
 from roibeam.pipelines.inputs.captioned.task_texts import Mention, TaskText
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
-GIVE_BOXES = "extract with the task's boxes (--boxes vcr1images/), or set sampling.aligned_words=none"
+GIVE_BOXES = (
+    "extract with the task's boxes (--boxes vcr1images/), or set sampling.aligned_words=none and shown_boxes=all"
+)
 _NONE = -1  # no second image; not said whether it fits
 
 
 class TaskRow(NamedTuple):
-    """A row's text, see `TaskText`: its beginning, what may follow, whether it is right, which words name regions."""
+    """A row's text, see `TaskText`: its beginning, what may follow, whether it is right, which words name regions, and
+    which regions the task names."""
 
     first: str
     following: tuple[str, ...]
     fits: bool | None
     mentions: tuple[Mention, ...] = ()
+    shown: tuple[int, ...] | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -48,6 +52,7 @@ class TaskTable(CaptionTable):
     ) -> None:
         seconds, fits = array("q"), array("b")
         mentions, ends = array("i"), array("q", [0])
+        which, sets = array("i"), dict[tuple[int, ...] | None, int]()  # the texts of a question show the same regions
 
         def first_images() -> Iterable[tuple[int, str]]:
             for places, text in rows:
@@ -55,20 +60,27 @@ class TaskTable(CaptionTable):
                 fits.append(_NONE if text.fits is None else int(text.fits))
                 mentions.extend(number for mention in text.mentions for number in mention)
                 ends.append(len(mentions) // len(Mention._fields))
+                which.append(sets.setdefault(text.shown, len(sets)))
                 yield places[0], text.text
 
         super().__init__(ids, first_images())
         self._seconds, self._fits = np.array(seconds, np.int64), np.array(fits, np.int8)
         self._mentions, self._ends = np.array(mentions, np.int32).reshape(-1, len(Mention._fields)), np.array(ends)
-        self.as_pair = as_pair
+        self._which_shown, self._shown, self.as_pair = which, list(sets), as_pair
 
     def text(self, row: int) -> TaskRow:
         first, *following = self._captions[row].split("\n")
         fits = int(self._fits[row])
         mentions = self._mentions[self._ends[row] : self._ends[row + 1]].tolist()
         return TaskRow(
-            first, tuple(following), None if fits == _NONE else bool(fits), tuple(Mention(*each) for each in mentions)
-        )
+            first, tuple(following), None if fits == _NONE else bool(fits),
+            tuple(Mention(*each) for each in mentions), self._shown[self._which_shown[row]],
+        )  # fmt: skip
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether any row has two images."""
+        return bool((self._seconds != _NONE).any())
 
     @property
     def names_regions(self) -> bool:
@@ -113,7 +125,8 @@ class TaskTable(CaptionTable):
                 second = int(self._seconds[row])
                 places = (int(self._places[row]), *([] if second == _NONE else [second]))
                 text = self.text(row)
-                yield places, TaskText(self._captions[row], tuple(self.ids_of(row)), text.fits, text.mentions)
+                names = tuple(self.ids_of(row))
+                yield places, TaskText(self._captions[row], names, text.fits, text.mentions, text.shown)
 
         return type(self)(self._ids, texts(), as_pair=self.as_pair)
 
@@ -130,7 +143,10 @@ class TaskCorpus(Corpus):
         return self._texts.as_pair
 
     def text(self, row: int) -> TaskRow:
-        return self._texts.text(row)
+        text = self._texts.text(row)
+        if self._reword is None:
+            return text
+        return text._replace(first=self._reword(text.first), following=tuple(map(self._reword, text.following)))
 
     def num_images(self, row: int) -> int:
         return len(self._texts.ids_of(row))
@@ -162,7 +178,8 @@ def check_named_regions(store: FeatureStore, rows: TaskTable) -> None:
     """
     if not rows.names_regions:
         raise ValueError(
-            "sampling.aligned_words: no word of these texts names a box, as VCR's do; set sampling.aligned_words=none"
+            "sampling.aligned_words and shown_boxes: no word of these texts names a box, as VCR's do; set "
+            "sampling.aligned_words=none and shown_boxes=all"
         )
     check_given_boxes(store)
     if isinstance(store, StagedStore):

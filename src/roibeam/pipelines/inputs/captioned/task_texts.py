@@ -45,12 +45,14 @@ class TaskText(NamedTuple):
         names: what the task calls its images.
         fits: whether the text is right, where the task says so: VCR's choice, NLVR2's statement.
         mentions: words that name regions, where the task says so: VCR's tags.
+        shown: numbers of the regions that the task's texts name, of all that it says of the image: VCR's. None for all.
     """
 
     text: str
     names: tuple[str, ...]
     fits: bool | None
     mentions: tuple[Mention, ...] = ()
+    shown: tuple[int, ...] | None = None
 
     @property
     def most_words(self) -> int:
@@ -142,7 +144,7 @@ class TaskTexts:
                     for line, text in enumerate((context, choice))
                     for word, region in text.objects
                 ]
-                yield TaskText(f"{context.words}\n{choice.words}", (image,), is_right, tuple(mentions))
+                yield TaskText(f"{context.words}\n{choice.words}", (image,), is_right, tuple(mentions), each.shown)
 
     def _nlvr2(self) -> Iterator[TaskText]:
         for each in read_nlvr2(self._parts[NLVR2]):

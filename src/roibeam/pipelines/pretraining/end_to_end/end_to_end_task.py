@@ -32,7 +32,7 @@ from roibeam.pipelines.foundation.statistics.verdict import Judged
 from roibeam.pipelines.inputs.batches.image_batch import PhotoInput, collate_inputs, prepare_input
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.mirrored_words import swap_left_right
+from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
 from roibeam.pipelines.inputs.record_photos import PhotoError, PhotoPlace, RecordPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
@@ -286,6 +286,9 @@ class EndToEndTask:
         inputs = np.array(
             [input_size((int(h), int(w)), edge, config.long_edge, conventions)[0] for h, w in shapes], np.int64
         )
+        if self._rules.fixed_size:
+            edges = config.short_edge, config.long_edge
+            inputs = np.where(inputs[:, :1] <= inputs[:, 1:], edges, edges[::-1])
         inputs += -inputs % conventions.padding_multiple
         if self._draws_images:
             return int(inputs[:, 0].max()), int(inputs[:, 1].max())
@@ -322,10 +325,12 @@ class EndToEndTask:
 
     def _prepare(self, place: PhotoPlace, sample: PretrainSample, config: DetectorConfig, flip: bool) -> PhotoInput:
         pixels = self._photos.read(place)
+        outlines = None if sample.outlines is None else sample.outlines(self._encoder.mask_cells)
         try:
             return prepare_input(
-                pixels, sample.boxes, sample.masked, config, self._encoder.conventions, self._joint.choices, flip=flip
-            )
+                pixels, sample.boxes, sample.masked, config, self._encoder.conventions, self._joint.choices, flip=flip,
+                fixed_size=self._rules.fixed_size, outlines=outlines,
+            )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"image {sample.sample_id!r}: {error}") from None
 

@@ -19,6 +19,8 @@ class PhotoRules:
             leaves them in pre-training).
         short_edges: pixels; each photo is resized to one of these, by chance (scale jitter). () means the encoder's own
             short edge. Its limit of the long edge holds for all.
+        fixed_size: whether every photo is padded to the encoder's short edge x long edge (R2C), instead of to the
+            largest of its batch.
         aspect_buckets: whether photos of nearly the same shape come together, so that batches need little padding.
         read_ahead: threads that read and resize the next batch's photos while one is trained on.
         skip_broken: whether a photo that cannot be used drops its sample from the batch, counted, instead of stopping
@@ -31,6 +33,7 @@ class PhotoRules:
     flip: bool = True
     swap_left_right: bool = True
     short_edges: tuple[int, ...] = ()
+    fixed_size: bool = False
     aspect_buckets: bool = True
     read_ahead: int = 2
     skip_broken: bool = False
@@ -40,6 +43,8 @@ class PhotoRules:
             raise ValueError(f"PhotoRules: read_ahead must be at least 1, got {self.read_ahead}")
         if not all(isinstance(edge, int) and edge >= 16 for edge in self.short_edges):
             raise ValueError(f"PhotoRules: short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
+        if self.fixed_size and self.short_edges:
+            raise ValueError("PhotoRules: fixed_size is of one size; leave short_edges out")
 
     def draw(self, random: np.random.Generator, short_edge: int) -> tuple[int, bool]:
         """What chance does to one photo: pixels of its short edge, and whether it is mirrored.

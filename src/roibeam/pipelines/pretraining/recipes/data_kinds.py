@@ -33,7 +33,7 @@ def check_kinds(
             raise ValueError(f"{system.title} reads no text without images; name a --store, or train a VL-BERT")
         raise ValueError(f"{system.title} reads no text without images; leave out the text corpus, or train a VL-BERT")
     if has_task_texts:
-        _check_task_texts(system, num_stores, is_end_to_end=is_end_to_end)
+        _check_task_texts(system, num_stores)
         if has_validation:
             raise ValueError("texts of a task have no validation here; judge the model on its task, or leave it out")
     if is_end_to_end and num_stores > 1:
@@ -64,12 +64,10 @@ def _check_read(settings: Any, section: str, unread: Iterable[str]) -> None:
             raise ValueError(f"{section}.{name} is of captions with images; a run on text alone has none, leave it out")
 
 
-def _check_task_texts(system: NamedSystem, num_stores: int, *, is_end_to_end: bool) -> None:
+def _check_task_texts(system: NamedSystem, num_stores: int) -> None:
     if not system.reads_task_text:
         raise ValueError(
             f"{system.title} was not pre-trained on a task's own text; leave it out, or train a VisualBERT"
         )
-    if is_end_to_end:
-        raise ValueError("texts of a task are read with stored features; leave out the text or the encoder")
     if num_stores > 1:
         raise ValueError(f"texts of a task are read with one store, got {num_stores}; merge them (roibeam store copy)")

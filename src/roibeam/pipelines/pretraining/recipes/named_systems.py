@@ -5,10 +5,11 @@ models and the rules for samples.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from roibeam.model.common.fields import MASKING as ZERO_MASKING
 from roibeam.model.common.fields import BertFields
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.imagebert.fields import ImageBertFields
@@ -21,6 +22,7 @@ from roibeam.model.vilbert.presets import SMALL as SMALL_VILBERT
 from roibeam.model.vilbert.single_stream_fields import SingleStreamFields
 from roibeam.model.visualbert.fields import VisualBertFields
 from roibeam.model.visualbert.presets import visualbert_fields
+from roibeam.model.vlbert.fields import MASKING as VLBERT_MASKING
 from roibeam.model.vlbert.fields import VLBertFields
 from roibeam.model.vlbert.presets import vlbert_fields
 from roibeam.near_names import name_hint
@@ -74,6 +76,9 @@ class NamedSystem:
             system has none, else its rules are a `TextSampler`.
         text_only_sampling: settings of the rules that rows of text alone follow.
         reads_task_text: whether the rules make samples of a `TaskCorpus`.
+        masking: name of a masking end to end (`MASKINGS`) -> `masked_appearance` of the model's configuration; none
+            for a system that masks no regions.
+        reads_objects: whether they can tell a model classes and outlines of `ImageObjects`.
     """
 
     title: str
@@ -85,6 +90,8 @@ class NamedSystem:
     text_only_fields: Mapping[str, Any] | None = None
     text_only_sampling: tuple[str, ...] = ()
     reads_task_text: bool = False
+    masking: Mapping[str, str] = field(default_factory=dict)
+    reads_objects: bool = False
 
 
 def _sizes(config_class: str, **sizes: Mapping[str, object]) -> dict[str, ModelFields]:
@@ -115,6 +122,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 paper_small=vlbert_fields("paper", size="small"),
             ),
             ClassObjective("with_region_head", "num_region_labels", read_with_it=("region_labels", "region_loss_mean")),
+            masking=VLBERT_MASKING,
             text_only_fields={"with_text_only": True},
             text_only_sampling=("word_probability", "word_masked_share", "min_text_words", "max_text_pieces"),
         ),
@@ -130,6 +138,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 paper=visualbert_fields("paper"),
             ),
             reads_task_text=True,
+            reads_objects=True,
         ),
         "imagebert": NamedSystem(
             "ImageBERT",
@@ -143,6 +152,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 instead=" (their features are still predicted)",
                 background=False,
             ),
+            masking=ZERO_MASKING,
         ),
         "vilbert": NamedSystem(
             "ViLBERT",
@@ -158,6 +168,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 release_mt_roberta=vilbert_fields("release-mt-roberta"),
             ),
             _VILBERT_CLASSES,
+            masking=ZERO_MASKING,
         ),
         "vilbert-single-stream": NamedSystem(
             "ViLBERT's single-stream baseline",
@@ -166,6 +177,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             SingleStreamFields,
             _sizes("roibeam.model.vilbert.single_stream.SingleStreamConfig", small=SMALL_SIZES, base={}),
             _SINGLE_STREAM_CLASSES,
+            masking=ZERO_MASKING,
         ),
         "interbert": NamedSystem(
             "InterBERT",
@@ -180,6 +192,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 single_stream=interbert_fields("single-stream"),
             ),
             _INTERBERT_CLASSES,
+            masking=ZERO_MASKING,
         ),
     }
 )

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 # Of every toy variant: for some minutes on 2 cores, see bench/toy_recipes.py.
 TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32
-TOY_STEPS_END_TO_END, TOY_ENCODER = 40, "toy"
+TOY_STEPS_END_TO_END = 40
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,18 @@ class Recipe:
         start: the BERT it starts from; "" for none.
         after: the recipe whose run it goes on from; "" for none.
         data: what it was trained on, for people.
+        features: that it needs of the images; None for a run on texts alone.
         task_text: whether that is a task's own text, see `TaskTexts`, and no captions.
         share: of the images.
         text_corpus: whether rows of text alone are mixed in.
         end_to_end: whether the detector's head is trained along.
-        figures: what was printed for it.
+        masking: of such a run, what becomes of a masked region, one of `MASKINGS`; its `build` has the same.
+        on_stored: of such a run, whether it may be trained on stored features too; its network then stays as it is, and
+            outlines are not told.
+        detector: of such a run, the preset of its network; "" for the usual one.
+        encoder: of such a run, fields of `EncoderOptions`.
+        photos: of such a run, fields of `PhotoRules`.
+        figures: what was printed for it, of paper_figures.csv.
         left_open: what the source does not say or says differently elsewhere, and what is done here.
     """
 
@@ -81,6 +89,7 @@ class Recipe:
     epochs: float
     warmup: float
     data: str
+    features: Features | None
     start: str = "bert-base-uncased"
     after: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -88,7 +97,12 @@ class Recipe:
     task_text: bool = False
     text_corpus: bool = False
     end_to_end: bool = False
-    figures: tuple[Figure, ...] = ()
+    masking: str = ""
+    on_stored: bool = False
+    detector: str = ""
+    encoder: Mapping[str, Any] = field(default_factory=dict)
+    photos: Mapping[str, Any] = field(default_factory=dict)
+    figures: tuple[PaperFigure, ...] = ()
     left_open: tuple[str, ...] = field(default=())
 
     def at_once(self, processes: int, *, most: int = 32) -> int:

@@ -8,7 +8,8 @@ from typing import Any
 
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.vilbert.presets import SMALL, vilbert_fields
-from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
 from roibeam.pipelines.training.step_policies import release_settings
@@ -17,12 +18,14 @@ _CONFIG = "roibeam.model.vilbert.config.ViLbertConfig"
 _SINGLE_STREAM = "roibeam.model.vilbert.single_stream.SingleStreamConfig"
 _PAPER = "arXiv:1908.02265, section 3.1; jiasenlu/vilbert_beta train_concap.py"
 _DATA = "Conceptual Captions, 3.1 M pairs; 10 to 36 regions"
+_FEATURES = Features("vilbert")
 _SHARED_OPEN = (
     "Warm-up, decay, clipping, Adam's betas and epsilon and the length of the text are not in the paper: the release's "
     "10 % of the steps, 0.01, 1 for each tensor, 0.9 and 0.999, 1e-6, 36 pieces.",
     "The paper replaces image or caption of a mismatched pair, the release the caption alone: the release's. How often "
     "is not in the paper, nor whether masked words and regions count there: half, and they do, as in the release.",
-    "The score that a region needs is not given: the store's regions, of more than 36 those of the highest score.",
+    "The score that a region needs is not given: that of bottom-up attention, 0.2. Of more than 36 regions of a "
+    "store those of the highest score.",
 )
 _OPEN = (
     *_SHARED_OPEN,
@@ -35,27 +38,6 @@ _SHARE_OPEN = (
     "Which images the subsets hold is not said: drawn by share_seed.",
     'Whether "the same setup" is as many epochs or as many steps is not said: 10 epochs of the subset.',
 )
-_COLUMNS = (
-    ("VQA", "accuracy, test-dev"),
-    ("VCR", "Q->A, val"),
-    ("VCR", "QA->R, val"),
-    ("VCR", "Q->AR, val"),
-    ("RefCOCO+", "accuracy, val"),
-    ("RefCOCO+", "accuracy, testA"),
-    ("RefCOCO+", "accuracy, testB"),
-    ("Flickr30k image retrieval", "R@1"),
-    ("Flickr30k image retrieval", "R@5"),
-    ("Flickr30k image retrieval", "R@10"),
-    ("zero-shot Flickr30k image retrieval", "R@1"),
-    ("zero-shot Flickr30k image retrieval", "R@5"),
-    ("zero-shot Flickr30k image retrieval", "R@10"),
-)
-
-
-def _figures(where: str, *values: float) -> tuple[Figure, ...]:
-    """A row of the tables; the baseline's ends before retrieval."""
-    columns = _COLUMNS[: len(values)]
-    return tuple(Figure(*column, value, where) for column, value in zip(columns, values, strict=True))
 
 
 def _toy(depth: int) -> dict[str, Any]:
@@ -75,7 +57,7 @@ def _run(
     depth: int = 6,
     share: float = 1.0,
     start: str = "bert-base-uncased",
-    figures: tuple[Figure, ...],
+    figures: tuple[PaperFigure, ...],
     left_open: tuple[str, ...] = (),
 ) -> Recipe:
     return Recipe(
@@ -91,6 +73,7 @@ def _run(
         epochs=10,
         warmup=0.1,
         data=_DATA,
+        features=_FEATURES,
         start=start,
         share=share,
         figures=figures,
@@ -102,16 +85,7 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         "vilbert": _run(
             "ViLBERT, 6 co-attention layers",
-            figures=(
-                *_figures(
-                    "Tables 1 to 3",
-                    *(70.55, 72.42, 74.47, 54.04, 72.34, 78.52, 62.61, 58.20, 84.90, 91.52, 31.86, 61.12, 72.80),
-                ),
-                Figure("VQA", "accuracy, test-std", 70.92, "Table 1"),
-                Figure("VCR", "Q->A, test", 73.3, "Table 1"),
-                Figure("VCR", "QA->R, test", 74.6, "Table 1"),
-                Figure("VCR", "Q->AR, test", 54.8, "Table 1"),
-            ),
+            figures=figures_of("ViLBERT", "ViLBERT"),
         ),
         "vilbert-paper": Recipe(
             summary="ViLBERT in its paper's own words: image or caption replaced, plain Adam",
@@ -126,9 +100,10 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             epochs=10,
             warmup=0.1,
             data=_DATA,
-            figures=_figures(
-                "Tables 1 to 3",
-                *(70.55, 72.42, 74.47, 54.04, 72.34, 78.52, 62.61, 58.20, 84.90, 91.52, 31.86, 61.12, 72.80),
+            features=_FEATURES,
+            figures=figures_of(
+                *("ViLBERT", "ViLBERT", "VQA, accuracy, test-dev", "VCR, Q->A, val", "VCR, QA->R, val"),
+                *("VCR, Q->AR, val", "RefCOCO+", "Flickr30k image retrieval", "zero-shot Flickr30k image retrieval"),
             ),
             left_open=(
                 "The figures are of the authors' run, which their release is (vilbert); where it is not as the paper "
@@ -145,10 +120,7 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "vilbert-without-bert": _run(
             "ViLBERT without BERT's weights to start from, as InterBERT's authors compare with",
             start="",
-            figures=(
-                Figure("VCR", "Q->A, val", 61.7, "InterBERT's paper, section 3.6"),
-                Figure("VCR", "QA->R, val", 59.7, "InterBERT's paper, section 3.6"),
-            ),
+            figures=figures_of("InterBERT", "ViLBERT w/o BERT initialization"),
             left_open=(
                 "How InterBERT's authors trained it, and on which captions, is not said: as its own authors do. The "
                 "split is not named: val.",
@@ -157,37 +129,27 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "vilbert-2-layer": _run(
             "ViLBERT, 2 co-attention layers",
             depth=2,
-            figures=_figures(
-                "Table 2", 69.92, 72.44, 74.80, 54.40, 71.74, 78.61, 62.28, 55.68, 84.26, 90.56, 26.14, 56.04, 68.80
-            ),
+            figures=figures_of("ViLBERT", "ViLBERT (2-layer)"),
         ),
         "vilbert-4-layer": _run(
             "ViLBERT, 4 co-attention layers",
             depth=4,
-            figures=_figures(
-                "Table 2", 70.22, 72.45, 74.00, 53.82, 72.07, 78.53, 63.14, 55.38, 84.10, 90.62, 26.28, 54.34, 66.08
-            ),
+            figures=figures_of("ViLBERT", "ViLBERT (4-layer)"),
         ),
         "vilbert-8-layer": _run(
             "ViLBERT, 8 co-attention layers",
             depth=8,
-            figures=_figures(
-                "Table 2", 70.47, 72.33, 74.15, 53.79, 71.66, 78.29, 62.43, 58.78, 85.60, 91.42, 32.80, 63.38, 74.62
-            ),
+            figures=figures_of("ViLBERT", "ViLBERT (8-layer)"),
         ),
         "vilbert-25-percent": _run(
             "ViLBERT on a quarter of Conceptual Captions",
             share=0.25,
-            figures=_figures(
-                "Table 3", 69.82, 71.61, 73.00, 52.66, 69.90, 76.83, 60.99, 53.08, 80.80, 88.52, 20.40, 48.54, 62.06
-            ),
+            figures=figures_of("ViLBERT", "ViLBERT (25 %)"),
         ),
         "vilbert-50-percent": _run(
             "ViLBERT on half of Conceptual Captions",
             share=0.5,
-            figures=_figures(
-                "Table 3", 70.30, 71.88, 73.60, 53.03, 71.16, 77.35, 61.57, 54.84, 83.62, 90.10, 26.76, 56.26, 68.80
-            ),
+            figures=figures_of("ViLBERT", "ViLBERT (50 %)"),
         ),
         "vilbert-single-stream": Recipe(
             summary="The single-stream baseline of ViLBERT's paper",
@@ -202,7 +164,8 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             epochs=10,
             warmup=0.1,
             data=_DATA,
-            figures=_figures("Table 1", 68.85, 71.09, 73.93, 52.73, 69.21, 75.32, 61.02),
+            features=_FEATURES,
+            figures=figures_of("ViLBERT", "Single-Stream"),
             left_open=(
                 *_SHARED_OPEN,
                 'Never released; "trained identically": the optimiser of the release, one group, decay on all.',

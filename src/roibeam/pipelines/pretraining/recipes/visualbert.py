@@ -1,4 +1,4 @@
-"""VisualBERT's published pre-training runs: the paper's appendices A to C, and configs/ of uclanlp/visualbert.
+"""VisualBERT's published pre-training runs: the paper's appendices A to C, and uclanlp/visualbert.
 
 Appendices, tables and footnotes are numbered as in "What Does BERT with Vision Look At?", whose long version is
 arXiv:1908.03557.
@@ -17,13 +17,15 @@ from typing import Any
 
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.visualbert.presets import visualbert_fields
-from roibeam.pipelines.foundation.statistics.printed_figure import Figure
+from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import NAMED, TASK_TEXT, VisualBertSampling
 from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.visualbert.model.VisualBertConfig"
 _PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"
+_CONFIGS = "uclanlp/visualbert visualbert/configs"
 _COCO = "COCO, Karpathy's training images, 5 captions each"
 _COCO_OPEN = (
     'The paper has "the Karpathy train split", around 100k images; a Karpathy file is read with its restval images too.'
@@ -33,10 +35,12 @@ _CUT_OPEN = (
     "loses its end (sampling.cut=release_front is the release's way)."
 )
 _POOLER_OPEN = "The release trains nothing named pooler; so does this."
+# Of VQA, and of NLVR2, whose ablations show the best of the 144 regions; Flickr30k's get six numbers of their box.
+_PYTHIA, _DETECTRON = Features(detector="pythia-x152-fpn"), Features(detector="mask-rcnn-r101-fpn")
+_BUTD = Features("butd-10-100")
 _VARIANT_OPEN = "Batch, rate, epochs and warm-up of the variant are not given: the full model's."
 _VARIANT_SOURCE = f"{_PAPER}, appendix B"
 _LATE = "-late-fusion"
-_NLVR2, _ENTITIES = "NLVR2", "Flickr30k Entities"
 
 
 def _phase(
@@ -77,6 +81,26 @@ def _phase(
 
 
 _TASK_TEXT = VisualBertSampling(text_form=TASK_TEXT)
+# uclanlp/visualbert models/model.py (VisualBERTDetector) in both phases: R2C's network, whose first four stages
+# `freeze_detector` fixes where a configuration does not say otherwise; its last one, what tells outlines and what
+# takes classes are trained. Classes: COCO's 80, and the whole image.
+_R2C: Mapping[str, Any] = MappingProxyType(
+    {
+        "end_to_end": True,
+        "on_stored": True,
+        "detector": "r2c-r50",
+        "encoder": {"frozen_stages": (1, 2, 3, 4), "mask_channels": 32},
+        "photos": {"flip": False, "fixed_size": True, "aspect_buckets": False},
+        "model": {"num_region_classes": 81},
+        "changes": {},  # how many classes there are, the data say; a start was told as many
+    }
+)
+_R2C_OPEN = (
+    "On stored features (extract --detector r2c-r50 --boxes) the ResNet-50 stays as it is, and outlines are not told.",
+    "R2C puts a photo somewhere into a black frame, 768 pixels wide and 384 high, by chance in training; here it "
+    "stands at the top left, the mean beside it, and one that is higher than wide is as high as others are wide. "
+    "R2C's norms take the statistics of the batch; here they are fixed.",
+)
 _RIGHT_OPEN = (
     "The paper has masked words alone here (appendix A.3), the release also asks whether the text is right; "
     "model.with_match_head=false is the paper's way."
@@ -84,51 +108,65 @@ _RIGHT_OPEN = (
 _STATEMENTS = "NLVR2, training statements, each with both of its images"
 _ABLATION = f"{_PAPER}, appendix C; 36 regions"
 
+_RELATIONS = ("det", "pobj", "amod", "nsubj", "prep", "dobj", "punct", "partmod", "nn", "num")
+
+
+def _relation(name: str) -> tuple[PaperFigure, ...]:
+    """Of Table 2, without the name of the best head."""
+    task = f"syntactic grounding of {name}"
+    return figures_of("VisualBERT", name, f"{task}, baseline", f"{task}, accuracy")
+
+
 _FULL: Mapping[str, Recipe] = MappingProxyType(
     {
         "visualbert-coco-vqa": _phase(
             "VisualBERT, first phase for VQA: COCO captions, 100 regions of width 2048",
-            "configs/vqa/coco-pre-train.json",
+            f"{_CONFIGS}/vqa/coco-pre-train.json",
             batch_size=48,
             data=_COCO,
+            features=_PYTHIA,
         ),
         "visualbert-coco-nlvr2": _phase(
             "VisualBERT, first phase for NLVR2: COCO captions, 144 regions of width 1024",
-            "configs/nlvr2/coco-pre-train.json",
+            f"{_CONFIGS}/nlvr2/coco-pre-train.json",
             batch_size=64,
             data=_COCO,
+            features=_DETECTRON,
             sampling=VisualBertSampling(max_regions=144),
         ),
         "visualbert-coco-vcr": _phase(
-            "VisualBERT, first phase for VCR: COCO captions, regions of a ResNet-50 brought to 512 numbers",
-            "configs/vcr/coco-pre-train.json",
+            "VisualBERT, first phase for VCR: COCO captions, R2C's regions of a ResNet-50 with their classes",
+            f"{_CONFIGS}/vcr/coco-pre-train.json, models/model.py, utils/detector.py",
             batch_size=128,
             learning_rate=1e-4,
-            data=_COCO,
+            data=f"{_COCO}; their objects and the whole image, each with its class and outline",
+            sampling=VisualBertSampling(told_classes=True, whole_region=True),
+            features=Features(detector="r2c-r50", boxes="coco"),
             left_open=(
-                "The release's ResNet-50 looks at boxes of another detector here, at VCR's own in the second phase; "
-                "with --boxes in both extractions both stores have features of one space.",
+                *_R2C_OPEN,
+                "The release's objects are what the detector finds that VCR was made with (its files of boxes and "
+                "masks), and it leaves out photos without any; --objects takes COCO's own instances.",
             ),
+            **_R2C,
         ),
         "visualbert-coco-flickr": _phase(
             "VisualBERT, first phase for Flickr30k Entities: COCO captions, features with six numbers of their box",
-            "configs/flickr/coco-pre-train.json",
+            f"{_CONFIGS}/flickr/coco-pre-train.json",
             batch_size=32,
             data=_COCO,
+            features=_BUTD,
             sampling=VisualBertSampling(box_numbers=True),
         ),
         "visualbert-task-vqa": _phase(
             "VisualBERT, second phase for VQA: questions with their answers, masked words alone",
-            "configs/vqa/pre-train.json",
+            f"{_CONFIGS}/vqa/pre-train.json",
             batch_size=64,
             data="VQA v2, training questions, each with one of its ten answers behind it in one text",
+            features=_PYTHIA,
             sampling=_TASK_TEXT,
             model={"with_match_head": False},
             after="visualbert-coco-vqa",
-            figures=(
-                Figure("VQA", "accuracy, test-dev", 70.80, "Table 3"),
-                Figure("VQA", "accuracy, test-std", 71.00, "Table 3"),
-            ),
+            figures=figures_of("VisualBERT", "VisualBERT", "VQA"),
             left_open=(
                 "The release adds VQA's validation questions and draws among answers of its 3,129; here training "
                 "questions and all answers.",
@@ -138,46 +176,42 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-vcr": _phase(
             "VisualBERT, second phase for VCR: questions with answers and rationales, and which are right",
-            "configs/vcr/pre-train.json",
+            f"{_CONFIGS}/vcr/pre-train.json, models/model.py, utils/detector.py",
             batch_size=32,
             epochs=1,
             warmup=0.1879,
             data="VCR, training questions: each with four answers, and with its right answer and four rationales; "
-            "features of VCR's own boxes (extract --boxes vcr1images/)",
-            sampling=VisualBertSampling(text_form=TASK_TEXT, aligned_words="first_piece"),
-            after="visualbert-coco-vcr",
-            figures=(
-                Figure("VCR", "Q->A, val", 70.8, "Table 4"),
-                Figure("VCR", "Q->A, test", 71.6, "Table 4"),
-                Figure("VCR", "QA->R, val", 73.2, "Table 4"),
-                Figure("VCR", "QA->R, test", 73.2, "Table 4"),
-                Figure("VCR", "Q->AR, val", 52.2, "Table 4"),
-                Figure("VCR", "Q->AR, test", 52.4, "Table 4"),
-                Figure("VCR", "Q->AR, val, features of a fixed ResNet-50", 51.4, "footnote 3"),
+            "the boxes that a question's texts name (extract --boxes vcr1images/) and the whole image, each with its "
+            "class and outline",
+            features=Features(detector="r2c-r50", boxes="vcr"),
+            sampling=VisualBertSampling(
+                text_form=TASK_TEXT,
+                aligned_words="first_piece",
+                told_classes=True,
+                whole_region=True,
+                shown_boxes=NAMED,
             ),
+            after="visualbert-coco-vcr",
+            figures=figures_of("VisualBERT", "VisualBERT", "VCR")
+            + figures_of("VisualBERT", "VisualBERT with a fixed ResNet50"),
             left_open=(
                 _RIGHT_OPEN,
                 "Of a question's eight texts the release takes one, eight times, by a slip; here each once.",
-                "The release also trains part of its ResNet-50 (not without COCO, says the paper's footnote 3); here "
-                "features are the store's. It shows the boxes that a question's texts name, and the whole image as one "
-                "more; here all boxes of the image.",
+                *_R2C_OPEN,
                 "A word that names a box should be aligned by its first piece; the release takes the word's number for "
                 "the piece's, by a slip (sampling.aligned_words=release).",
             ),
+            **_R2C,
         ),
         "visualbert-task-nlvr2": _phase(
             "VisualBERT, second phase for NLVR2: statements on two images, and whether they are true",
-            "configs/nlvr2/pre-train.json",
+            f"{_CONFIGS}/nlvr2/pre-train.json",
             batch_size=64,
             data=_STATEMENTS,
+            features=_DETECTRON,
             sampling=VisualBertSampling(text_form=TASK_TEXT, max_regions=144),
             after="visualbert-coco-nlvr2",
-            figures=(
-                Figure(_NLVR2, "accuracy, dev", 67.4, "Table 5"),
-                Figure(_NLVR2, "accuracy, test-P", 67.0, "Table 5"),
-                Figure(_NLVR2, "accuracy, test-U", 67.3, "Table 5"),
-                Figure(_NLVR2, "consistency, test-U", 26.9, "Table 5"),
-            ),
+            figures=figures_of("VisualBERT", "VisualBERT", "NLVR2"),
             left_open=(
                 "The release takes the first 144 regions of the file; here those of highest score.",
                 "Table 1 has 67.3 under test-P, Table 5 under test-U and 67.0 under test-P: Table 5's.",
@@ -186,19 +220,17 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-flickr": _phase(
             "VisualBERT, second phase for Flickr30k Entities: its captions, masked words alone",
-            f"configs/flickr/pre-train.json; {_PAPER}, section 2",
+            f"{_CONFIGS}/flickr/pre-train.json; {_PAPER}, section 2",
             batch_size=32,
             data="Flickr30k, training captions",
+            features=_BUTD,
             sampling=VisualBertSampling(text_form="words_only", box_numbers=True),
             model={"with_match_head": False},
             after="visualbert-coco-flickr",
             figures=(
-                Figure(_ENTITIES, "R@1, dev", 70.40, "Table 6"),
-                Figure(_ENTITIES, "R@1, test", 71.33, "Table 6"),
-                Figure(_ENTITIES, "R@5, dev", 84.49, "Table 6"),
-                Figure(_ENTITIES, "R@5, test", 84.98, "Table 6"),
-                Figure(_ENTITIES, "R@10, dev", 86.31, "Table 6"),
-                Figure(_ENTITIES, "R@10, test", 86.51, "Table 6"),
+                *figures_of("VisualBERT", "VisualBERT", "Flickr30k Entities"),
+                *figures_of("VisualBERT", "entity grounding"),
+                *(figure for relation in _RELATIONS for figure in _relation(relation)),
             ),
             left_open=("The release takes only captions that have a phrase with a box; here all.",),
         ),
@@ -206,12 +238,13 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
 )
 
 
-def _late_fusion(full: Recipe, figures: tuple[Figure, ...]) -> Recipe:
+def _late_fusion(name: str) -> Recipe:
     """A phase without early fusion, after one without it."""
+    full, row = _FULL[name], "VisualBERT w/o Early Fusion"
     return _variant(
         full,
         "without early fusion",
-        figures,
+        figures=figures_of("VisualBERT", row, _TASKS[name]) if name in _TASKS else (),
         build=full.build.changed(early_fusion=False),
         toy_build=full.toy_build.changed(early_fusion=False),
         after=f"{full.after}{_LATE}" if full.after else "",
@@ -219,51 +252,28 @@ def _late_fusion(full: Recipe, figures: tuple[Figure, ...]) -> Recipe:
     )
 
 
-def _without_coco(full: Recipe, figures: tuple[Figure, ...]) -> Recipe:
+def _without_coco(name: str) -> Recipe:
     """A second phase that starts where the first one would."""
-    return _variant(full, "right from BERT, without COCO", figures, after="", changes={})
+    figures = figures_of("VisualBERT", "VisualBERT w/o COCO Pre-training", _TASKS[name])
+    return _variant(_FULL[name], "right from BERT, without COCO", figures=figures, after="", changes={})
 
 
-def _variant(full: Recipe, what: str, figures: tuple[Figure, ...], **changes: Any) -> Recipe:
+def _variant(full: Recipe, what: str, **changes: Any) -> Recipe:
     return replace(
         full,
         summary=f"{full.summary}; {what}",
         source=f"{_VARIANT_SOURCE}; {full.source}",
-        figures=figures,
         left_open=(_VARIANT_OPEN, *full.left_open),
         **changes,
     )
 
 
-_LATE_FIGURES: Mapping[str, tuple[Figure, ...]] = {
-    "visualbert-task-vqa": (Figure("VQA", "accuracy, test-dev", 68.18, "Table 3"),),
-    "visualbert-task-vcr": (
-        Figure("VCR", "Q->A, val", 70.1, "Table 4"),
-        Figure("VCR", "QA->R, val", 71.9, "Table 4"),
-        Figure("VCR", "Q->AR, val", 50.6, "Table 4"),
-    ),
-    "visualbert-task-nlvr2": (Figure(_NLVR2, "accuracy, dev", 64.6, "Table 5"),),
-    "visualbert-task-flickr": (
-        Figure(_ENTITIES, "R@1, dev", 70.33, "Table 6"),
-        Figure(_ENTITIES, "R@5, dev", 84.53, "Table 6"),
-        Figure(_ENTITIES, "R@10, dev", 86.39, "Table 6"),
-    ),
+_TASKS: Mapping[str, str] = {
+    "visualbert-task-vqa": "VQA",
+    "visualbert-task-vcr": "VCR",
+    "visualbert-task-nlvr2": "NLVR2",
+    "visualbert-task-flickr": "Flickr30k Entities",
 }
-_WITHOUT_COCO_FIGURES: Mapping[str, tuple[Figure, ...]] = {
-    "visualbert-task-vqa": (Figure("VQA", "accuracy, test-dev", 70.18, "Table 3"),),
-    "visualbert-task-vcr": (
-        Figure("VCR", "Q->A, val", 67.9, "Table 4"),
-        Figure("VCR", "QA->R, val", 69.5, "Table 4"),
-        Figure("VCR", "Q->AR, val", 47.9, "Table 4"),
-    ),
-    "visualbert-task-nlvr2": (Figure(_NLVR2, "accuracy, dev", 63.5, "Table 5"),),
-    "visualbert-task-flickr": (
-        Figure(_ENTITIES, "R@1, dev", 68.07, "Table 6"),
-        Figure(_ENTITIES, "R@5, dev", 83.98, "Table 6"),
-        Figure(_ENTITIES, "R@10, dev", 86.24, "Table 6"),
-    ),
-}
-
 _FEWER = VisualBertSampling(max_regions=36)
 _FEWER_STATEMENTS = VisualBertSampling(text_form=TASK_TEXT, max_regions=36)
 _ABLATION_OPEN = (
@@ -276,23 +286,23 @@ _ABLATION_OPEN = (
 def _ablation(
     name: str,
     what: str,
-    accuracy: float,
+    row: str,
     *,
     data: str = _COCO,
     first: VisualBertSampling = _FEWER,
     model: Mapping[str, Any] = MappingProxyType({}),
     start: str = "bert-base-uncased",
-    where: str = "Table 7",
     right_open: tuple[str, ...] = (_RIGHT_OPEN,),
     left_open: tuple[str, ...] = (),
+    where: str = _ABLATION,
 ) -> dict[str, Recipe]:
-    """Both phases of a row of Table 7."""
+    """Both phases of a row of Table 7, or of footnote 4."""
     before = f"visualbert-coco-{name}"
-    shared: dict[str, Any] = {"batch_size": 64, "model": model, "start": start}
+    shared: dict[str, Any] = {"batch_size": 64, "model": model, "start": start, "features": _DETECTRON}
     return {
         before: _phase(
             f"{what}; first phase",
-            f"{_ABLATION}; configs/nlvr2/coco-pre-train.json",
+            f"{where}; {_CONFIGS}/nlvr2/coco-pre-train.json",
             data=data,
             sampling=first,
             left_open=(*left_open, *_ABLATION_OPEN),
@@ -300,11 +310,11 @@ def _ablation(
         ),
         f"visualbert-{name}": _phase(
             f"{what}; second phase, on NLVR2's statements",
-            f"{_ABLATION}; configs/nlvr2/pre-train.json",
+            f"{where}; {_CONFIGS}/nlvr2/pre-train.json",
             data=_STATEMENTS,
-            sampling=_FEWER_STATEMENTS,
+            sampling=replace(_FEWER_STATEMENTS, max_regions=first.max_regions),
             after=before,
-            figures=(Figure(_NLVR2, "accuracy, dev", accuracy, where),),
+            figures=figures_of("VisualBERT", row),
             left_open=(*left_open, *_ABLATION_OPEN, *right_open),
             **shared,
         ),
@@ -316,35 +326,45 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
         **_ablation(
             "ablation-full",
             "VisualBERT with 36 regions, that its ablations are measured against",
-            66.7,
-            where="Table 7 and footnote 4",
+            "VisualBERT (36 features)",
             left_open=(
-                "Footnote 4 also has 64.8 with 9 regions, 65.5 with 18 and 67.1 with 72, and does not say in which "
-                "phases: --set sampling.max_regions=9 is of both.",
+                "Footnote 4 also has 64.8 with 9 regions, 65.5 with 18 and 67.1 with 72: the recipes "
+                "visualbert-9-regions, visualbert-18-regions and visualbert-72-regions.",
             ),
         ),
         "visualbert-without-coco": _phase(
             "VisualBERT whose first phase is left out: NLVR2's statements right from BERT (C1)",
-            f"{_ABLATION}; configs/nlvr2/pre-train.json",
+            f"{_ABLATION}; {_CONFIGS}/nlvr2/pre-train.json",
             batch_size=64,
             data=_STATEMENTS,
+            features=_DETECTRON,
             sampling=_FEWER_STATEMENTS,
-            figures=(Figure(_NLVR2, "accuracy, dev", 62.9, "Table 7"),),
+            figures=figures_of("VisualBERT", "C1 VisualBERT w/o COCO Pre-training"),
             left_open=(*_ABLATION_OPEN, _RIGHT_OPEN),
         ),
         **_ablation(
             "without-images",
             "VisualBERT whose first phase reads captions without images (C1)",
-            63.9,
+            "C1 VisualBERT w/o Grounded Pre-training",
             data=f"{_COCO}; regions left out",
             first=VisualBertSampling(max_regions=36, with_regions=False),
         ),
-        **_ablation("late-fusion", "VisualBERT without early fusion (C2)", 61.4, model={"early_fusion": False}),
-        **_ablation("without-bert", "VisualBERT without BERT's weights to start from (C3)", 64.7, start=""),
+        **_ablation(
+            "late-fusion",
+            "VisualBERT without early fusion (C2)",
+            "C2 VisualBERT w/o Early Fusion",
+            model={"early_fusion": False},
+        ),
+        **_ablation(
+            "without-bert",
+            "VisualBERT without BERT's weights to start from (C3)",
+            "C3 VisualBERT w/o BERT Initialization",
+            start="",
+        ),
         **_ablation(
             "without-second-caption",
             "VisualBERT without its second objective (C4)",
-            64.9,
+            "C4 VisualBERT w/o Objective 2",
             first=VisualBertSampling(text_form="words_only", max_regions=36),
             model={"with_match_head": False},
             right_open=(
@@ -356,14 +376,33 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
     }
 )
 
+# Footnote 4; 36 regions are Table 7's full model, 144 that of Table 5.
+_NUMBERS: Mapping[str, Recipe] = MappingProxyType(
+    {
+        name: recipe
+        for regions in (9, 18, 72)
+        for name, recipe in _ablation(
+            f"{regions}-regions",
+            f"VisualBERT with {regions} regions",
+            f"VisualBERT ({regions} proposals)",
+            first=VisualBertSampling(max_regions=regions),
+            where=f"{_PAPER}, footnote 4",
+            left_open=("Footnote 4 does not say in which phases there are so many regions: in all three.",),
+        ).items()
+    }
+)
+
 VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         **_FULL,
-        **{f"{name}{_LATE}": _late_fusion(full, _LATE_FIGURES.get(name, ())) for name, full in _FULL.items()},
-        **{
-            f"{name}-without-coco": _without_coco(_FULL[name], figures)
-            for name, figures in _WITHOUT_COCO_FIGURES.items()
-        },
+        **{f"{name}{_LATE}": _late_fusion(name) for name in _FULL},
+        **{f"{name}-without-coco": _without_coco(name) for name in _TASKS},
         **_ABLATIONS,
+        **_NUMBERS,
+        # Of the full run alone: its variants are not analysed.
+        "visualbert-task-flickr": replace(
+            _FULL["visualbert-task-flickr"],
+            summary=f"{_FULL['visualbert-task-flickr'].summary}; the model that section 3 analyses (roibeam attention)",
+        ),
     }
 )

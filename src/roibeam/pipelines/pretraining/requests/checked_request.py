@@ -5,7 +5,7 @@ What is in weights is looked at later.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,10 +22,10 @@ from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, NAMED_SYSTEMS, model_size, wrong_start
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
-from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, Recipe
+from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT, check_settings
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system, system_of_folder
-from roibeam.pipelines.pretraining.requests.encoder_sections import requested_choice
+from roibeam.pipelines.pretraining.requests.encoder_sections import encoder_of, requested_choice
 from roibeam.pipelines.pretraining.requests.request import (
     PretrainRequest,
     RequestedEncoder,
@@ -59,7 +59,7 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     """
     data, asked, named = request.data, request.model, NamedFiles()
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
-    sizes = None if goes_on else named.look(lambda: _encoder_sizes(request))
+    sizes = None if goes_on else named.look(lambda: _encoder_sizes(request, recipe))
     for check in (
         lambda: _check_stores(request),
         lambda: _check_model(request, recipe),
@@ -111,7 +111,7 @@ def _check_model(request: PretrainRequest, recipe: Recipe | None) -> None:
 
 def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
     """Raises ValueError where a run on stored features is asked for, and something that only one end to end has."""
-    if recipe is not None and recipe.end_to_end:
+    if recipe is not None and recipe.end_to_end and not recipe.on_stored:
         raise ValueError(
             f"--recipe {request.model.recipe} trains through the detector: add --end-to-end, see docs/train.md"
         )
@@ -131,6 +131,8 @@ def _need_files(request: PretrainRequest, named: NamedFiles) -> None:
         named.need("--task-text", path, FILE)
     for path in data.text_corpus:
         named.need("--text-corpus", path, FILE)
+    for place in data.objects:
+        named.need("--objects", place)
     named.need("--validation-captions", data.validation, FILE)
     for rule in data.held_out:
         named.need("--held-out", rule.partition("=")[2] or None)
@@ -143,16 +145,13 @@ def _need_files(request: PretrainRequest, named: NamedFiles) -> None:
     named.need_output_folder(request.out)
 
 
-def _encoder_sizes(request: PretrainRequest) -> DetectorConfig | None:
+def _encoder_sizes(request: PretrainRequest, recipe: Recipe | None) -> DetectorConfig | None:
     """Of a run end to end that begins with new weights; ValueError for a detector or conventions that are unknown, and
     missing weights.
     """
-    asked = request.encoder
     if not request.end_to_end or request.model.from_run is not None:
         return None
-    if request.model.toy:
-        asked = replace(asked, detector=asked.detector or TOY_ENCODER)
-    return requested_choice(asked).config
+    return requested_choice(encoder_of(request, recipe)).config
 
 
 def _check_stores(request: PretrainRequest) -> None:
@@ -165,7 +164,7 @@ def _check_stores(request: PretrainRequest) -> None:
         "--validation-captions": data.validation, "--validation-store": data.validation_store,
         "--held-out": data.held_out, "--numbers-of": data.images_of, "--drop-held-out": data.leave_out_held_out,
         "--end-to-end": request.end_to_end, "--cache-dir": data.stage_to, "--cache-gb": data.stage_gb,
-        "--recipe": model.recipe, "--min-match": data.min_match is not None,
+        "--objects": data.objects, "--recipe": model.recipe, "--min-match": data.min_match is not None,
         "--num-classes": data.num_classes, "--checksums": data.checksums != ALL,
     }  # fmt: skip
     unread = [option for option, value in of_stores.items() if value]

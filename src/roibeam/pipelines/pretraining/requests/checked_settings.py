@@ -32,6 +32,7 @@ from roibeam.pipelines.pretraining.requests.requested_settings import (
     default_sections,
     model_overrides,
     train_config_of,
+    with_masking,
 )
 from roibeam.pipelines.training.train_config import OPTIONS
 
@@ -53,6 +54,7 @@ def check_settings(
     if name not in NAMED_SYSTEMS:
         return  # which is said elsewhere
     system, named = NAMED_SYSTEMS[name], NamedFiles()
+    request = named.look(lambda: with_masking(request, recipe, system)) or request
     named.look(lambda: refuse_two_values(request.training, _OPTIONS, request.training.settings))
     named.look(lambda: check_device(train_config_of(request, recipe)(1).device))
     named.look(lambda: _check_sections(request, recipe, system, None if goes_on else sizes))
@@ -67,16 +69,37 @@ def _check_sections(
     sections, elsewhere = default_sections(request, recipe, system.sampling), ["model"]
     if request.end_to_end:
         known = sizes or DetectorConfig()
-        sections |= sections_of_encoder(request.encoder, known, EncoderOptions(), EndToEndChoices())
+        sections |= sections_of_encoder(request.encoder, known, EncoderOptions(), EndToEndChoices(), recipe)
         if sizes is None:
             del sections["detector"]
             elsewhere.append("detector")
     others = [each for each in request.training.settings if not each.startswith(OF_TRAIN)]
     chosen = apply_overrides(sections, others, elsewhere=elsewhere)
+    if request.end_to_end:
+        chosen["encoder"].check_rates(train_config_of(request, recipe)(1).parameter_groups)
+        if getattr(chosen["sampling"], "box_numbers", False):
+            raise ValueError("--end-to-end: features of photos have no box numbers; set sampling.box_numbers to false")
+    _check_objects(request, system, chosen)
     if request.data.stores:
         check_search(chosen["data"], has_validation=request.data.validation is not None)
     elif request.data.text_corpus and recipe is None:  # a recipe needs a store, which is said elsewhere
         check_text_alone(system, chosen["data"], chosen["sampling"])
+
+
+def _check_objects(request: PretrainRequest, system: NamedSystem, chosen: Mapping[str, Any]) -> None:
+    """Raises ValueError where classes of regions are to be told and nobody says them, or are said to nobody."""
+    told = system.reads_objects and chosen["sampling"].told_classes
+    if told and chosen["data"].validation_retrieval:
+        raise ValueError("data.validation_retrieval: a search tells no classes of regions; leave it at 0")
+    if request.data.objects and not system.reads_objects:
+        raise ValueError(f"--objects: {system.title} is told no classes and outlines of regions; leave it out")
+    if request.data.objects and not told and not request.end_to_end:
+        raise ValueError("--objects: nothing reads it; set sampling.told_classes=true, or leave it out")
+    if told and not request.data.objects:
+        raise ValueError(
+            "sampling.told_classes: the classes of regions are read from the file that their boxes are from: name it "
+            "with --objects (COCO instances .json, or VCR's folder vcr1images)"
+        )
 
 
 def _check_model(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem, *, goes_on: bool) -> None:
@@ -88,9 +111,21 @@ def _check_model(request: PretrainRequest, recipe: Recipe | None, system: NamedS
     try:
         system.fields.check_values(overrides)
         if base is not None:
-            system.fields(**_with_data({**base, **overrides}, overrides, system))
+            chosen = _with_data({**base, **overrides}, overrides, system)
+            system.fields(**chosen)
+            if recipe is None or not recipe.end_to_end:  # which needs --end-to-end, as is said elsewhere
+                _check_masked(request, chosen)
     except ValueError as error:
         raise ValueError(f"model settings {overrides}: {error}") from None
+
+
+def _check_masked(request: PretrainRequest, chosen: Mapping[str, Any]) -> None:
+    """Raises ValueError for stored features that would show what is masked."""
+    if chosen.get("masked_appearance") == "pixels" and not request.end_to_end and request.data.stores:
+        raise ValueError(
+            "masked_appearance 'pixels' shows the features of masked regions, and stored ones were measured on whole "
+            "photos: they tell the answer; add --end-to-end, or choose another"
+        )
 
 
 def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> Mapping[str, Any] | None:

@@ -24,6 +24,7 @@ class RequestedData:
         weights: how much of what is trained on comes from each store; none makes every caption as likely.
         task_texts: in place of captions, the files of a task's own text, see `TaskTexts`.
         text_corpus: files of text without images.
+        objects: files with classes and outlines of the stores' regions, see `ImageObjects`.
         num_classes: foreground classes of the stores' detector, where the stores do not tell.
         min_match: share of the images of caption files that the store must have, 0..1; None as in extract.
         validation: held-out captions that evaluations ask about; `validation_store` of their images, None for the
@@ -42,6 +43,7 @@ class RequestedData:
     weights: Sequence[float] = ()
     task_texts: Sequence[Path] = ()
     text_corpus: Sequence[Path] = ()
+    objects: Sequence[str] = ()
     num_classes: int | None = None
     min_match: float | None = None
     validation: str | None = None
@@ -55,7 +57,7 @@ class RequestedData:
     checksums: str = ALL
 
     def __post_init__(self) -> None:
-        check_lists(self, "stores", "captions", "task_texts", "text_corpus", "held_out")
+        check_lists(self, "stores", "captions", "task_texts", "text_corpus", "objects", "held_out")
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,20 @@ from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
+from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.encoder_sections import requested_choice, sections_of_encoder
 from roibeam.pipelines.pretraining.requests.request import RequestedEncoder
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 
-def encoder_sections(asked: RequestedEncoder, whole_image: str, start: ModelCheckpoint | None) -> dict[str, Any]:
+def encoder_sections(
+    asked: RequestedEncoder, whole_image: str, start: ModelCheckpoint | None, recipe: Recipe | None = None
+) -> dict[str, Any]:
     """The sections of `--set` with their defaults: those of the run that this one goes on from, if any.
 
     Args:
         whole_image: see `System`.
+        recipe: a published run, whose encoder and photos are others than the usual ones.
     Raises:
         ValueError: when options are missing or contradict each other.
     """
@@ -40,7 +44,7 @@ def encoder_sections(asked: RequestedEncoder, whole_image: str, start: ModelChec
     else:
         sizes = requested_choice(asked).config
         options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
-    return sections_of_encoder(asked, sizes, options, choices)
+    return sections_of_encoder(asked, sizes, options, choices, recipe)
 
 
 def requested_encoder(asked: RequestedEncoder, sections: Mapping[str, Any], start: ModelCheckpoint | None) -> EndToEnd:

@@ -21,20 +21,24 @@ from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
-from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, ModelFields, Recipe
+from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.requests.checked_request import check_request
 from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
+from roibeam.pipelines.pretraining.requests.encoder_sections import encoder_of
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel
 from roibeam.pipelines.pretraining.requests.requested_encoder import (
     encoder_sections,
     requested_encoder,
 )
 from roibeam.pipelines.pretraining.requests.requested_settings import (
+    APPEARANCE,
+    begun_masking,
     changed_sections,
     default_sections,
     model_overrides,
     train_config_of,
+    with_masking,
 )
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.start import ModelChoice
@@ -59,6 +63,18 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         OSError: when a file cannot be read.
     """
     check_request(request)
+    settings, choice, encoder = requested_parts(request)
+    if not request.data.stores:
+        return pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
+    return _pretrain_on_stores(request, settings, choice, HeldOut(request.data.held_out), encoder)
+
+
+def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice, EndToEnd | None]:
+    """How the run trains, which model, and end to end through which encoder: all but the data, which is not looked at.
+
+    Raises:
+        ValueError: as `run_pretraining`.
+    """
     asked, training = request.model, request.training
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
     system, build = _system(request, recipe)
@@ -68,9 +84,14 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
     start = None if asked.from_run is None else load_model_or_joint(asked.from_run)
     for note in () if start is None else start.changes:
         logger.warning("%s: %s", asked.from_run, note)
-    request = _with_toy_encoder(request, start)
+    if request.end_to_end and not isinstance(start, JointCheckpoint):
+        request = replace(request, encoder=encoder_of(request, recipe))
+    request = with_masking(request, recipe, system.named)
+    for note in _notes_of_begun(request, recipe, system) if is_main_process() else ():
+        logger.warning("%s", note)
+    training = request.training
     if request.end_to_end:
-        sections |= encoder_sections(request.encoder, system.whole_image, start)
+        sections |= encoder_sections(request.encoder, system.whole_image, start, recipe)
     else:
         _refuse_joint_start(request, start)
     sections = changed_sections(sections, training.settings)
@@ -81,7 +102,6 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         overrides = {**recipe.changes, **overrides}
     from_bert = _bert(asked, recipe)
     encoder = requested_encoder(request.encoder, sections, start) if request.end_to_end else None
-    rules = HeldOut(request.data.held_out)
     settings = RunSettings(
         train_config,
         data=sections["data"],
@@ -98,12 +118,10 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         bert=None if from_bert is None else read_bert(from_bert),
         start=start,
         background_first=asked.background_first,
+        recipe=asked.recipe or "",
+        features=None if recipe is None or asked.toy else recipe.features,
     )
-    if request.data.stores:
-        result = _pretrain_on_stores(request, settings, choice, rules, encoder)
-    else:
-        result = pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
-    return result
+    return settings, choice, encoder
 
 
 def _pretrain_on_stores(
@@ -133,6 +151,7 @@ def _pretrain_on_stores(
             end_to_end=encoder,
             validation=asked,
             num_classes=data.num_classes,
+            objects=data.objects,
         )
 
 
@@ -145,11 +164,16 @@ def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, Mo
     return system_named(name), model_size(name, asked.size or DEFAULT_SIZE)
 
 
-def _with_toy_encoder(request: PretrainRequest, start: ModelCheckpoint | None) -> PretrainRequest:
-    """The toy of a recipe has a toy encoder, unless another is named or comes with the run that it goes on from."""
-    if not (request.model.toy and request.end_to_end) or isinstance(start, JointCheckpoint):
-        return request
-    return replace(request, encoder=replace(request.encoder, detector=request.encoder.detector or TOY_ENCODER))
+def _notes_of_begun(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:
+    """Where the run in the folder began before its recipe's masking was kept end to end."""
+    begun = begun_masking(request.out).get(APPEARANCE) if request.end_to_end else None
+    published = system.named.masking.get(recipe.masking) if recipe is not None else None
+    if begun is None or published in (None, begun) or f"{APPEARANCE}={begun}" not in request.training.settings:
+        return []
+    return [
+        f"{request.out} goes on as it began, with {APPEARANCE}={begun}; {request.model.recipe} has {published}: for "
+        f"that, begin a new run"
+    ]
 
 
 def _refuse_joint_start(request: PretrainRequest, start: ModelCheckpoint | None) -> None:

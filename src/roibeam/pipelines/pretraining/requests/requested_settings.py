@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from roibeam.model.end_to_end_choices import MASKINGS
+from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
+from roibeam.pipelines.pretraining.recipes.named_systems import NamedSystem
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.training.processes.launched import num_processes
-from roibeam.pipelines.training.run_folder.folder import begun_steps
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, saved_config
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 OF_MODEL, OF_TRAIN = "model.", "train."  # sections of settings that are read by themselves
+MASKING, APPEARANCE, PIXELS = "end_to_end.masking", "model.masked_appearance", "end_to_end.masked_pixels"
 
 
 def batch_size_of(request: PretrainRequest, recipe: Recipe | None) -> int:
@@ -47,6 +52,46 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
         return with_settings(paced, of_train)
 
     return train_config
+
+
+def with_masking(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> PretrainRequest:
+    """The request of a run end to end with the two settings that `end_to_end.masking` stands for in its place; the
+    same of a recipe, where the user names none, and of the run that the folder holds, which goes on as it began. What
+    the user sets by itself wins.
+
+    Raises:
+        ValueError: for a masking that is none, or of a system that masks no regions.
+    """
+    if not request.end_to_end:
+        return request
+    given = dict(each.partition("=")[::2] for each in request.training.settings)
+    named = {name.strip(): value.strip() for name, value in given.items()}
+    masking = named.get(MASKING)
+    if masking is not None:
+        if not system.masking:
+            raise ValueError(f"--set {MASKING}={masking}: {system.title} masks no regions; leave it out")
+        if masking not in MASKINGS:
+            raise ValueError(f"--set {MASKING}={masking}: {name_hint(masking, MASKINGS)}")
+    elif recipe is not None and request.model.from_run is None:
+        masking = recipe.masking
+    pair = {APPEARANCE: system.masking[masking], PIXELS: MASKINGS[masking]} if masking else {}
+    if MASKING not in named:
+        pair |= begun_masking(request.out)
+    others = [each for each in request.training.settings if each.partition("=")[0].strip() != MASKING]
+    settings = [*others, *(f"{name}={value}" for name, value in pair.items() if name not in named)]
+    return replace(request, training=replace(request.training, settings=settings))
+
+
+def begun_masking(run: Path) -> dict[str, str]:
+    """Of the run that the folder holds: one that began when the mode decided alone, say. None of any other."""
+    if not (run / CONFIG_NAME).is_file():
+        return {}
+    described = saved_config(run)["task"].get("model")
+    if not isinstance(described, dict) or not isinstance(described.get("end_to_end"), dict):
+        return {}
+    found = {PIXELS: described["end_to_end"].get("masked_pixels")}
+    found[APPEARANCE] = described.get("model", {}).get("masked_appearance")
+    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 def default_sections(request: PretrainRequest, recipe: Recipe | None, sampling: type) -> dict[str, Any]:

@@ -7,6 +7,8 @@ One caption tells of the image; the other does as well (match 1), or is of anoth
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,15 +20,18 @@ from roibeam.model.common.masking import mask_pieces
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.inputs.batches.class_targets import as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.box_numbers import BOX_NUMBERS, with_box_numbers
+from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
 from roibeam.pipelines.inputs.fit import check_vocabulary, check_width
+from roibeam.pipelines.inputs.objects.image_objects import WHOLE_IMAGE, ImageObjects
 from roibeam.pipelines.inputs.shown_regions import strongest_regions
+from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly
+from roibeam.pipelines.inputs.whole_image import whole_image_feature
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import NAMED, TASK_TEXT, VisualBertSampling
 
 
 class _Texts(NamedTuple):
@@ -55,41 +60,40 @@ class VisualBertSampler:
         model_config: VisualBertConfig,
         *,
         num_classes: int,
+        objects: ImageObjects | None = None,
     ) -> None:
         check_vocabulary(model_config, tokenizer)
+        _check_objects(sampling, model_config, objects)
         if not model_config.with_match_head and sampling.text_form not in ("words_only", TASK_TEXT):
             raise ValueError(
                 f"VisualBERT: the model has no match head, so nothing asks about captions of other images "
                 f"(text_form {sampling.text_form!r}); set sampling.text_form=words_only"
             )
         self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
+        self._objects = objects
         self._max_pieces = min(sampling.max_pieces, model_config.max_position_embeddings)
 
     def check(self, record: RegionRecord) -> None:
-        if not self._sampling.box_numbers:
-            check_width(self._config, record)
-        elif self._config.region_feature_size != record.features.shape[1] + BOX_NUMBERS:
-            raise ValueError(
-                f"record {record.image_id!r}: features and {BOX_NUMBERS} box numbers have width "
-                f"{record.features.shape[1] + BOX_NUMBERS}, the model was made for {self._config.region_feature_size}; "
-                f"set region_feature_size"
-            )
+        check_width(self._config, record, box_numbers=self._sampling.box_numbers, setting="sampling.box_numbers")
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         records = corpus.records(row) if isinstance(corpus, TaskCorpus) else [corpus.record(row)]
         texts = self._texts(corpus, row, random)
-        shown = [self._shown(record) for record in records]
-        features, boxes, region_images = self._regions(records, shown)
-        nothing = np.zeros(len(boxes), bool)
+        named = corpus.text(row).shown if isinstance(corpus, TaskCorpus) else None
+        shown = [self._shown(record, named) for record in records]
+        features, boxes = map(list, zip(*map(self._regions, records, shown), strict=True))
+        nothing = np.zeros(sum(map(len, boxes)), bool)
         text_ids, text_labels, text_segments = self._masked(texts.pieces, random)
         return PretrainSample(
             sample_id=" and ".join(record.image_id for record in records),
             text_ids=text_ids,
             text_labels=text_labels,
             text_segments=text_segments,
-            features=features,
-            boxes=boxes,
-            region_images=region_images,
+            features=features[0] if len(records) == 1 else torch.cat(features),
+            boxes=np.concatenate(boxes),
+            region_images=np.repeat(np.arange(len(boxes)), list(map(len, boxes))) if len(records) > 1 else None,
+            region_classes=self._classes(records, shown),
+            outlines=None if self._objects is None else partial(_outlines, self._objects, records, shown),
             aligned_words=self._aligned(corpus, row, texts, records[0], shown[0]),
             masked=nothing,
             predicted=nothing,
@@ -111,7 +115,7 @@ class VisualBertSampler:
         texts = self._cut(texts)
         pieces = min(sum(map(len, texts)) + len(texts) + 1, self._config.max_position_embeddings)
         most_regions = num_images * sampling.max_regions or regions  # of two images each may have less by itself
-        return [RowSize(pieces, min(regions, most_regions))]
+        return [RowSize(pieces, min(regions, most_regions) + num_images * sampling.whole_region)]
 
     def _captions(self, corpus: Corpus, row: int, random: np.random.Generator) -> tuple[list[int], int | None]:
         """Whose captions are read, and whether the last of them is asked about and belongs."""
@@ -140,23 +144,51 @@ class VisualBertSampler:
         """See `PretrainSample.aligned_words`, of the shown regions; ValueError for a region that the record has not."""
         if self._sampling.aligned_words == "none" or not isinstance(corpus, TaskCorpus) or not corpus.as_pair:
             return None
-        text, start = corpus.text(row), 1
         words: list[list[int]] = [[] for _ in shown]
         places = {int(region): place for place, region in enumerate(shown)}
-        for named in self._cut([self._named(text, *each) for each in zip(texts.lines, texts.pieces, strict=True)]):
-            for piece in np.flatnonzero(named[:, 0] >= 0):
-                region, word = map(int, named[piece])
-                if region >= record.num_regions:
-                    raise ValueError(
-                        f"record {record.image_id!r}: a word names region {region}, the record has "
-                        f"{record.num_regions}; {GIVE_BOXES}"
-                    )
-                position = start + (word if self._sampling.aligned_words == "release" else int(piece))
-                if region in places and position < self._config.max_position_embeddings - 1:
-                    words[places[region]].append(position)
-            start += len(named) + 1
+        for region, position in self._naming_pieces(self._cut(self._named_pieces(corpus.text(row), texts))):
+            _check_region(record, region)
+            if region in places:
+                words[places[region]].append(position)
         most = max(map(len, words), default=0)
         return np.array([each + [-1] * (most - len(each)) for each in words], np.int64) if most else None
+
+    def notes_of_cuts(self, corpus: Corpus) -> list[str]:
+        """A note where words that name a box are cut, so that no piece is aligned with it: of `MOST_TEXTS` texts at
+        even distances, each with all that may follow it."""
+        if self._sampling.aligned_words == "none" or not isinstance(corpus, TaskCorpus) or not corpus.as_pair:
+            return []
+        whole = left = 0
+        looked_at = evenly(range(len(corpus)), MOST_TEXTS)
+        for row in looked_at:
+            text = corpus.text(row)
+            pairs: list[tuple[int, ...]] = [(0, line) for line in range(1, len(text.lines))]
+            for lines in pairs or [(0,)]:
+                texts = _Texts([self._pieces(text.lines[line]) for line in lines], None, lines)
+                named = self._named_pieces(text, texts)
+                whole += sum(int((each[:, 0] >= 0).sum()) for each in named)
+                left += sum(1 for _ in self._naming_pieces(self._cut(named)))
+        if left == whole:
+            return []
+        return [
+            f"{counted(whole - left, 'word')} of {whole:,} that name a box cut from {counted(len(looked_at), 'text')} "
+            f"(sampling.max_pieces {self._sampling.max_pieces}): none of their pieces is aligned with the box"
+        ]
+
+    def _named_pieces(self, text: TaskRow, texts: _Texts) -> list[np.ndarray]:
+        """As of `_named`, of each of the texts."""
+        return [self._named(text, *each) for each in zip(texts.lines, texts.pieces, strict=True)]
+
+    def _naming_pieces(self, named: list[np.ndarray]) -> Iterator[tuple[int, int]]:
+        """Region and position of each piece of cut texts that is aligned with one."""
+        start = 1
+        for each in named:
+            for piece in np.flatnonzero(each[:, 0] >= 0):
+                region, word = map(int, each[piece])
+                position = start + (word if self._sampling.aligned_words == "release" else int(piece))
+                if position < self._config.max_position_embeddings - 1:
+                    yield region, position
+            start += len(each) + 1
 
     def _named(self, text: TaskRow, line: int, pieces: np.ndarray) -> np.ndarray:
         """(n, 2) of the pieces of a line: the region that each names, -1 for none, and the number of that word."""
@@ -168,29 +200,40 @@ class VisualBertSampler:
                 named[first - 1] = mention.region, mention.word
         return named
 
-    def _shown(self, record: RegionRecord) -> np.ndarray:
-        """(n,) int64, numbers of the record's regions."""
-        sampling = self._sampling
-        return strongest_regions(record, sampling.max_regions) if sampling.with_regions else np.arange(0)
+    def _shown(self, record: RegionRecord, named: tuple[int, ...] | None) -> np.ndarray:
+        """(n,) int64, numbers of the record's regions, and `WHOLE_IMAGE`.
 
-    def _regions(
-        self, records: list[RegionRecord], shown: list[np.ndarray]
-    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray | None]:
-        """Features and boxes of the regions that are shown, image by image; of several images, which each is from."""
-        features, boxes = [], []
-        for record, regions in zip(records, shown, strict=True):
-            given = as_tensor(record.features[regions])
-            if self._sampling.box_numbers:
-                given = with_box_numbers(given, record.boxes[regions], record.width, record.height)
-            features.append(given)
-            boxes.append(record.boxes[regions])
-        if len(records) == 1:
-            return features[0], boxes[0], None
-        return (
-            torch.cat(features),
-            np.concatenate(boxes),
-            np.repeat(np.arange(len(boxes)), [len(each) for each in boxes]),
-        )
+        Args:
+            named: by the texts of a task.
+        """
+        sampling = self._sampling
+        if not sampling.with_regions:
+            return np.arange(0)
+        if sampling.shown_boxes == NAMED and named is not None:
+            _check_region(record, max(named, default=-1))
+            shown = np.array(named, np.int64)
+        else:
+            shown = strongest_regions(record, sampling.max_regions)
+        return np.concatenate([np.full(int(sampling.whole_region), WHOLE_IMAGE), shown])
+
+    def _regions(self, record: RegionRecord, shown: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+        """Features and boxes of the regions that are shown."""
+        own = shown[shown != WHOLE_IMAGE]
+        features, boxes = as_tensor(record.features[own]), record.boxes[own]
+        if len(own) < len(shown):
+            features = torch.cat([_whole(record, features)[None], features])
+            boxes = np.concatenate([np.array([[0, 0, record.width, record.height]], np.float32), boxes])
+        if self._sampling.box_numbers:
+            features = with_box_numbers(features, boxes, record.width, record.height)
+        return features, boxes
+
+    def _classes(self, records: list[RegionRecord], shown: list[np.ndarray]) -> np.ndarray | None:
+        """(R,) of all images; None for a model that is told none."""
+        if self._objects is None or not self._sampling.told_classes:
+            return None
+        # The whole image is the last one there, and of class 0.
+        classes = (np.append(self._objects.classes(record), 0)[own] for record, own in zip(records, shown, strict=True))
+        return np.concatenate(list(classes))
 
     def _pieces(self, text: str) -> np.ndarray:
         """(n,) without [CLS] and [SEP]."""
@@ -229,6 +272,43 @@ class VisualBertSampler:
         if self._sampling.cut == "release_front":
             return cut_from_the_front(*texts, limit=self._sampling.max_pieces)
         return cut_the_longer(*texts, limit=self._max_pieces)
+
+
+def _check_region(record: RegionRecord, region: int) -> None:
+    """Raises ValueError where the record has no such region."""
+    if region >= record.num_regions:
+        raise ValueError(
+            f"record {record.image_id!r}: a word names region {region}, the record has {record.num_regions}; "
+            f"{GIVE_BOXES}"
+        )
+
+
+def _whole(record: RegionRecord, shown_RD: torch.Tensor) -> torch.Tensor:
+    """(D,) the store's own feature of the whole image, or the mean of the shown regions; zeros where there are none."""
+    if record.image_feature is not None:
+        return whole_image_feature(record, stored=True).to(shown_RD.dtype)
+    return shown_RD.float().sum(dim=0).div(max(len(shown_RD), 1)).to(shown_RD.dtype)
+
+
+def _outlines(objects: ImageObjects, records: list[RegionRecord], shown: list[np.ndarray], side: int) -> np.ndarray:
+    """See `PretrainSample.outlines`."""
+    return np.concatenate([objects.masks(record, own, side) for record, own in zip(records, shown, strict=True)])
+
+
+def _check_objects(sampling: VisualBertSampling, config: VisualBertConfig, objects: ImageObjects | None) -> None:
+    """Raises ValueError where rules, model and objects do not fit together."""
+    if sampling.told_classes and objects is None:
+        raise ValueError("sampling.told_classes: the classes of regions are read from --objects; name the file")
+    if bool(config.num_region_classes) != sampling.told_classes:
+        raise ValueError(
+            f"VisualBERT: the model is made for {config.num_region_classes} classes of regions (num_region_classes), "
+            f"and sampling.told_classes is {str(sampling.told_classes).lower()}; set both, or none"
+        )
+    if sampling.told_classes and objects is not None and config.num_region_classes != len(objects.class_names) + 1:
+        raise ValueError(
+            f"VisualBERT: the model is made for {config.num_region_classes} classes of regions, that of the whole "
+            f"image among them, --objects has {len(objects.class_names)}; sampling.object_names says which there are"
+        )
 
 
 def cut_the_longer(first: np.ndarray, second: np.ndarray, *, limit: int) -> list[np.ndarray]:

@@ -10,6 +10,7 @@ TASK_TEXT = "task_text"
 TEXT_FORMS = ("two_captions", "one_caption", "words_only", TASK_TEXT)
 CUTS = ("longer_end", "release_front")
 ALIGNED = ("none", "first_piece", "release")
+ALL, NAMED = "all", "named"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,13 @@ class VisualBertSampling:
             piece to the box, as the release means to and the model's `alignment` says; "release" that of the word's
             number, by its slip, which is another piece behind a word of several; "none" nothing. The store's regions
             must be VCR's boxes.
+        told_classes: the model is told the class of each region (`num_region_classes`), as R2C's are; they are read
+            where `--objects` says.
+        object_names: a file with the names of these classes, one a line; "" for those of the files, see `ImageObjects`.
+        whole_region: the image as a whole is the first region, of class 0, as in R2C. From photos the encoder makes its
+            feature; else it is the one that the store has of it, or the mean of those that are shown.
+        shown_boxes: of VCR's texts, "all" boxes of the image, or those that question, answers and rationales have
+            "named", as R2C and the release show them.
         word_probability: how often a piece is predicted.
         word_masked_share: how many of the predicted pieces become [MASK]; half of the others become random ones.
         mismatched_probability: how often the second caption, or the one, is of another image.
@@ -47,6 +55,10 @@ class VisualBertSampling:
     with_regions: bool = True
     box_numbers: bool = False
     aligned_words: str = "none"
+    told_classes: bool = False
+    object_names: str = ""
+    whole_region: bool = False
+    shown_boxes: str = ALL
     word_probability: float = 0.15
     word_masked_share: float = 0.8
     mismatched_probability: float = 0.5
@@ -55,11 +67,21 @@ class VisualBertSampling:
         check_choice(self, "text_form", TEXT_FORMS)
         check_choice(self, "cut", CUTS)
         check_choice(self, "aligned_words", ALIGNED)
+        check_choice(self, "shown_boxes", (ALL, NAMED))
         if self.aligned_words != "none" and not (self.text_form == TASK_TEXT and self.with_regions):
             raise ValueError(
                 f"VisualBertSampling: aligned_words={self.aligned_words} is of a task's texts with regions, got "
                 f"text_form={self.text_form}, with_regions={str(self.with_regions).lower()}; leave it at none"
             )
+        if self.shown_boxes == NAMED and (self.text_form != TASK_TEXT or self.max_regions):
+            raise ValueError(
+                f"VisualBertSampling: shown_boxes={NAMED} shows all boxes that a task's texts name; got "
+                f"text_form={self.text_form}, max_regions={self.max_regions}"
+            )
+        if (self.told_classes or self.whole_region) and not self.with_regions:
+            raise ValueError("VisualBertSampling: told_classes and whole_region are of regions, got with_regions=false")
+        if self.object_names and not self.told_classes:
+            raise ValueError("VisualBertSampling: object_names is of told_classes; set that, or leave it out")
         check_probabilities(self, "word_probability", "word_masked_share", "mismatched_probability")
         if self.max_pieces < 5 or self.max_regions < 0:
             raise ValueError(

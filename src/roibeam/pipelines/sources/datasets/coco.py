@@ -70,6 +70,24 @@ class CocoBoxes:
     num_crowd: int
 
 
+@dataclass(frozen=True, eq=False)
+class CocoObjects:
+    """The objects of one image of an instances file, in the order of `CocoBoxes`.
+
+    Attributes:
+        image_id: by the id rule.
+        boxes: (n, 4) float32, x1 y1 x2 y2 in pixels.
+        class_ids: (n,) int64, places in the names of the file's classes.
+        outlines: of each polygons, (P, 2) float32 x y in the same pixels; None where it is a mask of pixels, as a crowd
+            is, or not there.
+    """
+
+    image_id: str
+    boxes: np.ndarray
+    class_ids: np.ndarray
+    outlines: tuple[tuple[np.ndarray, ...] | None, ...]
+
+
 @dataclass(frozen=True)
 class CocoInstances:
     """An instances file as detectors are trained and judged on it.
@@ -181,6 +199,43 @@ def read_coco_instances(path: str, *, id_rule: str = "no-extension") -> CocoInst
         coco_ids.append(image.coco_id)
     class_names = tuple(names[number] for number in category_ids)
     return CocoInstances(class_names, category_ids, labelled, tuple(coco_ids))
+
+
+def read_coco_objects(path: str, *, id_rule: str = "no-extension") -> tuple[tuple[str, ...], list[CocoObjects]]:
+    """Names of the classes in the order of their numbers, and the objects of each image, in file order.
+
+    Raises:
+        ValueError: as `read_coco_instances`, and for a polygon that is none.
+    """
+    table, labels, names = _BoxTable(), _LabelTable(), dict[int, str]()
+    outlines: list[tuple[np.ndarray, ...] | None] = []
+
+    def take(entry: dict[str, Any], where: str, index: int) -> None:
+        table.add(entry, where, index)
+        labels.add(entry, where)
+        outlines.append(_outline(entry.get("segmentation"), where))
+
+    images = _read_entries(path, id_rule, take, _Categories(names).add)
+    _check_different(names, path)
+    category_ids = tuple(sorted(names))
+    class_ids, boxes = labels.class_ids(category_ids, path), table.boxes().astype(np.float32)
+    found = [
+        CocoObjects(image.image_id, boxes[rows], class_ids[rows], tuple(outlines[row] for row in rows))
+        for image, rows in table.by_image(images, path)
+    ]
+    return tuple(names[number] for number in category_ids), found
+
+
+def _outline(segmentation: Any, where: str) -> tuple[np.ndarray, ...] | None:
+    if not isinstance(segmentation, list) or not segmentation:  # a mask of pixels, run by run; or boxes alone
+        return None
+    polygons = []
+    for number, flat in enumerate(segmentation):
+        if not isinstance(flat, list) or len(flat) % 2:
+            raise ValueError(f"{where}, polygon {number}: expected x y x y ..., got {shown(flat)}")
+        points = [list(each) for each in zip(flat[::2], flat[1::2], strict=True)]
+        polygons.append(parse_boxes(points, f"{where}, polygon {number}", columns=2))
+    return tuple(polygons)
 
 
 class _Images:

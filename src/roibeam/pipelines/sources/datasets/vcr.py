@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,17 @@ from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 IMAGES_FOLDER = "vcr1images"
 NUM_CHOICES = 4
 _MAX_METADATA_BYTES = 64 * 2**20  # outlines take most of it; real ones have under 1 MB
+# Classes of COCO as VCR writes them, in COCO's order from 1 on.
+OBJECT_CLASSES = (
+    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "trafficlight",
+    "firehydrant", "stopsign", "parkingmeter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow", "elephant",
+    "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee", "skis", "snowboard",
+    "sportsball", "kite", "baseballbat", "baseballglove", "skateboard", "surfboard", "tennisracket", "bottle",
+    "wineglass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple", "sandwich", "orange", "broccoli",
+    "carrot", "hotdog", "pizza", "donut", "cake", "chair", "couch", "pottedplant", "bed", "diningtable", "toilet",
+    "tv", "laptop", "mouse", "remote", "keyboard", "cellphone", "microwave", "oven", "toaster", "sink",
+    "refrigerator", "book", "clock", "vase", "scissors", "teddybear", "hairdrier", "toothbrush",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -142,6 +154,38 @@ def read_vcr_boxes(path: str, name: str) -> ImageBoxes:
     content = _metadata(path)
     boxes = parse_boxes(content["boxes"], repr(path), columns=5)
     return ImageBoxes(name, boxes[:, :4].copy(), parse_image_hw(content))
+
+
+def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJECT_CLASSES) -> np.ndarray:
+    """(R,) int64, number of each name among the known classes, from 1 on.
+
+    Args:
+        known: names of classes; COCO's where nobody says others.
+    Raises:
+        ValueError: naming a class that is not known.
+    """
+    numbers = {name: number for number, name in enumerate(known, start=1)}
+    unknown = next((name for name in names if name not in numbers), None)
+    if unknown is not None:
+        those = "of COCO as VCR writes them, such as 'diningtable'" if known is OBJECT_CLASSES else "of those given"
+        raise ValueError(f"{where}: object {unknown!r} is no class {those}; object_names takes a file of other names")
+    return np.array([numbers[name] for name in names], np.int64)
+
+
+def read_object_names(path: str) -> tuple[str, ...]:
+    """Names of classes, one a line.
+
+    Raises:
+        ValueError: for a file that cannot be read, without a name, or with one twice.
+    """
+    try:
+        lines = Path(path).expanduser().read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"object_names {path!r}: cannot be read: {error}") from None
+    names = tuple(line.strip() for line in lines if line.strip())
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"object_names {path!r}: expected different names of classes, one a line")
+    return names
 
 
 def _metadata(path: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
 
 PERSON = "person"
+_EVERYONE = ("everyone", "everyones")
 
 # The releases' list, in which Peyton stands twice.
 NAMES = (
@@ -47,12 +48,14 @@ class VcrQuestion:
     where: file and line, for errors.
     split: first part of its annot_id: train, val or test.
     image: path below the image folder.
+    shown: numbers of the objects that it shows, see `named_objects`.
     choices: four answers, then four rationales.
     """
 
     where: str
     split: str
     image: str
+    shown: tuple[int, ...]
     choices: tuple[VcrChoice, ...]
 
 
@@ -101,8 +104,26 @@ def read_vcr_questions(path: str) -> Iterator[VcrQuestion]:
     """
     for where, row in read_json_lines(path):
         annotation, image = _named(row, where)
-        choices = tuple(_choices(_asked(row, where, annotation, image))) if "answer_label" in row else ()
-        yield VcrQuestion(where, annotation.partition("-")[0], image, choices)
+        asked = _asked(row, where, annotation, image)
+        choices = tuple(_choices(asked)) if "answer_label" in row else ()
+        yield VcrQuestion(where, annotation.partition("-")[0], image, named_objects(asked), choices)
+
+
+def named_objects(asked: VcrAsked) -> tuple[int, ...]:
+    """Numbers of the objects that question, answers or rationales name, in their order; "everyone" names all people.
+
+    All people where nothing is named (rowanz/r2c dataloaders/vcr.py). The same for all choices, so that they tell
+    nothing of which is right.
+    """
+    people = {number for number, kind in enumerate(asked.objects) if kind == PERSON}
+    found: set[int] = set()
+    for text in (asked.question, *asked.answers, *asked.rationales):
+        for token in text:
+            if not isinstance(token, str):
+                found.update(token)
+            elif token.lower() in _EVERYONE:
+                found |= people
+    return tuple(sorted(found or people))
 
 
 def names_by_mention(

@@ -16,6 +16,7 @@ from aiohttp.abc import AbstractResolver
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.pipelines.foundation.console.progress import Progress, Standing
+from roibeam.pipelines.sources.datasets.drawn_world import DOWNLOAD_NAME
 from roibeam.pipelines.sources.datasets.rows import UrlRow
 from roibeam.pipelines.sources.download.addresses import AddressRule
 from roibeam.pipelines.sources.download.failures import LocalFaultError
@@ -25,7 +26,7 @@ from roibeam.pipelines.sources.download.journal import JOURNAL_NAME, FailedRow, 
 from roibeam.pipelines.sources.download.limits import DownloadLimits
 from roibeam.pipelines.sources.download.options import DownloadOptions
 from roibeam.pipelines.sources.download.outage import OutageWatch
-from roibeam.pipelines.sources.download.outputs import SUMMARY_NAME, Coverage, remove_unfinished, write_outputs
+from roibeam.pipelines.sources.download.outputs import Coverage, remove_unfinished, write_outputs
 from roibeam.pipelines.sources.download.row_download import RowDownload
 from roibeam.pipelines.sources.download.url_list import UrlList
 
@@ -65,7 +66,7 @@ def run_download(
             if options.retry_dead_letters:
                 for row in journal.rows(stored=False):
                     journal.forget(row)
-            (out / SUMMARY_NAME).unlink(missing_ok=True)  # it stands for a finished run
+            (out / DOWNLOAD_NAME).unlink(missing_ok=True)  # it stands for a finished run
             fsync_folder(out)
             run = _Run(url_list, files, journal, rule, options, resolver)
             if run.read().images == url_list.num_urls:

@@ -13,13 +13,13 @@ from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder, write_json_atomically
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.pipelines.foundation.files.dead_letters import write_letters
+from roibeam.pipelines.sources.datasets.drawn_world import DOWNLOAD_NAME, DRAWN_WORLD, world_of
 from roibeam.pipelines.sources.datasets.rows import BadRow
 from roibeam.pipelines.sources.download.image_files import StoredImage, image_id
 from roibeam.pipelines.sources.download.journal import FailedRow, Journal
 from roibeam.pipelines.sources.download.url_list import UrlList
 
 CAPTIONS_NAME = "local.tsv"
-SUMMARY_NAME = "download.json"
 SUMMARY_FORMAT = "roibeam-download"
 SUMMARY_VERSION = 1
 
@@ -62,7 +62,9 @@ def write_outputs(out: Path, url_list: UrlList, journal: Journal) -> Coverage:
 
     write_letters(out, counted_letters())
     coverage = Coverage(url_list.num_rows, captions, url_list.num_urls, journal.num_stored, num_bytes, failures)
-    write_json_atomically(out / SUMMARY_NAME, summary(coverage) | {"list": {"sha256": url_list.sha256}})
+    drawn = {DRAWN_WORLD: True} if world_of(url_list.path) is not None else {}  # the list of a collected toy web
+    whole = summary(coverage) | {"list": {"sha256": url_list.sha256}} | drawn
+    write_json_atomically(out / DOWNLOAD_NAME, whole)
     fsync_folder(out)
     return coverage
 

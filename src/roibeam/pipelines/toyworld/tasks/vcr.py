@@ -1,4 +1,5 @@
-"""VCR about COCO's pictures: {train,val,test}.jsonl beside vcr1images/<year>/<name>.jpg and <name>.json.
+"""VCR about COCO's pictures: {train,val,test}.jsonl beside vcr1images/<year>/<name>.jpg and <name>.json, and
+object_names.txt with the world's classes, one a line, which recipes need that tell a model the classes of boxes.
 
 The year stands where VCR has the movie, so that img_fn is the picture's path below the world's folder coco. Things have
 the order of the scene graph, which is that of the regions in a perfect store. test.jsonl has no labels.
@@ -18,9 +19,10 @@ from roibeam.pipelines.toyworld.tasks.blind_reader import STRENGTHS, BlindReader
 from roibeam.pipelines.toyworld.tasks.known_picture import KnownPicture
 from roibeam.pipelines.toyworld.tasks.task_splits import VCR_SPLITS, place_name
 from roibeam.pipelines.toyworld.tasks.vcr_questions import CHOICES, Choice, VcrRow, ask
+from roibeam.pipelines.toyworld.world import CATEGORIES
 
 _PURPOSE = 5
-IMAGES_FOLDER = "vcr1images"
+IMAGES_FOLDER, OBJECT_NAMES = "vcr1images", "object_names.txt"
 _SPLIT_OF = {place: split for split, places in VCR_SPLITS.items() for place in places}
 
 
@@ -62,6 +64,7 @@ class VcrTask:
         for split, rows in self._rows.items():
             lines = [json.dumps(self._line(split, place, *row)) for place, row in enumerate(rows)]
             write_text(folder / f"{split}.jsonl", "".join(f"{line}\n" for line in lines))
+        write_text(folder / OBJECT_NAMES, "".join(f"{name}\n" for name in CATEGORIES))
 
     def _line(self, split: str, place: int, picture: Picture, row: VcrRow) -> dict[str, Any]:
         labels = {} if split == "test" else {"answer_label": row.answer, "rationale_label": row.rationale}

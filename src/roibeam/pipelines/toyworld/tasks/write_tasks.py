@@ -3,7 +3,7 @@
     TASKS/
       tasks.json      what is here: version, world, rows, ceilings and floors, a digest for each task
       vqa/            v2_OpenEnded_mscoco_{train,val}2014_questions.json, v2_mscoco_{train,val}2014_annotations.json
-      vcr/            {train,val,test}.jsonl, vcr1images/ with pictures and their boxes
+      vcr/            {train,val,test}.jsonl, vcr1images/ with pictures and their boxes, object_names.txt
       refcoco+/       refs(unc).p, instances.json
       nlvr2/          {train,dev,test1}.json, images/
       mrpc/, rte/     {train,dev,test}.tsv: texts alone, in GLUE's form
@@ -31,6 +31,7 @@ from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.safe_pickle.read import load_pickle
 from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.sources.datasets.drawn_world import TASKS_FORMAT, TASKS_NAME
 from roibeam.pipelines.toyworld.beside_world import WrittenFiles, check_beside, found_beside
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
 from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task
@@ -42,8 +43,6 @@ from roibeam.pipelines.toyworld.world import WORLD_VERSION
 from roibeam.pipelines.toyworld.write import PICTURES
 
 TASKS_VERSION = 1
-TASKS_NAME = "tasks.json"
-TASKS_FORMAT = "roibeam-toyworld-tasks"
 READERS_FOLDER = "readers"
 _TEXT_SUFFIXES = frozenset({".json", ".jsonl", ".tsv"})
 # Task -> split -> measure -> reader -> 0..1.

@@ -37,6 +37,7 @@ from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.console.progress_text import Unit
+from roibeam.pipelines.sources.datasets.drawn_world import WEB_FORMAT, WEB_NAME
 from roibeam.pipelines.toyworld.beside_world import WrittenFiles, check_beside, found_beside
 from roibeam.pipelines.toyworld.files import write_text
 from roibeam.pipelines.toyworld.splits import place_of
@@ -47,8 +48,6 @@ from roibeam.pipelines.toyworld.web.web_truth import TRUTH_NAME, mark_shared
 from roibeam.pipelines.toyworld.world import WORLD_VERSION
 
 WEB_VERSION = 1
-WEB_NAME = "web.json"
-WEB_FORMAT = "roibeam-toyworld-web"
 IMAGES_NAME, PAIRS_NAME, PICTURES_NAME = "images.csv", "pairs.csv", "pictures.tsv"
 MAX_PAGES = 1_000_000
 PAGES = Unit("page", "pages")

@@ -1,11 +1,11 @@
-"""A detector's figures before and after a run, as a run folder's detector.json holds them, for people."""
+"""What a run did to its detector, or to a region encoder: detector.json and encoder.json of its folder, for people."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-DETECTOR_NAME = "detector.json"
+DETECTOR_NAME, ENCODER_NAME = "detector.json", "encoder.json"
 # What is shown, and where it stands in a `DetectionReport.as_json()`.
 _FIGURES = {
     "mAP@0.5": ("objects", "mean"),
@@ -32,3 +32,25 @@ def change_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             before, after = ("-" if value is None else f"{value:.4f}" for value in values)
             rows.append((name, before, after))
     return rows
+
+
+def stage_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Each stage of a region encoder, whether it is trained, and how far it moved.
+
+    Args:
+        found: what encoder.json holds.
+    """
+    return [
+        (
+            each["stage"],
+            "trained" if each["trained"] else "frozen",
+            "not known" if each["moved"] is None else f"{each['moved']:.3g}",
+        )
+        for each in found["stages"]
+    ]
+
+
+def encoder_lines(found: Mapping[str, Any]) -> list[str]:
+    """What is masked of photos, and `stage_rows`, for the terminal."""
+    head = "the region encoder, and how far it moved from the weights it began with (|w - w0| / |w0|):"
+    return [found["masking"], head, *(f"  {stage:<10} {state:<8} {far:>10}" for stage, state, far in stage_rows(found))]

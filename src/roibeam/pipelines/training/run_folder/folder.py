@@ -16,7 +16,7 @@ from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.best import BEST, best_checkpoint
 from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints
-from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
+from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, ENCODER_NAME
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.free_settings import FREE_ON_RESUME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
@@ -33,7 +33,7 @@ _WRITING_CONFIG = f".writing-{CONFIG_NAME}"
 _WRITTEN_FIRST = frozenset(
     {
         "tokenizer", ".writing-tokenizer", "trained_images.npy", ".writing-trained_images.npy", BATCH_PAGE,
-        "hard_negatives.npz", ".writing-hard_negatives.npz", DETECTOR_NAME, _WRITING_CONFIG, LOCK_NAME,
+        "hard_negatives.npz", ".writing-hard_negatives.npz", DETECTOR_NAME, ENCODER_NAME, _WRITING_CONFIG, LOCK_NAME,
     }
 )  # fmt: skip
 # How long a run lasts and when its rate falls is often known only when it is on its way. A warm-up may follow from it.

@@ -1,11 +1,14 @@
-"""A run in words: what was trained, on what, and how good it is beside chance. Plain text, from config and figures."""
+"""A run in words: what was trained, from what, on what, and how good it is beside chance. Plain text, from config and
+figures."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
+from roibeam.extraction.choice.detector_folder import SHIPPED
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
 from roibeam.pipelines.foundation.statistics.verdict import Figure, sentence_of, verdict_of
@@ -13,6 +16,9 @@ from roibeam.pipelines.training.run_folder.run_figures import RunSummary
 
 _IN_A_SENTENCE = 8  # figures
 _EPOCH_DIGITS = 0.0001  # of an epoch in log.jsonl
+NEW_WEIGHTS, NOT_RECORDED = "new weights", "not recorded"
+STARTED, ENCODER_STARTED = "started from", "region encoder started from"
+_CHECKPOINT = re.compile(r"(?P<run>.*[^/])/checkpoints/step-0*(?P<step>\d+)(/|$)")
 
 
 def model_sentence(config: Mapping[str, Any], summary: RunSummary | None, weights: int | None) -> str:
@@ -29,6 +35,53 @@ def model_sentence(config: Mapping[str, Any], summary: RunSummary | None, weight
             f"{counted(detector['num_attributes'], 'attribute')})"
         )
     return name if weights is None else f"{name}, {short_number(weights)} weights"
+
+
+def origins(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a run started from, by `STARTED`, and of one end to end its encoder, by `ENCODER_STARTED`: names and places
+    as config.json has them, and `NOT_RECORDED` where it does not say, as of older runs."""
+    task, recorded = config["task"], config["recorded"]
+    of_detector = task.get("start")
+    if isinstance(of_detector, Mapping):
+        return {STARTED: _origin_of_detector(of_detector)}
+    start, model, bert = (recorded.get(name) for name in ("start", "start_model", "bert"))
+    if start not in (None, "none"):
+        found = {STARTED: _with_its_run(model if model is not None and _CHECKPOINT.match(model) else start)}
+    elif bert:
+        found = {STARTED: f"the text model {bert}; the other weights are new"}
+    elif recorded.keys() >= {"start", "bert"}:
+        found = {STARTED: NEW_WEIGHTS}
+    elif "start" in recorded:
+        found = {STARTED: f"{NEW_WEIGHTS}; whether a text model's are among them is {NOT_RECORDED}"}
+    else:
+        found = {STARTED: NOT_RECORDED}
+    encoder = _found(task.get("model"), "region_encoder")
+    if isinstance(encoder, Mapping):
+        weights = recorded.get("encoder_weights")
+        network = encoder.get("detector", {}).get("depth")
+        of_what = "" if network is None else f", a ResNet-{network}"
+        found[ENCODER_STARTED] = NOT_RECORDED if weights is None else f"{_with_its_run(weights)}{of_what}"
+    return found
+
+
+def _origin_of_detector(start: Mapping[str, Any]) -> str:
+    if start.get("weights"):
+        return _with_its_run(start["weights"])
+    if start.get("resnet"):
+        return f"the ResNet of {_with_its_run(start['resnet'])}; the other layers are new"
+    return NEW_WEIGHTS
+
+
+def _with_its_run(weights: str) -> str:
+    """A name or path of weights, with the run that it is of, as far as it says so."""
+    if weights.startswith("random:"):
+        return f"{NEW_WEIGHTS} ({weights})"
+    shipped = (name for name, place in SHIPPED.items() if weights == name or PurePath(weights).parent == place)
+    name = next(shipped, None)
+    if name is not None:
+        return f"{name}, roibeam's own detector" + ("" if weights == name else f" ({weights})")
+    of_run = _CHECKPOINT.match(weights)
+    return weights if of_run is None else f"{weights} (step {int(of_run['step']):,} of the run {of_run['run']})"
 
 
 def data_sentence(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:

@@ -28,6 +28,7 @@ from roibeam.pipelines.training.run_folder.run_words import (
     how_good_sentence,
     how_good_table,
     model_sentence,
+    origins,
 )
 from roibeam.pipelines.training.run_folder.stages import stage_folder
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, read_lines
@@ -107,10 +108,10 @@ def _read(run_dir: Path, number: int, name: str) -> _Stage | None:
 
 
 def _stage(stage: _Stage, num_stages: int) -> Iterator[str]:
-    train, recorded, last = stage.config["train"], stage.config["recorded"], stage.lines[-1]
+    train, last = stage.config["train"], stage.lines[-1]
     origin = f"the weights of stage {stage.number - 1}, with a new optimizer and schedule"
     if stage.number == 1:
-        origin = recorded["start"] or recorded["bert"] or "new weights"
+        origin = "; ".join(origins(stage.config).values())
     yield f"<section><h2>{_head(stage.number, num_stages, stage.name)}</h2>\n"
     yield (
         f"<p>{last['step']:,} of {train['steps']:,} steps of {counted(stage.config['global_batch'], 'sample')} "

@@ -3,6 +3,7 @@ curves, evaluations, checkpoints and settings."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
 from roibeam.pipelines.foundation.pages.frame import PAGE_END, folded, note, page_start, table, tiles, verdict_markup
 from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
 from roibeam.pipelines.foundation.statistics.verdict import INTERVALS, NOT_KNOWN, judged_line, lacks_intervals
@@ -22,7 +24,7 @@ from roibeam.pipelines.training.run_folder.curves import (
     names_of,
     write_curves,
 )
-from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
+from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, ENCODER_NAME, change_rows, stage_rows
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE, CONFIG_NAME
 from roibeam.pipelines.training.run_folder.names import PAGE_NAME
 from roibeam.pipelines.training.run_folder.run_figures import (
@@ -36,6 +38,7 @@ from roibeam.pipelines.training.run_folder.run_words import (
     how_good_sentence,
     how_good_table,
     model_sentence,
+    origins,
 )
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, read_lines
 
@@ -43,6 +46,7 @@ _WORDS_ALONE = (
     "Words alone: what counting neighbouring words of the training captions finds, without any picture. A model that "
     "is trained on words alone may find more."
 )
+_MASKED, _SEEN = "#c2185b", "#aeb6c2"  # lines of boxes, as on batch.html
 _ROWS = 30  # evaluations that the table shows; more are thinned out
 # What a reader of a run asks for first: name, and where it stands in config.json.
 _FIRST_SETTINGS = {
@@ -65,7 +69,7 @@ class _Run:
 
     Attributes:
         lines, evaluations: of log.jsonl and evaluation.jsonl.
-        detector: what detector.json holds; None where there is none.
+        detector, encoder: what detector.json and encoder.json hold; None where there is none.
         best_step: of the best evaluation, which has a checkpoint.
         weights: numbers in the newest weight file.
         ended_early: by `train.patience`.
@@ -77,6 +81,7 @@ class _Run:
     evaluations: Sequence[Mapping[str, Any]]
     summary: RunSummary | None
     detector: Mapping[str, Any] | None
+    encoder: Mapping[str, Any] | None
     best_step: int | None
     weights: int | None
     ended_early: bool
@@ -91,14 +96,19 @@ def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bo
     Returns:
         The path of the page.
     """
-    path, judged = run_dir / PAGE_NAME, run_dir / DETECTOR_NAME
+    path = run_dir / PAGE_NAME
+    judged, encoder = (
+        json.loads((run_dir / name).read_text("utf-8")) if (run_dir / name).is_file() else None
+        for name in (DETECTOR_NAME, ENCODER_NAME)
+    )
     run = _Run(
         run_dir,
         json.loads((run_dir / CONFIG_NAME).read_text("utf-8")),
         read_lines(run_dir / LOG_NAME),
         read_lines(run_dir / EVALUATION_NAME),
         read_summary(run_dir),
-        json.loads(judged.read_text("utf-8")) if judged.is_file() else None,
+        judged,
+        encoder,
         best_step,
         number_of_weights(run_dir),
         ended_early,
@@ -137,7 +147,8 @@ def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
     name = run.folder.absolute().name
     what = f"{model_sentence(config, run.summary, run.weights)}, trained {data_sentence(config, run.lines)}"
     how_long = f"{counted(last['step'], 'step')} of {counted(config['global_batch'], 'sample')} in {duration(seconds)}"
-    yield page_start(name, f"{what}: {how_long}.", how_good_sentence(run.summary))
+    style = "" if run.encoder is None else f"{CANVAS_STYLE}.canvases {{ margin: 12px 0 16px; }}\n"
+    yield page_start(name, f"{what}: {how_long}.", how_good_sentence(run.summary), style=style)
     if run.ended_early:
         train = config["train"]
         yield note(
@@ -162,6 +173,8 @@ def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
         ]
     )
     yield from _how_good(run)
+    if run.encoder is not None:
+        yield from _encoder(run.encoder)
     yield _notes(config)
     yield _training(run, curves)
     if run.evaluations:
@@ -195,6 +208,36 @@ def _how_good(run: _Run) -> Iterator[str]:
         rows = [[escaped(cell, 60) for cell in row] for row in change_rows(run.detector)]
         yield f"<section><h2>Detector <small>judged on {what}</small></h2>\n"
         yield table(["measure", "before", "after"], rows, numbers=(1, 2)) + "</section>\n"
+
+
+def _encoder(found: Mapping[str, Any]) -> Iterator[str]:
+    """What the network is shown of a photo, what of it is trained, and how far that moved."""
+    yield "<section><h2>Region encoder <small>what it is shown, and how far it moved</small></h2>\n"
+    yield f"<p>{escaped(found['masking'], 600)}</p>\n"
+    photo = found["photo"]
+    if photo is not None:
+        jpeg, size = base64.b64decode(photo["jpeg"]), tuple(photo["image_hw"])
+        turned = ", mirrored" if photo["mirrored"] else ""
+        what = f"{photo['name']}, of the first batch, as the network reads it{turned}"
+        lines = sorted(zip(photo["boxes"], photo["masked"], strict=True), key=lambda each: not each[1])
+        boxes = [
+            DrawnBox(
+                tuple(box), _MASKED if masked else _SEEN, tooltip="masked" if masked else "not masked",
+                is_quiet=not masked, line=2.5 if masked else 1.25,
+            )
+            for box, masked in lines
+        ]  # fmt: skip
+        count = counted(sum(photo["masked"]), "masked region")
+        named = f"Lines: {count}, and the others thin."
+        yield '<div class="canvases">'
+        for drawn, words in (([], what), (boxes, named)):
+            canvas = box_canvas(drawn, size, jpeg, description=words)
+            yield f'<div>{canvas}<p class="quiet"><bdi>{escaped(words, 300)}</bdi></p></div>'
+        yield "</div>\n"
+    rows = [[escaped(cell) for cell in row] for row in stage_rows(found)]
+    yield table(["part of the network", "weights", "moved, |w - w0| / |w0|"], rows, numbers=(2,))
+    yield "<p>w0 are the weights that the run began with. The change is measured at the end; it is not known of a run "
+    yield "that goes on without them.</p></section>\n"
 
 
 def _notes(config: Mapping[str, Any]) -> str:
@@ -261,7 +304,7 @@ def _settings(config: Mapping[str, Any]) -> str:
     values = dict(_leaves(config, ""))
     recorded = config["recorded"]
     first = [
-        ("started from", recorded.get("start") or recorded.get("bert") or "new weights"),
+        *origins(config).items(),
         *(("other boxes or dtype", note) for note in recorded.get("choices", ())),
         *((name, values[place]) for name, place in _FIRST_SETTINGS.items() if place in values),
     ]

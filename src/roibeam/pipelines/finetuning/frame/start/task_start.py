@@ -122,9 +122,13 @@ def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> Task
         return TaskStart(its, found, first=FirstTask.of(found))
     assert system is not None
     published = recipe is not None and recipe.system == system
-    named, size = system_named(system), request.size or (_PUBLISHED_SIZE if published else _DEFAULT_SIZE)
+    named, size = (
+        system_named(system),
+        request.size or (_PUBLISHED_SIZE if published and not request.toy else _DEFAULT_SIZE),
+    )
     if size not in named.sizes:
         raise ValueError(f"--model {size!r}: {name_hint(size, named.sizes)}")
     bert = None if request.from_bert is None else read_bert(request.from_bert)
-    fields = recipe.model_fields if recipe is not None and published and size == _PUBLISHED_SIZE else {}
+    as_published = published and (request.toy or size == _PUBLISHED_SIZE)
+    fields = recipe.model_fields if recipe is not None and as_published else {}
     return TaskStart(named, None, bert, size, fields)

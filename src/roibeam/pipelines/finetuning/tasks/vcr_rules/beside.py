@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.task import BesideTask, BoxClasses
-from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import MASKED, NO_LOSS, OBJECT_CLASSES, object_classes
+from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import MASKED, NO_LOSS
+from roibeam.pipelines.sources.datasets.vcr import OBJECT_CLASSES, object_classes, read_object_names
 
 WHOLE_IMAGE = "background"  # name of the class of the whole image, which is class 0
 
@@ -73,24 +73,8 @@ def vcr_told_classes(options: BesideOptions) -> BoxClasses | None:
     if not options.told_classes:
         return None
     names = _names(options)
-    return BoxClasses(1 + len(names), lambda group: object_classes(group.facts["objects"], group.id, names))
+    return BoxClasses(1 + len(names), lambda group: object_classes(group.facts["objects"], group.id, names), names)
 
 
 def _names(options: BesideOptions) -> tuple[str, ...]:
     return read_object_names(options.object_names) if options.object_names else OBJECT_CLASSES
-
-
-def read_object_names(path: str) -> tuple[str, ...]:
-    """Names of classes, one a line.
-
-    Raises:
-        ValueError: for a file that cannot be read, without a name, or with one twice.
-    """
-    try:
-        lines = Path(path).expanduser().read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"object_names {path!r}: cannot be read: {error}") from None
-    names = tuple(line.strip() for line in lines if line.strip())
-    if not names or len(set(names)) < len(names):
-        raise ValueError(f"object_names {path!r}: expected different names of classes, one a line")
-    return names

@@ -16,7 +16,7 @@ from torch import Tensor
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.region_batch import PreparedPhoto, padded_to_edges, prepare_photo
-from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import MASK_SIDE, outline_mask
+from roibeam.pipelines.inputs.objects.outlines import MASK_SIDE, outline_mask
 from roibeam.pipelines.sources.datasets.vcr import VcrMetadata
 
 

@@ -1,8 +1,8 @@
-"""Which regions of a VCR image are shown, and what classes they are of."""
+"""Which regions of a VCR image are shown, and of which a class is to be told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,7 +11,6 @@ import numpy as np
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.task import JoinedImage
-from roibeam.pipelines.sources.datasets.vcr_texts import PERSON, VcrAsked
 
 ANNOTATED, DETECTED, NAMED = "annotated", "detected", "named"
 BOXES = (ANNOTATED, DETECTED, NAMED)
@@ -19,19 +18,6 @@ NO_LOSS, MASKED, SHOWN = "none", "masked", "shown"
 OBJECT_LOSSES = (NO_LOSS, MASKED, SHOWN)
 NOT_ASKED = -100  # as IGNORE_INDEX of model/inputs.py
 BACKGROUND = 0  # class of the whole image
-_EVERYONE = ("everyone", "everyones")
-
-# Classes of COCO as VCR writes them, in COCO's order from 1 on.
-OBJECT_CLASSES = (
-    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "trafficlight",
-    "firehydrant", "stopsign", "parkingmeter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow", "elephant",
-    "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee", "skis", "snowboard",
-    "sportsball", "kite", "baseballbat", "baseballglove", "skateboard", "surfboard", "tennisracket", "bottle",
-    "wineglass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple", "sandwich", "orange", "broccoli",
-    "carrot", "hotdog", "pizza", "donut", "cake", "chair", "couch", "pottedplant", "bed", "diningtable", "toilet",
-    "tv", "laptop", "mouse", "remote", "keyboard", "cellphone", "microwave", "oven", "toaster", "sink",
-    "refrigerator", "book", "clock", "vase", "scissors", "teddybear", "hairdrier", "toothbrush",
-)  # fmt: skip
 
 
 class JoinedRegions(NamedTuple):
@@ -47,23 +33,6 @@ class JoinedRegions(NamedTuple):
     boxes: np.ndarray
     num_detected: int
     whole: np.ndarray
-
-
-def named_objects(asked: VcrAsked) -> tuple[int, ...]:
-    """Numbers of the objects that question, answers or rationales name, in their order; "everyone" names all people.
-
-    All people where nothing is named (rowanz/r2c dataloaders/vcr.py). The same for all choices, so that they tell
-    nothing of which is right.
-    """
-    people = {number for number, kind in enumerate(asked.objects) if kind == PERSON}
-    found: set[int] = set()
-    for text in (asked.question, *asked.answers, *asked.rationales):
-        for token in text:
-            if not isinstance(token, str):
-                found.update(token)
-            elif token.lower() in _EVERYONE:
-                found |= people
-    return tuple(sorted(found or people))
 
 
 def join_regions(
@@ -141,22 +110,6 @@ def _check_boxes(group: TaskGroup, record: RegionRecord) -> None:
             f"{group.id}: record {record.image_id!r} has {record.num_regions} regions, VCR names "
             f"{len(group.facts['objects'])} boxes; extract with --boxes, from VCR's own files"
         )
-
-
-def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJECT_CLASSES) -> np.ndarray:
-    """(R,) int64, number of each name among the known classes, from 1 on.
-
-    Args:
-        known: names of classes; COCO's where nobody says others.
-    Raises:
-        ValueError: naming a class that is not known.
-    """
-    numbers = {name: number for number, name in enumerate(known, start=1)}
-    unknown = next((name for name in names if name not in numbers), None)
-    if unknown is not None:
-        those = "of COCO as VCR writes them, such as 'diningtable'" if known is OBJECT_CLASSES else "of those given"
-        raise ValueError(f"{where}: object {unknown!r} is no class {those}; object_names takes a file of other names")
-    return np.array([numbers[name] for name in names], np.int64)
 
 
 def object_targets(classes: np.ndarray, loss: str, masked: np.ndarray | None = None) -> np.ndarray:

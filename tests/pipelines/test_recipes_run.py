@@ -1,0 +1,136 @@
+"""Every recipe runs: `roibeam pretrain` and `finetune --recipe NAME --toy` for a step, on a toy world.
+
+One of each (system, task, mode) in the default suite; all 234 by `make test-recipes`. The slow suite takes a tenth of
+them, another one every day. What such a run builds is compared with its recipe by test_runs_are_recipes.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from glue_files import write_task
+
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME
+from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_before
+from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
+
+Cli = Callable[..., Any]
+TURNS = 10
+SHORT = ("--steps", 1, "--batch-size", 2, "--threads", 1, "--device", "cpu", "--toy")
+
+
+def kind(recipe: Recipe | TaskRecipe) -> tuple[object, ...]:
+    """System, task and mode."""
+    if isinstance(recipe, TaskRecipe):
+        return recipe.system, recipe.task, recipe.end_to_end
+    return recipe.system, recipe.end_to_end, recipe.task_text, recipe.text_corpus
+
+
+def cases(recipes: Iterable[tuple[str, Recipe | TaskRecipe]]) -> list[Any]:
+    """The first of each kind; the others are a soak, of which a share takes turns."""
+    first: dict[tuple[object, ...], str] = {}
+    named = dict(recipes)
+    for name, recipe in named.items():
+        first.setdefault(kind(recipe), name)
+    turn, share = date.today().toordinal() % TURNS, float(os.environ.get("ROIBEAM_SOAK", "1"))
+    others = [name for name in named if name not in first.values()]
+    chosen = others if share >= 1 else others[turn::TURNS]
+    return [*first.values(), *(pytest.param(name, marks=pytest.mark.soak) for name in chosen)]
+
+
+class World:
+    """A toy world with tasks, the perfect store of its pictures, and a store of a few by the toy detector.
+
+    Nothing may be written there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tiny_commands import command
+
+        self.world, self.tasks = folder / "world", folder / "tasks"
+        self.perfect, self.entities, self.detected = folder / "perfect", folder / "entities", folder / "detected"
+        options = ("--perfect-store", self.perfect, "--tasks", self.tasks, "--entities", self.entities)
+        command("toyworld", self.world, "--num-images", 120, "--workers", 1, *options)
+        for name in set(GLUE_TASKS) - {path.name for path in self.tasks.iterdir()}:
+            write_task(self.tasks / name, name)
+        # The detector of the "detected" track finds each annotated box, and is sure of it.
+        boxes = json.loads((self.tasks / "refcoco+" / "instances.json").read_text())["annotations"]
+        found = [
+            {"box": each["bbox"], "image_id": each["image_id"], "category_id": each["category_id"], "score": 0.9}
+            for each in boxes
+        ]
+        (self.tasks / "refcoco+" / DETECTIONS_NAME).write_text(json.dumps(found))
+        self.captions, self.few = self.world / "coco" / "dataset_coco.json", folder / "few.tsv"
+        photos, rows = folder / "photos", []
+        photos.mkdir()
+        for each in json.loads(self.captions.read_text())["images"][:6]:
+            shutil.copy(self.world / "coco" / each["filepath"] / each["filename"], photos)
+            rows.append(f"{each['sentences'][0]['raw']}\t{Path(each['filename']).stem}")
+        self.few.write_text("\n".join(rows) + "\n")
+        command("extract", photos, self.detected, "--detector", "toy", "--workers", 1)
+
+    def of_pretraining(self, recipe: Recipe) -> tuple[object, ...]:
+        store = self.detected if recipe.end_to_end else self.perfect
+        given: list[object] = ["--store", store, "--tokenizer", self.world / "vocab.txt", "--min-match", 0]
+        if not recipe.task_text or recipe.after:
+            given += ["--captions", self.few if recipe.end_to_end else self.captions]
+        if recipe.task_text:
+            given += [word for file in self.texts(recipe) for word in ("--task-text", file)]
+        if recipe.text_corpus:
+            given += ["--text-corpus", self.world / "text" / "corpus.txt"]
+        return (*given, *(["--end-to-end"] if recipe.end_to_end else []))
+
+    def texts(self, recipe: Recipe) -> tuple[Path, ...]:
+        questions = self.tasks / "vqa" / "v2_OpenEnded_mscoco_train2014_questions.json"
+        return {
+            "vqa": (questions, self.tasks / "vqa" / "v2_mscoco_train2014_annotations.json"),
+            "vcr": (self.tasks / "vcr" / "train.jsonl",),
+            "nlvr2": (self.tasks / "nlvr2" / "train.json",),
+            "flickr": (self.world / "flickr30k" / "dataset_flickr30k.json",),
+        }[next(task for task in ("vqa", "vcr", "nlvr2", "flickr") if task in f"{recipe.summary} {recipe.data}".lower())]
+
+    def of_task(self, recipe: TaskRecipe) -> tuple[object, ...]:
+        folders = {"retrieval": self.world / "flickr30k", "flickr30k-entities": self.entities}
+        given: list[object] = ["--data", folders.get(recipe.task, self.tasks / recipe.task)]
+        if recipe.task not in GLUE_TASKS:
+            given += ["--store", self.perfect, "--min-match", 0]
+        if not recipe.end_to_end and getattr(recipe.options, "boxes", "").startswith("detected"):
+            given += ["--annotated-store", self.perfect]
+        if recipe.task == "vcr":
+            given += ["--set", f"vcr.object_names={self.tasks / 'vcr' / 'object_names.txt'}"]
+        given += ["--tokenizer", self.world / "vocab.txt", "--set", "data.validation_groups=2"]
+        if recipe.end_to_end:
+            given += ["--end-to-end", "--detector", "toy", "--photos", self.world]
+        return tuple(given)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.mark.parametrize("name", cases(RECIPES.items()))
+def test_a_pre_training_recipe_runs(roibeam: Cli, world: World, tmp_path: Path, name: str) -> None:
+    done = roibeam("pretrain", tmp_path / "run", "--recipe", name, *SHORT, *world.of_pretraining(RECIPES[name]))
+    assert done.code == 0, done.err
+    last = tmp_path / "run" / (f"stage-{len(stages_before(name)) + 1}" if stages_before(name) else ".")
+    assert (last / "checkpoints" / "step-00000001" / "model").is_dir()
+
+
+@pytest.mark.parametrize("name", cases(TASK_RECIPES.items()))
+def test_a_task_recipe_runs(roibeam: Cli, world: World, tmp_path: Path, name: str) -> None:
+    recipe = TASK_RECIPES[name]
+    given = ("--task", recipe.task, "--from", "none", *world.of_task(recipe))
+    done = roibeam("finetune", tmp_path / "run", "--recipe", name, *SHORT, *given)
+    assert done.code == 0, done.err
+    assert (tmp_path / "run" / "checkpoints" / "step-00000001" / "model").is_dir()

@@ -1,0 +1,63 @@
+"""Threads of a training sleep while they wait where other programs compute, and spin where cores are free."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from roibeam.pipelines.foundation.console.waiting_threads import POLICY, CoreTimes, busy_elsewhere
+
+_ASK = """
+import os, sys, time
+from roibeam.pipelines.foundation.console import waiting_threads
+waiting_threads.busy_elsewhere = lambda before, after: {busy}
+waiting_threads.sleep_beside_others()
+import torch
+print(os.environ.get("OMP_WAIT_POLICY"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "busy"),
+    [
+        (CoreTimes(all_cores=3.0, own=1.0, passed=2.0), 1.0),  # 3 core seconds in 2, one of them ours
+        (CoreTimes(all_cores=1.0, own=1.0, passed=2.0), 0.0),
+        (CoreTimes(all_cores=0.5, own=1.0, passed=2.0), 0.0),  # clocks tick coarsely
+        (CoreTimes(all_cores=9.0, own=0.0, passed=0.01), 0.0),  # too short to tell
+    ],
+)
+def test_what_others_compute_is_counted(after: CoreTimes, busy: float) -> None:
+    assert busy_elsewhere(CoreTimes(0.0, 0.0, 0.0), after) == busy
+
+
+def test_the_machine_s_times_can_be_read() -> None:
+    before, after = CoreTimes.now(), CoreTimes.now()
+    assert before is not None and after is not None
+    assert all(later >= earlier for earlier, later in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("busy", "given", "shown"),
+    [
+        (1.0, {}, "PASSIVE"),
+        (0.1, {}, "None"),
+        (1.0, {POLICY: "ACTIVE"}, "ACTIVE"),
+        (1.0, {"OMP_NUM_THREADS": "1"}, "None"),
+    ],
+)
+def test_openmp_is_told_before_torch_is_loaded(busy: float, given: dict[str, str], shown: str) -> None:
+    """OpenMP itself prints what it read; what the user has set stays."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK.format(busy=busy)],
+        env={**kept, **given, "OMP_DISPLAY_ENV": "VERBOSE"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [shown]
+    (spins,) = (line.partition("=")[2] for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line)
+    assert (spins.strip(" '") == "0") == (shown == "PASSIVE")
