@@ -9,6 +9,7 @@ from labelled_examples import Found, labelled, random_photo
 from roibeam.pipelines.detector.attribute_accuracy import AttributeCounter, count_attribute_detections
 from roibeam.pipelines.detector.average_precision import AveragePrecisions, PrecisionCounter, area_under_curve
 from roibeam.pipelines.detector.matching import IGNORED, NO_OBJECT, match_detections, shown_objects
+from roibeam.pipelines.foundation.statistics.verdict import verdict_of
 from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
 
 
@@ -176,4 +177,10 @@ def test_attribute_accuracy_asks_only_objects_with_known_attributes() -> None:
     counter.add(np.array([2, 0, 1]), np.array([[1, 2], [1, -1], [-1, -1]]))
     assert (counter.num_right, counter.num_objects, counter.accuracy) == (1, 2, 0.5)
     counter.add(np.empty(0, np.int64), np.empty((0, 0), np.int64))
-    assert counter.num_objects == 2
+    assert counter.num_objects == 2 and counter.figure().chance == 1.0  # both objects have attribute 1
+    assert counter.figure().value == 0.5 and AttributeCounter().figure().chance is None
+    for _ in range(20):
+        counter.add(np.array([2, 2, 1]), np.array([[2, -1], [1, -1], [1, 2]]))
+    figure = counter.figure()
+    assert figure.chance == pytest.approx(42 / 62) and figure.items == 62
+    assert verdict_of(figure) == "below chance"  # 41 of 62, and nearly all photos are alike

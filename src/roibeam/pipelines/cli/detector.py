@@ -94,7 +94,7 @@ def train_command(
     )  # fmt: skip
     sleep_beside_others()
     trained = train_requested_detector(request, out)
-    from roibeam.pipelines.foundation.statistics.measure_names import measure_name
+    from roibeam.pipelines.foundation.statistics.verdict import sentence_of
     from roibeam.pipelines.training.processes.launched import is_main_process
 
     if not is_main_process():
@@ -110,14 +110,13 @@ def train_command(
         facts |= {"device": result.device, **origin_facts(out)}
         best = None if result.best is None else str(result.best)
         facts |= {"last": result.last, "best": best, "evaluation": result.evaluation}
+        facts["figures"] = [figure.to_json() for figure in result.evaluation.figures] if result.evaluation else []
         typer.echo(json_line({**facts, "labels": trained.photos.facts()}))
         return
     typer.echo(f"{result.done()}, last loss {result.last['loss']:.4f}")
     typer.echo(origin_lines(out))
     if result.evaluation is not None:
-        names = {name: measure_name(name) for name in result.evaluation}
-        told = (f"{names[name].title} {names[name].shown(value)}" for name, value in result.evaluation.items())
-        typer.echo(f"on {val_labels}: {', '.join(told)}")
+        typer.echo(f"on {val_labels}: {', '.join(map(sentence_of, result.evaluation.figures))}")
     use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
     typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
     typer.echo("\n".join(run_folder_lines(out, result)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from roibeam.pipelines.detector.average_precision import PrecisionCounter
 from roibeam.pipelines.detector.matching import match_detections
+from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.foundation.statistics.verdict import Figure, mean_figure
 
 
 @dataclass(frozen=True)
@@ -23,33 +26,62 @@ class AttributeAccuracy:
         given_boxes: 0..1, with the attribute that the heads give the object's true box: does not depend on how well
             objects are found. None when there is none.
         num_given: how many objects that is: all with a known attribute.
+        given_low, given_high: ends of the 95 % interval of `given_boxes` over photos; None where there is none.
+        given_chance: 0..1, of always the attribute that most of these objects have; None when there is none.
     """
 
     matched_boxes: float | None
     num_matched: int
     given_boxes: float | None
     num_given: int
+    given_low: float | None = None
+    given_high: float | None = None
+    given_chance: float | None = None
+
+    @property
+    def figure(self) -> Figure:
+        """`given_boxes` beside chance."""
+        ends = self.given_low, self.given_high
+        return Figure("attribute_accuracy", self.given_boxes, *ends, self.given_chance, None, self.num_given)
 
 
 class AttributeCounter:
-    """Counts objects whose best attribute is a known one; keeps two numbers."""
+    """Counts objects whose best attribute is a known one, photo by photo, and how many have each attribute."""
 
     def __init__(self) -> None:
-        self.num_right = 0
-        self.num_objects = 0
+        self._right: list[int] = []
+        self._objects: list[int] = []
+        self._known = Counter[int]()
 
     def add(self, best_ids: np.ndarray, known_ids: np.ndarray) -> None:
-        """
+        """Adds one photo.
+
         Args:
             best_ids: (K,) the best attribute of each object.
             known_ids: (K, A) its known ones, filled with NO_ATTRIBUTE (-1).
         """
-        self.num_objects += int((known_ids >= 0).any(axis=1).sum())
-        self.num_right += int((known_ids == best_ids[:, None]).any(axis=1).sum())
+        self._objects.append(int((known_ids >= 0).any(axis=1).sum()))
+        self._right.append(int((known_ids == best_ids[:, None]).any(axis=1).sum()))
+        for ids in known_ids.tolist():
+            self._known.update({each for each in ids if each >= 0})
+
+    @property
+    def num_right(self) -> int:
+        return sum(self._right)
+
+    @property
+    def num_objects(self) -> int:
+        return sum(self._objects)
 
     @property
     def accuracy(self) -> float | None:
         return self.num_right / self.num_objects if self.num_objects else None
+
+    def figure(self) -> Figure:
+        """The accuracy with its interval over photos, beside always the commonest attribute."""
+        chance = max(self._known.values()) / self.num_objects if self._known else None
+        right, objects = np.array(self._right, np.float64), np.array(self._objects)
+        return mean_figure("attribute_accuracy", right, objects, Bootstrap(len(objects)), chance=chance)
 
 
 def count_attribute_detections(

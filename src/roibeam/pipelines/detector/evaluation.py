@@ -166,6 +166,7 @@ class DetectionCounter:
 
     def report(self, settings: DetectionSettings) -> DetectionReport:
         """Of all photos so far."""
+        given = self._given_boxes.figure()
         return DetectionReport(
             num_images=self._num_images,
             num_objects=self._num_objects,
@@ -178,8 +179,11 @@ class DetectionCounter:
             attribute_accuracy=AttributeAccuracy(
                 self._matched_boxes.accuracy,
                 self._matched_boxes.num_objects,
-                self._given_boxes.accuracy,
-                self._given_boxes.num_objects,
+                given.value,
+                given.items,
+                given.low,
+                given.high,
+                given.chance,
             ),
             region_recall=self._recall.result(),
             calibration=self._calibration.result(),

@@ -12,6 +12,7 @@ from roibeam.pipelines.detector.average_precision import AveragePrecisions
 from roibeam.pipelines.detector.calibration import Calibration
 from roibeam.pipelines.detector.coco_precision import CocoPrecision
 from roibeam.pipelines.detector.region_recall import RegionRecall
+from roibeam.pipelines.foundation.statistics.verdict import verdict_of
 
 
 @dataclass(frozen=True)
@@ -137,11 +138,17 @@ def report_lines(report: DetectionReport) -> list[str]:
     ]
 
 
+def _beside_chance(accuracy: AttributeAccuracy) -> str:
+    words = f"right of {_objects(accuracy.num_given)}"
+    verdict = verdict_of(accuracy.figure)
+    return f"{words}; {verdict}, which is {_share(accuracy.given_chance)}" if verdict else words
+
+
 def _attribute_rows(report: DetectionReport) -> list[tuple[str, str, str]]:
     accuracy, precisions = report.attribute_accuracy, report.attributes
     return [
         ("attributes, found boxes", _share(accuracy.matched_boxes), f"right of {_objects(accuracy.num_matched)} found"),
-        ("attributes, true boxes", _share(accuracy.given_boxes), f"right of {_objects(accuracy.num_given)}"),
+        ("attributes, true boxes", _share(accuracy.given_boxes), _beside_chance(accuracy)),
         ("attribute mAP", _share(precisions.mean), "true boxes, mean over the attributes that occur"),
         ("  weighted by objects", _share(precisions.weighted_mean), ""),
     ]

@@ -19,6 +19,7 @@ from roibeam.pipelines.detector.evaluation import evaluate_detector
 from roibeam.pipelines.detector.labelled_batches import ComingPhoto, LabelledBatches, NamedBatch
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.detector.settings import BEST_BY, PhotoRules
+from roibeam.pipelines.foundation.statistics.verdict import Judged
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 
 
@@ -118,7 +119,7 @@ class JudgedDetectorTask(DetectorTask):
         super().__init__(training, photos, rules, seed=seed)
         self._judged = judged
 
-    def evaluate(self) -> dict[str, float | None]:
+    def evaluate(self) -> Judged:
         """As `roibeam detector evaluate` measures: `BEST_BY`, COCO's AP, and what the kept regions show."""
         training, judged = self._training, self._judged
         detector = Detector(
@@ -135,13 +136,14 @@ class JudgedDetectorTask(DetectorTask):
             class_names=judged.class_names,
             attribute_names=judged.attribute_names,
         )
-        attributes = {"attribute_accuracy": report.attribute_accuracy.given_boxes} if judged.attribute_names else {}
-        return {
+        # Of boxes that are to be found nobody guesses any: attributes alone stand beside chance.
+        values = {
             BEST_BY: report.objects.mean,
             "coco_precision": report.coco.ap,
             "object_recall": report.region_recall.recall,
-            **attributes,
         }
+        attributes = [report.attribute_accuracy.figure] if judged.attribute_names else []
+        return Judged([*Judged.of(values).figures, *attributes])
 
 
 def detector_groups(part: nn.Module) -> list[ParameterGroup]:

@@ -46,7 +46,9 @@ def nlvr2_measures(statements: Iterable[JudgedStatement]) -> dict[str, Measure]:
         return max(trues, 1 - trues)
 
     def consistent() -> float:
-        return max(sum(set(own) == {label} for own in labels.values()) for label in (True, False)) / len(labels)
+        """Of always one label, or where groups have both of them, of a coin for each statement."""
+        of_one = max(sum(set(own) == {label} for own in labels.values()) for label in (True, False))
+        return max(of_one, sum(0.5 ** len(own) for own in labels.values())) / len(labels)
 
     consistency = [float(each) for each in groups.values()]
     told = all(None not in own for own in labels.values())
