@@ -128,6 +128,11 @@ def _appearance_of_vlbert(model: Any) -> str:
     return "learned" if inner.masked_region_feature is not None else "pixels"
 
 
+def _classes_of_visualbert(model: Any) -> int:
+    classed = model.visualbert.embeddings.classed
+    return 0 if classed is None else classed.classes.num_embeddings
+
+
 COMMON: Mapping[str, Read] = {
     "vocab_size": lambda model: _words(model)[0],
     "hidden_size": lambda model: _words(model)[1],
@@ -172,6 +177,7 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         "num_attention_heads": _attention("", "num_heads"),
         "with_match_head": _has("match_head."),
         "early_fusion": lambda model: model.visualbert.late_layer is None,
+        "num_region_classes": _classes_of_visualbert,
     },
     "imagebert": {
         **COMMON,

@@ -49,7 +49,8 @@ def cases(recipes: Iterable[tuple[str, Recipe | TaskRecipe]]) -> list[Any]:
 
 
 class World:
-    """A toy world with tasks, the perfect store of its pictures, and a store of a few by the toy detector.
+    """A toy world with tasks, the perfect store of its pictures, and two of a few by the toy detector: at its own
+    boxes, and at VCR's.
 
     Nothing may be written there.
     """
@@ -78,12 +79,21 @@ class World:
             rows.append(f"{each['sentences'][0]['raw']}\t{Path(each['filename']).stem}")
         self.few.write_text("\n".join(rows) + "\n")
         command("extract", photos, self.detected, "--detector", "toy", "--workers", 1)
+        self.objects, self.given, questions = self.tasks / "vcr" / "vcr1images", folder / "given", folder / "few.jsonl"
+        lines = (self.tasks / "vcr" / "train.jsonl").read_text().splitlines(keepends=True)
+        questions.write_text("".join(lines[:12]))
+        at_boxes = ("--photos", self.objects, "--boxes", self.objects, "--detector", "toy", "--workers", 1)
+        command("extract", questions, self.given, *at_boxes)
 
     def of_pretraining(self, recipe: Recipe) -> tuple[object, ...]:
-        store = self.detected if recipe.end_to_end else self.perfect
+        told = getattr(recipe.sampling, "told_classes", False)
+        store = self.given if told else self.detected if recipe.end_to_end else self.perfect
         given: list[object] = ["--store", store, "--tokenizer", self.world / "vocab.txt", "--min-match", 0]
         if not recipe.task_text or recipe.after:
-            given += ["--captions", self.few if recipe.end_to_end else self.captions]
+            given += ["--captions", self.few if recipe.end_to_end and not told else self.captions]
+        if told:
+            names = f"sampling.object_names={self.tasks / 'vcr' / 'object_names.txt'}"
+            given += ["--objects", self.objects, "--set", names]
         if recipe.task_text:
             given += [word for file in self.texts(recipe) for word in ("--task-text", file)]
         if recipe.text_corpus:
@@ -110,7 +120,8 @@ class World:
             given += ["--set", f"vcr.object_names={self.tasks / 'vcr' / 'object_names.txt'}"]
         given += ["--tokenizer", self.world / "vocab.txt", "--set", "data.validation_groups=2"]
         if recipe.end_to_end:
-            given += ["--end-to-end", "--detector", "toy", "--photos", self.world]
+            photos = self.objects if recipe.task == "vcr" else self.world  # VCR's outlines lie beside its photos
+            given += ["--end-to-end", "--detector", "toy", "--photos", photos]
         return tuple(given)
 
 
