@@ -101,11 +101,14 @@ def check_encoder(name: str, made: RunModel, encoder: EndToEnd | None) -> None:
         assert choices.masked_pixels == MASKINGS[masking]
     assert (choices.blank_pixels, choices.whole_image) == ("after_resize", SYSTEMS[recipe.system].whole_image)
     network: Any = joint.region_encoder
-    assert network.frozen_stages == (1, 2)  # the release's: cfgs/pretrain, IMAGE_FROZEN_BACKBONE_STAGES
+    # The default is VL-BERT's release: cfgs/pretrain, IMAGE_FROZEN_BACKBONE_STAGES.
+    assert network.frozen_stages == tuple(recipe.encoder.get("frozen_stages", (1, 2)))
+    assert (network.mask_conv is not None) == bool(recipe.encoder.get("mask_channels", 0))
     for stage, part in STAGES.items():
         trains = {each.requires_grad for each in network.get_submodule(part).parameters()}
         assert trains <= {stage not in network.frozen_stages}
-    assert encoder.photos.flip and not encoder.photos.short_edges
+    photos = {"flip": True, "short_edges": (), **recipe.photos}
+    assert {each: getattr(encoder.photos, each) for each in photos} == photos
 
 
 @pytest.mark.parametrize("name", RECIPES)
