@@ -176,6 +176,9 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         **COMMON,
         "num_attention_heads": _attention("", "num_heads"),
         "with_match_head": _has("match_head."),
+        "num_region_classes": lambda model: next(
+            (len(each) for name, each in model.state_dict().items() if name.endswith("classed.classes.weight")), 0
+        ),
         "early_fusion": lambda model: model.visualbert.late_layer is None,
         "num_region_classes": _classes_of_visualbert,
     },

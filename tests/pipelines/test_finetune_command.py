@@ -101,6 +101,47 @@ def test_a_table_of_ones_own_is_learned_predicted_and_scored(
     assert all(each["name"].startswith("label ") and each["value"] == 1.0 for each in of_labels) and len(of_labels) > 1
 
 
+def test_page_terminal_and_score_stand_beside_chance(
+    roibeam: Roibeam, finetuned: Path, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+) -> None:
+    """The legend of the page promised a dashed line that no plot had, and 66.67 % stood alone where always "no" has as
+    much. A run of an earlier version has no interval: it gets chance, and no verdict."""
+    page = (finetuned / "report.html").read_text()
+    assert "Dashed: what guessing reaches." in page
+    rows = [json.loads(line) for line in (table / "val.jsonl").open()]
+    labels = [row["label"] for row in rows]
+    commonest = max(labels.count(label) for label in labels) / len(labels)
+    assert f"chance {100 * commonest:.1f} %" in page.partition("<h2>Curves")[2]
+    words = words_of(tmp_path / "run", pretrained, store[0], table, "--steps", 30, "--learning-rate", 0.003)
+    shutil.copytree(finetuned, tmp_path / "run")
+    told = json.loads(roibeam(*words, "--json").out.splitlines()[-1])
+    (figure, balanced) = told["figures"]
+    assert figure["name"] == "accuracy" and figure["chance"] == commonest and balanced["chance"] == 0.5
+    assert roibeam("predict", finetuned, "--store", store[0], "--data", table, "--out", tmp_path / "said").code == 0
+    scored = json.loads(roibeam("score", "labels", tmp_path / "said", "--data", table, "--json").out)["figures"]
+    for ours, theirs in zip(told["figures"], scored, strict=False):
+        assert {name: ours[name] for name in ("value", "low", "high", "chance", "verdict")} == {
+            name: theirs[name] for name in ("value", "low", "high", "chance", "verdict")
+        }
+    shown = next(line for line in roibeam(*words).out.splitlines() if line.startswith("accuracy "))
+    assert shown.split()[1:] == [
+        "100.00", f"{100 * figure['low']:.2f}", "..", f"{100 * figure['high']:.2f}", f"{100 * commonest:.2f}",
+        str(len(rows)), *figure["verdict"].split(),
+    ]  # fmt: skip
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["train"]["best_by"] = "accuracy"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()]
+    old = [{name: value for name, value in line.items() if name != "beside"} for line in lines]
+    old = [{**line, "accuracy": 0.875 if line["step"] == 27 else 0.25} for line in old]
+    (tmp_path / "run" / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
+    done = roibeam(*words, "--set", "train.best_by=accuracy")
+    shown = next(line for line in done.out.splitlines() if line.startswith("accuracy "))
+    assert shown.split()[1:] == ["87.50", f"{100 * commonest:.2f}", str(len(rows)), "100.00"], done.out
+    assert "The interval of these figures over images is not known" in done.out
+    assert "<b>No verdict.</b>" in (tmp_path / "run" / "report.html").read_text()
+
+
 def test_a_question_in_python_has_the_numbers_of_predict(
     finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
 ) -> None:
@@ -453,7 +494,7 @@ def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
     again = roibeam(*words_of(run, pretrained, store[0], table, *asked))
     assert "of the validation split, the best checkpoint, step 27:" in again.out, again.err
     (row,) = (line.split() for line in again.out.splitlines() if line.startswith("accuracy "))
-    assert row[1] == "87.50" and row[-3:] == ["100.00", *row[-2:]], again.out
+    assert row[1] == "87.50" and row[-4:] == ["100.00", "clearly", "above", "chance"], again.out
     said_by = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--json")
     told, newest = json.loads(said_by.out.splitlines()[-1]), run / "checkpoints" / "step-00000030"
     assert told["notes"][0] == f"{run}: asks step 27, the best by accuracy; {newest} is the newest"

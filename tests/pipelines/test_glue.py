@@ -185,6 +185,12 @@ def test_a_zip_of_all_tasks_has_its_averages(tmp_path: Path) -> None:
     opened = open_submission(data, "dev", "strict")
     found = {name: each.mean for name, each in opened.measures(str(tmp_path / "all.zip")).items()}
     assert found["average, nine tasks"] == found["average, InterBERT's Table 3"] == pytest.approx(1.0)
+    assert "Table 3 prints BERT-base 82.0, Single Stream 80.0, InterBERT 81.8 (dev)" in opened.metric
+    for name, split, rows in (
+        ("mnli", "dev_matched", "BERT-base 83.7 / 84.1, Single"),
+        ("mrpc", "dev", "prints F1: BERT-base 89.6, Single Stream 86.4, InterBERT 88.6 (dev)"),
+    ):
+        assert rows in SCORED_TASKS[name].open(data, split, "strict").metric
     assert found["MNLI-mm accuracy"] == 1.0 and found["STS-B Spearman"] == pytest.approx(1.0)
     with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
         archive.write(tables / "RTE.tsv", "mine/RTE.tsv")

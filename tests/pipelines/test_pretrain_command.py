@@ -133,7 +133,7 @@ def test_systems_with_pairs_that_do_not_match(roibeam: Cli, store: tuple[Path, P
         run = tmp_path / system
         done = roibeam("pretrain", run, *options, *sizes_of(system), "--set", "sampling.max_regions=10")
         assert done.code == 0, done.err
-        assert "matching_accuracy" in done.out
+        assert "matching, right" in done.out
         assert json.loads((run / "config.json").read_text())["task"]["sampling"]["max_regions"] == 10
         log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
         assert [set(row) >= {"masked_words", "masked_regions", "matching"} for row in log] == [True] * 4

@@ -68,6 +68,8 @@ PUBLIC_FILES = {
         *(f"visualbert/configs/{task}/pre-train.json" for task in ("vqa", "nlvr2", "vcr", "flickr")),
         *(f"visualbert/configs/{task}/fine-tune.json" for task in ("vqa", "nlvr2", "flickr")),
         *(f"visualbert/configs/vcr/fine-tune-{problem}.json" for problem in ("qa", "qar")),
+        "visualbert/models/model.py",
+        "visualbert/utils/detector.py",
     },
     "black4321/InterBERT": {
         "README.md", "interbert_tasks.yml", "bertmodel/task_utils.py", "train_concap.py", "train_tasks.py",

@@ -56,7 +56,7 @@ def test_a_request_runs_as_the_command_does(
     facts, ours = json.loads(done.out.splitlines()[-1]), result.to_json()
     assert ours["run"] == str(tmp_path / "asked") and facts["run"] == str(tmp_path / "told")
     assert facts["notes"] and ours["notes"] == facts["notes"] and ours["evaluation"] == facts["evaluation"]
-    assert facts.keys() - {"event"} == ours.keys()
+    assert facts.keys() - {"event", "started_from"} == ours.keys()
     name = "model/model.safetensors"
     told = Path(facts["checkpoint"]) / name
     assert (result.training.checkpoint / name).read_bytes() == told.read_bytes()

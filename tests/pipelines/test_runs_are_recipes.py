@@ -101,16 +101,14 @@ def check_encoder(name: str, made: RunModel, encoder: EndToEnd | None) -> None:
         assert choices.masked_pixels == MASKINGS[masking]
     assert (choices.blank_pixels, choices.whole_image) == ("after_resize", SYSTEMS[recipe.system].whole_image)
     network: Any = joint.region_encoder
-    # Where the recipe says none, VL-BERT's release's: cfgs/pretrain, IMAGE_FROZEN_BACKBONE_STAGES.
-    assert network.frozen_stages == recipe.encoder.get("frozen_stages", (1, 2))
-    assert network.mask_channels == recipe.encoder.get("mask_channels", 0)
-    assert (network.mask_conv is not None) == bool(network.mask_channels)
+    # The default is VL-BERT's release: cfgs/pretrain, IMAGE_FROZEN_BACKBONE_STAGES.
+    assert network.frozen_stages == tuple(recipe.encoder.get("frozen_stages", (1, 2)))
+    assert (network.mask_conv is not None) == bool(recipe.encoder.get("mask_channels", 0))
     for stage, part in STAGES.items():
         trains = {each.requires_grad for each in network.get_submodule(part).parameters()}
         assert trains <= {stage not in network.frozen_stages}
-    usual = {"flip": True, "short_edges": (), "fixed_size": False}
-    photos = dataclasses.asdict(encoder.photos)
-    assert {each: photos[each] for each in {**usual, **recipe.photos}} == {**usual, **recipe.photos}
+    photos = {"flip": True, "short_edges": (), **recipe.photos}
+    assert {each: getattr(encoder.photos, each) for each in photos} == photos
 
 
 @pytest.mark.parametrize("name", RECIPES)

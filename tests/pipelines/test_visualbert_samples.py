@@ -7,8 +7,8 @@ from captioned_records import CAPTIONS, LEARNER, WIDTH, make_corpus, make_record
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.inputs.batches.class_targets import with_box_numbers
 from roibeam.pipelines.inputs.batches.sample import collate
-from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.visualbert import (

@@ -111,14 +111,13 @@ FAULTS = (
         "the mask stands in after the projection, and hides the box",
         "src/roibeam/model/vlbert/model.py",
         """
-            features = torch.where(masked, self.masked_region_feature.weight.to(features.dtype), features)
+        features = self.with_masked_features(elements)
         # A row without an image may bring no size.
         hw, real = image_hw.clamp(min=1), Packing(elements.mask)
         features, boxes = real.pack(features)[:, None], real.pack(elements.boxes)[:, None]
         visuals = real.pad(self.region_projection(features, boxes, hw[real.rows]).squeeze(1))
 """,
         """
-            features = features
         hw, real = image_hw.clamp(min=1), Packing(elements.mask)
         features, boxes = real.pack(features)[:, None], real.pack(elements.boxes)[:, None]
         visuals = real.pad(self.region_projection(features, boxes, hw[real.rows]).squeeze(1))

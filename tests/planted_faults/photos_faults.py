@@ -16,16 +16,16 @@ FAULTS = (
     ),
     Fault(
         "masks stay where they are in a mirrored photo",
-        f"{_FINETUNING}/end_to_end/group_photos.py",
-        "masks.flip(-1) if mirrored else masks",
+        "src/roibeam/pipelines/inputs/batches/image_batch.py",
+        "masks.flip(-1) if masks is not None and flip else masks",
         "masks",
         f"{_TEST}::test_photos_of_vcr_are_those_of_its_conformance_cases",
     ),
     Fault(
         "outlines do not reach the encoder",
-        f"{_FINETUNING}/end_to_end/group_photos.py",
-        "replace(made.images, cell_weights=masks)",
-        "made.images",
+        "src/roibeam/pipelines/inputs/batches/image_batch.py",
+        "cell_weights=_padded([each.outlines for each in photos], count)",
+        "cell_weights=None",
         f"{_TEST}::test_masks_change_the_loss_when_they_change_places",
     ),
     Fault(

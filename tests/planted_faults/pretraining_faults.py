@@ -70,8 +70,8 @@ FAULTS = (
     Fault(
         "words are aligned with regions one piece too early",
         "src/roibeam/pipelines/pretraining/samples/visualbert.py",
-        "text, start = corpus.text(row), 1",
-        "text, start = corpus.text(row), 0",
+        "        start = 1\n        for each in named:",
+        "        start = 0\n        for each in named:",
         "tests/pipelines/test_aligned_words.py::"
         "test_boxes_are_aligned_with_the_first_piece_of_each_word_that_names_them",
     ),

@@ -116,7 +116,7 @@ def evaluate_checkpoint(
     start, config, out = time.monotonic(), config or EvaluationConfig(), Path(out)
     check_new(out)
     model = pretraining_model(found, named=str(found.source), asking="evaluate")
-    choices = check_feature_space(found, store)
+    remarks = [*found.changes, *check_feature_space(found, store)]
     check_tokenizer(found, tokenizer)
     check_task(model.config, config.task)
     other_splits = captions.other_splits if isinstance(captions, CaptionFile) else ()
@@ -130,8 +130,7 @@ def evaluate_checkpoint(
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
-    choices += assumed_of_features(found, corpus.record(0))
-    remarks = [*found.changes, *choices, *leaks, *_words_lost(tokenizer, samples, chosen)]
+    remarks += [*assumed_of_features(found, corpus.record(0)), *leaks, *_words_lost(tokenizer, samples, chosen)]
     for remark in remarks:
         tell(remark)
     out.mkdir(parents=True, exist_ok=True)

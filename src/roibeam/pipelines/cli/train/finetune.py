@@ -99,7 +99,7 @@ def finetune_command(
     text, from a table of your own; or a file of your own task. torchrun starts it on several GPUs.
 
     Examples:
-        roibeam finetune r/ --task vqa --recipe vilbert-vqa --toy --from run/ --store s/ --data d/
+        roibeam finetune r --task rte --recipe interbert-rte --toy --from r0 --data d
         roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
         roibeam finetune r/ --task labels --from run/ --store store/ --data my/
         roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3

@@ -58,10 +58,9 @@ from roibeam.pipelines.finetuning.systems.row_text import (
 )
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.finetuning.task import DownstreamTask
-from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor
+from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor, with_box_numbers
 from roibeam.pipelines.inputs.batches.image_batch import PhotoInput
 from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
-from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Reader, reader
 from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
 from roibeam.pipelines.inputs.mirrored_photo import mirrored_boxes

@@ -23,6 +23,7 @@ from roibeam.pipelines.finetuning.metrics.glue import (
 from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
 from roibeam.pipelines.finetuning.results.open_task import Measures, OpenTask
 from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, check_row_ids
+from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
 from roibeam.pipelines.sources.datasets.glue import (
     GLUE_TASKS,
     GlueCounts,
@@ -107,7 +108,9 @@ def open_glue(name: str) -> Callable[[Path, str, str], OpenTask]:
         def scored(results: str) -> Measures:
             return _scored(task, rows, check(results))
 
-        others = f"; InterBERT's Table 3 prints {PAPER_COLUMN[task.name]}" if task.name in PAPER_COLUMN else ""
+        others = ""
+        if task.name in PAPER_COLUMN:
+            others = f"; InterBERT's Table 3 prints {PAPER_COLUMN[task.name]}: {_printed(f'GLUE {task.name}')}"
         metric = f"{', '.join(FIGURES[task.name])}, the headline first (scikit-learn, scipy){others}"
         return OpenTask(metric, _RULES[rules == OFFICIAL], files, len(rows), check, scored)
 
@@ -128,6 +131,12 @@ def _scored(task: GlueTask, rows: list[GlueRow], said: Mapping[str, str]) -> Mea
     if unknown is not None:
         raise ValueError(f"{unknown}: no label, so that nothing can be scored; --check looks at a submission")
     return said_measures(task, [said[row.id] for row in rows], [row.label or "" for row in rows])
+
+
+def _printed(column: str) -> str:
+    """The rows of InterBERT's Table 3, on dev, at the printed digits."""
+    rows = ((row, figures_of("InterBERT", row, column)) for row in ("BERT-base", "Single Stream", "InterBERT"))
+    return ", ".join(f"{row} {' / '.join(each.printed for each in found)}" for row, found in rows) + " (dev)"
 
 
 def open_submission(folder: Path, split: str, rules: str) -> OpenTask:
@@ -158,7 +167,10 @@ def open_submission(folder: Path, split: str, rules: str) -> OpenTask:
             {name: _scored(opened[name][0], opened[name][2], own) for name, own in said.items()}
         )
 
-    metric = "the figures of each task, its headline first, and their averages, in which MNLI counts once"
+    metric = (
+        "the figures of each task, its headline first, and their averages, in which MNLI counts once; InterBERT's "
+        f"Table 3 prints {_printed('GLUE, average of the eight')}"
+    )
     rows = sum(len(own) for _, _, own in opened.values())
     return OpenTask(metric, _RULES[rules == OFFICIAL], files, rows, check, scored, is_own=True)
 

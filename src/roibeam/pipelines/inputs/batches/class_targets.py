@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roibeam.features.record.region_record import RegionRecord, TopKDistribution
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution, box_numbers
 
 _KNOWN = (np.dtype(np.float32), np.dtype(np.float16))  # to torch
 
@@ -20,6 +20,12 @@ def as_tensor(features: np.ndarray) -> Tensor:
     if features.dtype in _KNOWN:
         return torch.from_numpy(features)
     return torch.from_numpy(features.view(np.int16)).view(torch.bfloat16)
+
+
+def with_box_numbers(features: Tensor, boxes: np.ndarray, width: int, height: int) -> Tensor:
+    """(R, D + 6) float32 of (R, D) features and their boxes (R, 4) in pixels of an image of that size; see
+    `box_numbers`."""
+    return torch.cat([features.float(), torch.from_numpy(box_numbers(boxes, height=height, width=width))], dim=1)
 
 
 def as_float32(features: np.ndarray) -> Tensor:

@@ -136,7 +136,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-coco-vcr": _phase(
             "VisualBERT, first phase for VCR: COCO captions, R2C's regions of a ResNet-50 with their classes",
-            f"{_CONFIGS}/vcr/coco-pre-train.json, models/model.py, utils/detector.py",
+            f"{_CONFIGS}/vcr/coco-pre-train.json, visualbert/models/model.py, visualbert/utils/detector.py",
             batch_size=128,
             learning_rate=1e-4,
             data=f"{_COCO}; their objects and the whole image, each with its class and outline",
@@ -176,7 +176,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
         ),
         "visualbert-task-vcr": _phase(
             "VisualBERT, second phase for VCR: questions with answers and rationales, and which are right",
-            f"{_CONFIGS}/vcr/pre-train.json, models/model.py, utils/detector.py",
+            f"{_CONFIGS}/vcr/pre-train.json, visualbert/models/model.py, visualbert/utils/detector.py",
             batch_size=32,
             epochs=1,
             warmup=0.1879,

@@ -113,7 +113,8 @@ def _check_model(request: PretrainRequest, recipe: Recipe | None, system: NamedS
         if base is not None:
             chosen = _with_data({**base, **overrides}, overrides, system)
             system.fields(**chosen)
-            if recipe is None or not recipe.end_to_end:  # which needs --end-to-end, as is said elsewhere
+            # A recipe, or a model to start from, that needs --end-to-end is told so elsewhere.
+            if (recipe is None or not recipe.end_to_end) and request.model.from_run is None:
                 _check_masked(request, chosen)
     except ValueError as error:
         raise ValueError(f"model settings {overrides}: {error}") from None

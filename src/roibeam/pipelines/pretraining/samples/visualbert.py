@@ -18,9 +18,8 @@ from roibeam.features.counted import counted
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.masking import mask_pieces
 from roibeam.model.visualbert.model import VisualBertConfig
-from roibeam.pipelines.inputs.batches.class_targets import as_tensor
+from roibeam.pipelines.inputs.batches.class_targets import as_tensor, with_box_numbers
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.box_numbers import with_box_numbers
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
 from roibeam.pipelines.inputs.fit import check_vocabulary, check_width
