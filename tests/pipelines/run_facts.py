@@ -128,11 +128,6 @@ def _appearance_of_vlbert(model: Any) -> str:
     return "learned" if inner.masked_region_feature is not None else "pixels"
 
 
-def _classes_of_visualbert(model: Any) -> int:
-    classed = model.visualbert.embeddings.classed
-    return 0 if classed is None else classed.classes.num_embeddings
-
-
 COMMON: Mapping[str, Read] = {
     "vocab_size": lambda model: _words(model)[0],
     "hidden_size": lambda model: _words(model)[1],
@@ -180,7 +175,6 @@ HELD: Mapping[str, Mapping[str, Read]] = {
             (len(each) for name, each in model.state_dict().items() if name.endswith("classed.classes.weight")), 0
         ),
         "early_fusion": lambda model: model.visualbert.late_layer is None,
-        "num_region_classes": _classes_of_visualbert,
     },
     "imagebert": {
         **COMMON,
