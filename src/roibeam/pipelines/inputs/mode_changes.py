@@ -46,8 +46,8 @@ _SIZES = _of_model(
 MODE_CHANGES = (
     ModeChange(
         DATA,
-        _of_model("vocab_size", "region_feature_size", "num_region_labels", "region_target_size"),
-        "as many words, numbers of a feature and classes as the tokenizer and the store have",
+        _of_model("vocab_size", "region_feature_size", "num_region_labels", "region_target_size", "num_region_classes"),
+        "as many words, numbers of a feature and classes as the tokenizer, the store and --objects have",
     ),
     ModeChange(
         NO_CLASSES,
