@@ -59,6 +59,13 @@ def _objects() -> ImageObjects:
         return ImageObjects([folder], ())
 
 
+@cache
+def built_model(name: str, *, toy: bool) -> nn.Module:
+    """The model of a run of the recipe on the meta device. What changes it takes a copy."""
+    model: nn.Module = built(name, toy=toy, end_to_end=RECIPES[name].end_to_end)[1].model
+    return model
+
+
 def built(
     name: str, *, toy: bool, end_to_end: bool, settings: tuple[str, ...] = (), device: str = "meta"
 ) -> tuple[RunSettings, RunModel, EndToEnd | None]:

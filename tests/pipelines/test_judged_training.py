@@ -13,6 +13,7 @@ from labelled_world import COMPUTES, DETECTOR, write_instances, write_labelled
 from roibeam.extraction.training.batch_losses import DetectorTraining, build_trainable_detector
 from roibeam.pipelines.detector.settings import PhotoRules
 from roibeam.pipelines.detector.task import JudgedDetectorTask
+from roibeam.pipelines.foundation.statistics.verdict import Figure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,7 +57,11 @@ def test_what_is_taken_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         objects=SimpleNamespace(mean=0.1, weighted_mean=0.2),
         coco=SimpleNamespace(ap=0.3, ap50=0.6),
         region_recall=SimpleNamespace(recall=0.4),
-        attribute_accuracy=SimpleNamespace(given_boxes=0.5, matched_boxes=0.7),
+        attribute_accuracy=SimpleNamespace(
+            given_boxes=0.5,
+            matched_boxes=0.7,
+            figure=Figure("attribute_accuracy", 0.5, None, None, 0.25, None, 4),
+        ),
     )
     monkeypatch.setattr("roibeam.pipelines.detector.task.evaluate_detector", lambda *given, **named: report)
     photos = write_labelled(tmp_path / "photos")

@@ -6,13 +6,14 @@ model of the recipe's own pre-training. What a mode may change is `MODE_CHANGES`
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
 import pytest
 import torch
 from finetune_requests import has_whole_image, request
-from run_facts import built, parameters
+from run_facts import built_model, parameters
 
 from roibeam.extraction.region_encoder import STAGES, RegionEncoder
 from roibeam.model.task_heads import MatchModel, TaskModel
@@ -100,14 +101,14 @@ def check_network(name: str, found: dict[str, Any], *, toy: bool) -> torch.nn.Mo
     what a task asks of a model; and the parts as a model has them that is made of these fields."""
     recipe = TASK_RECIPES[name]
     first, system = RECIPES[recipe.model], SYSTEMS[recipe.system]
-    run_of_model = built(recipe.model, toy=toy, end_to_end=first.end_to_end)[1]
+    model: Any = copy.deepcopy(built_model(recipe.model, toy=toy))
     asked = dataclasses.replace(ASKED[recipe.task], whole_image=has_whole_image(recipe))
     told = vcr_told_classes(recipe.options) if recipe.task == "vcr" else None
     grounding = {"grounding": recipe.options.grounding} if recipe.task == "vcr" else {}
     with torch.device("meta"):
         network = started_network(
             system,
-            run_of_model.model,
+            model,
             asked,
             found["head"].kind,
             source=name,
@@ -117,9 +118,7 @@ def check_network(name: str, found: dict[str, Any], *, toy: bool) -> torch.nn.Mo
         config = network.encoder_config
         fields = config.own_fields()
         expected = system.model_class(
-            type(run_of_model.model.config)(
-                **{each: getattr(config, each) for each in (run_of_model.model.config.own_fields())}
-            )
+            type(model.config)(**{each: getattr(config, each) for each in (model.config.own_fields())})
         )
     changes = changed_by({DATA, TASK if recipe.system == "vlbert" else DATA, *([TOY_TASK] if toy else [])})
     free = {each.removeprefix("model.") for change in changes for each in change.fields}

@@ -22,7 +22,6 @@ from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, MODEL
 from roibeam.pipelines.cli.train.precision import precision_setting
-from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
 
 detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.", rich_markup_mode=None)
 
@@ -92,7 +91,6 @@ def train_command(
         settings=(*precision_setting(precision, settings or ()), *(settings or ())),
         resume="auto" if (asked := resume_asked(resume, resume_from)) is None else asked,
     )  # fmt: skip
-    sleep_beside_others()
     trained = train_requested_detector(request, out)
     from roibeam.pipelines.foundation.statistics.verdict import sentence_of
     from roibeam.pipelines.training.processes.launched import is_main_process

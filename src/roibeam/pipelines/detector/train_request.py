@@ -20,6 +20,7 @@ from roibeam.features.counted import counted
 from roibeam.pipelines.detector.photos import LabelledPhotos, check_same_names, look_once, open_labelled_photos
 from roibeam.pipelines.detector.settings import BEST_BY, DetectorSettings, PhotoRules, Start
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import (
     FILE,
@@ -114,6 +115,7 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
     photos = look_once(photos, exif, is_trained_on=True)
     judged = None if request.val_labels is None else _judged(request, photos, exif)
     # Torch comes now, when nothing is wrong with the names.
+    sleep_beside_others()
     with waiting("loading torch"):
         import torch
 
