@@ -436,3 +436,16 @@ def test_what_does_not_fit_is_one_line(roibeam: Cli, data: Path, stores: Path, t
     ):
         refused = roibeam("pretrain", tmp_path / "run", *coco, *options)
         assert refused.code == 1 and words in refused.err, refused.err
+
+
+def test_a_store_that_was_begun_by_other_conventions_goes_on_so(roibeam: Cli, data: Path, tmp_path: Path) -> None:
+    """`--detector r2c-r50` alone computed as hf, before it was R2C."""
+    for number in (0, 1):
+        write_photo(tmp_path / "photos" / f"c{number}.png", number)
+        begun = () if number else ("--conventions", "hf")
+        network = ("--detector", "r2c-r50", "--weights", data / "resnet50.pth", *settings(*SIZES), "--workers", 1)
+        options = ("--boxes", data / "instances.json", *network, *begun)
+        done = roibeam("extract", tmp_path / "photos", tmp_path / "store", *options)
+        assert done.code == 0, done.err
+    manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
+    assert manifest["config"]["conventions"] == "hf" and manifest["num_records"] == 2
