@@ -23,7 +23,7 @@ from store_rounds import table
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import AUTO, CHOICE, LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
@@ -85,9 +85,9 @@ def vcr_groups(store: FeatureStore, words: Words) -> list[TaskGroup]:
 def make_batches(system: str, task: str, store: FeatureStore, tokenizer: CaptionTokenizer) -> GroupBatches:
     form, loss = (LABEL, "bce") if task == "vqa" else (CHOICE, "softmax")
     named = SYSTEMS[system]
-    fields = named.changes.get(form, {})
-    config: Any = named.sizes["small"](vocab_size=30522, region_feature_size=WIDTH, **fields)
     asked = AskedForm(form, ANSWERS if task == "vqa" else 1)
+    fields = named.needed_fields(asked, AUTO)
+    config: Any = named.sizes["small"](vocab_size=30522, region_feature_size=WIDTH, **fields)
     return GroupBatches(named, config, tokenizer, LayoutOptions(), asked, store, loss=loss_named(form, loss))
 
 

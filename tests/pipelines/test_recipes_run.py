@@ -88,6 +88,8 @@ class World:
             given += ["--captions", self.few if end_to_end else self.captions]
         if recipe.task_text:
             given += [word for file in self.texts(recipe) for word in ("--task-text", file)]
+        if "global_feature_size" in recipe.build.fields:  # of which no toy store has any
+            given += ["--set", "model.global_feature_size=0"]
         if recipe.text_corpus:
             given += ["--text-corpus", self.world / "text" / "corpus.txt"]
         if getattr(recipe.sampling, "told_classes", False):
@@ -112,7 +114,7 @@ class World:
         given: list[object] = ["--data", folders.get(recipe.task, self.tasks / recipe.task)]
         if recipe.task not in GLUE_TASKS:
             given += ["--store", self.perfect, "--min-match", 0]
-        if not recipe.end_to_end and getattr(recipe.options, "boxes", "").startswith("detected"):
+        if recipe.features is not None and recipe.features.annotated and not recipe.end_to_end:
             given += ["--annotated-store", self.perfect]
         if recipe.task == "vcr":
             given += ["--set", f"vcr.object_names={self.object_names}"]

@@ -19,6 +19,7 @@ from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoi
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, ENCODER_NAME
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.free_settings import FREE_ON_RESUME
+from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
 from roibeam.pipelines.training.train_config import BY_NAME, TrainConfig, idle_fields
 
@@ -34,6 +35,7 @@ _WRITTEN_FIRST = frozenset(
     {
         "tokenizer", ".writing-tokenizer", "trained_images.npy", ".writing-trained_images.npy", BATCH_PAGE,
         "hard_negatives.npz", ".writing-hard_negatives.npz", DETECTOR_NAME, ENCODER_NAME, _WRITING_CONFIG, LOCK_NAME,
+        f".{STAGES_NAME}.writing",
     }
 )  # fmt: skip
 # How long a run lasts and when its rate falls is often known only when it is on its way. A warm-up may follow from it.

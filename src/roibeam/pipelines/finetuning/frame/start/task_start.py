@@ -14,6 +14,7 @@ from roibeam.pipelines.finetuning.frame.start.first_task import FirstTask, witho
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
 from roibeam.pipelines.finetuning.systems.task_system import TaskSystem
+from roibeam.pipelines.inputs.mode_changes import TOY_TASK, changed_by
 from roibeam.pipelines.model_files.bert_start import PublishedBert, check_words_of_bert, read_bert, start_from_bert
 from roibeam.pipelines.model_files.changed_model import built_config
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint, region_encoder_of
@@ -130,5 +131,7 @@ def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> Task
         raise ValueError(f"--model {size!r}: {name_hint(size, named.sizes)}")
     bert = None if request.from_bert is None else read_bert(request.from_bert)
     as_published = published and (request.toy or size == _PUBLISHED_SIZE)
-    fields = recipe.model_fields if recipe is not None and as_published else {}
+    sizes = {each for change in changed_by({TOY_TASK}) for each in change.fields} if request.toy else set()
+    published_fields = recipe.model_fields if recipe is not None and as_published else {}
+    fields = {name: value for name, value in published_fields.items() if f"model.{name}" not in sizes}
     return TaskStart(named, None, bert, size, fields)
