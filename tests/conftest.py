@@ -45,10 +45,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.insert(number % processes * (len(items) + 1) // processes, item)
 
 
+def pytest_collection() -> None:
+    """What imports and collection make stays for the whole run: the garbage collector would look at it for seconds."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What imports and collection made stays for the whole run: the garbage collector need not look at it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -7,6 +7,19 @@ from typing import Any
 
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
+
+ASKED = {
+    "vqa": AskedForm(LABEL, 3129),
+    "vcr": AskedForm(CHOICE),
+    "refcoco+": AskedForm(REGION),
+    "nlvr2": AskedForm(LABEL, 2, num_images=2),
+    "retrieval": AskedForm(CHOICE),
+    "flickr30k-entities": AskedForm(PHRASE),
+    **{name: AskedForm(LABEL, len(task.labels) or 1, num_images=0) for name, task in GLUE_TASKS.items()},
+}
 
 
 def request(task: str = "vqa", **changes: Any) -> FinetuneRequest:

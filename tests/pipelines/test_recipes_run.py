@@ -60,7 +60,7 @@ class World:
         self.world, self.tasks = folder / "world", folder / "tasks"
         self.perfect, self.entities, self.detected = folder / "perfect", folder / "entities", folder / "detected"
         options = ("--perfect-store", self.perfect, "--tasks", self.tasks, "--entities", self.entities)
-        command("toyworld", self.world, "--num-images", 120, "--workers", 1, *options)
+        command("toyworld", self.world, "--num-images", 60, "--workers", 1, *options)
         for name in set(GLUE_TASKS) - {path.name for path in self.tasks.iterdir()}:
             write_task(self.tasks / name, name)
         # The detector of the "detected" track finds each annotated box, and is sure of it.
@@ -71,10 +71,14 @@ class World:
         ]
         (self.tasks / "refcoco+" / DETECTIONS_NAME).write_text(json.dumps(found))
         self.outlines, self.object_names = self.tasks / "vcr" / "vcr1images", self.tasks / "vcr" / "object_names.txt"
-        self.captions, self.few = self.world / "coco" / "dataset_coco.json", folder / "few.tsv"
+        self.captions, self.few = folder / "dataset_coco.json", folder / "few.tsv"
+        # A run ends with an evaluation of up to 256 captions: of these there are 60.
+        captioned = json.loads((self.world / "coco" / "dataset_coco.json").read_text())
+        captioned["images"] = captioned["images"][:12]
+        self.captions.write_text(json.dumps(captioned))
         photos, rows = folder / "photos", []
         photos.mkdir()
-        for each in json.loads(self.captions.read_text())["images"][:6]:
+        for each in captioned["images"][:6]:
             shutil.copy(self.world / "coco" / each["filepath"] / each["filename"], photos)
             rows.append(f"{each['sentences'][0]['raw']}\t{Path(each['filename']).stem}")
         self.few.write_text("\n".join(rows) + "\n")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from finetune_requests import has_whole_image, request
+from finetune_requests import ASKED, has_whole_image, request
 from json_lines import json_lines
 from tiny_commands import one_line
 
@@ -22,9 +22,7 @@ from roibeam.pipelines.finetuning.frame.start.task_start import start_of
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, STARTS
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
@@ -38,15 +36,6 @@ QUESTIONS = {"vqa": 658_111, "vcr": 212_923, "refcoco+": 120_191, "nlvr2": 86_37
 QUESTIONS |= {"retrieval": 145_000}  # captions of Flickr30k
 QUESTIONS |= {"flickr30k-entities": 145_000}  # captions, five of each image; some have no phrase with a box
 QUESTIONS |= {name: task.rows["train"] for name, task in GLUE_TASKS.items()}
-ASKED = {
-    "vqa": AskedForm(LABEL, 3129),
-    "vcr": AskedForm(CHOICE),
-    "refcoco+": AskedForm(REGION),
-    "nlvr2": AskedForm(LABEL, 2, num_images=2),
-    "retrieval": AskedForm(CHOICE),
-    "flickr30k-entities": AskedForm(PHRASE),
-    **{name: AskedForm(LABEL, len(task.labels) or 1, num_images=0) for name, task in GLUE_TASKS.items()},
-}
 
 
 @pytest.mark.parametrize("name", TASK_RECIPES)

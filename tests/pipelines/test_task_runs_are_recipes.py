@@ -6,13 +6,14 @@ model of the recipe's own pre-training. What a mode may change is `MODE_CHANGES`
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import json
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from finetune_requests import has_whole_image, request
+from finetune_requests import ASKED, has_whole_image, request
 from run_facts import built_model, parameters
 
 from roibeam.extraction.region_encoder import STAGES, RegionEncoder
@@ -28,27 +29,15 @@ from roibeam.pipelines.finetuning.frame.finetune_settings import (
 from roibeam.pipelines.finetuning.frame.network import started_network
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_told_classes
 from roibeam.pipelines.inputs.mode_changes import DATA, TASK, TOY_TASK, changed_by
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
 from roibeam.pipelines.training.train_config import TrainConfig
 
 GROUPS, BATCH = 100_000, 4
-ASKED = {
-    "vqa": AskedForm(LABEL, 3129),
-    "vcr": AskedForm(CHOICE),
-    "refcoco+": AskedForm(REGION),
-    "nlvr2": AskedForm(LABEL, 2, num_images=2),
-    "retrieval": AskedForm(CHOICE),
-    "flickr30k-entities": AskedForm(PHRASE),
-    **{name: AskedForm(LABEL, len(task.labels) or 1, num_images=0) for name, task in GLUE_TASKS.items()},
-}
 TOY = {field for change in changed_by({TOY_TASK}) for field in change.fields}
 # Said by the command line or computed from the steps: how often a run is kept and evaluated, where it is computed.
 NOT_OF_RECIPES = {"device", "seed", "checkpoint_every", "evaluate_every", "steps"}
@@ -96,12 +85,19 @@ def check_settings(recipe: TaskRecipe, found: dict[str, Any], *, toy: bool) -> N
     assert (config.best_by, config.patience) == ((recipe.judged_by, recipe.patience) if recipe.patience else ("", 0))
 
 
+@cache
+def parameters_of(model_class: Any, fields: str) -> dict[str, tuple[int, ...]]:
+    """Of a model with these fields of its configuration, as JSON."""
+    with torch.device("meta"):
+        return parameters(model_class(model_class.config_class(**json.loads(fields))))
+
+
 def check_network(name: str, found: dict[str, Any], *, toy: bool) -> torch.nn.Module:
     """The model of the recipe's pre-training under the head of the recipe: each field as that recipe has it, but for
     what a task asks of a model; and the parts as a model has them that is made of these fields."""
     recipe = TASK_RECIPES[name]
     first, system = RECIPES[recipe.model], SYSTEMS[recipe.system]
-    model: Any = copy.deepcopy(built_model(recipe.model, toy=toy))
+    model: Any = built_model(recipe.model, toy=toy)
     asked = dataclasses.replace(ASKED[recipe.task], whole_image=has_whole_image(recipe))
     told = vcr_told_classes(recipe.options) if recipe.task == "vcr" else None
     grounding = {"grounding": recipe.options.grounding} if recipe.task == "vcr" else {}
@@ -116,20 +112,18 @@ def check_network(name: str, found: dict[str, Any], *, toy: bool) -> torch.nn.Mo
             **grounding,
         )
         config = network.encoder_config
-        fields = config.own_fields()
-        expected = system.model_class(
-            type(model.config)(**{each: getattr(config, each) for each in (model.config.own_fields())})
-        )
     changes = changed_by({DATA, TASK if recipe.system == "vlbert" else DATA, *([TOY_TASK] if toy else [])})
     free = {each.removeprefix("model.") for change in changes for each in change.fields}
     if recipe.system == "visualbert" and recipe.task == "vcr":
         free |= {"num_region_classes"}  # each region is told its class
-    published = first.build()
+    published, kept = first.build(), config.own_fields()
     for field in published.own_fields():
-        if field in fields and field not in free and not field.startswith(("num_answers", "num_gqa", "with_")):
+        if field in kept and field not in free and not field.startswith(("num_answers", "num_gqa", "with_")):
             assert getattr(config, field) == getattr(published, field), field
     inner = parameters(getattr(network.module, "model", network.module))
-    own = {each: shape for each, shape in parameters(expected).items() if each.startswith(system.trained)}
+    fields = {each: getattr(config, each) for each in model.config.own_fields()}
+    expected = parameters_of(system.model_class, json.dumps(fields))
+    own = {each: shape for each, shape in expected.items() if each.startswith(system.trained)}
     assert {each: inner.get(each) for each in own} == own
     kind = {"ours": TaskModel, "match": MatchModel}.get(recipe.head)
     assert isinstance(network.module, kind) if kind else not isinstance(network.module, TaskModel | MatchModel)
