@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -51,6 +52,9 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
+            logger.propagate = True  # else pytest adds its handlers to more than fifty loggers, three times a test
     gc.collect()
     gc.freeze()
     gc.enable()
