@@ -16,7 +16,10 @@ export PYTHONSAFEPATH := 1
 unexport PYTHONDONTWRITEBYTECODE
 # Three processes keep two cores busy: tests of processes wait for one another. More threads in each would only wait,
 # and where a test asks for them they sleep while they do.
-PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist worksteal -rs
+PYTEST = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist $(DIST) -rs
+# Of many short tests a process takes whole files, so that what a file shares is made once; of long ones each by itself.
+DIST := worksteal
+test: DIST := loadfile
 # For Linux and macOS and every Python that we support; the sums of all files of each version; nothing of where they come from.
 LOCK := build/lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --annotation-style line --custom-compile-command 'make lock'
