@@ -449,3 +449,42 @@ def test_a_store_that_was_begun_by_other_conventions_goes_on_so(roibeam: Cli, da
         assert done.code == 0, done.err
     manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
     assert manifest["config"]["conventions"] == "hf" and manifest["num_records"] == 2
+
+
+def older(run: Path) -> None:
+    """Makes it a run of before regions were told classes: its file names no such rule, and no recipe."""
+    config = json.loads((run / "config.json").read_text())
+    for name in ("told_classes", "object_names", "whole_region", "shown_boxes"):
+        del config["task"]["sampling"][name]
+    del config["recorded"]["recipe"]
+    (run / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("is_old", [True, False], ids=["of before", "of today"])
+def test_a_run_that_began_by_other_rules_goes_on_by_these(
+    is_old: bool, roibeam: Cli, store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """To the same weights, and it says so; by another recipe, or where a rule is set, it goes on as ever: not at all."""
+    files = ("--store", store[0], "--captions", store[1], "--batch-size", 4, "--device", "cpu", "--toy")
+    same = ("train.accumulation=1", "train.schedule=constant", "sampling.text_form=one_caption")
+    of_it = (*files, *settings(*same), "--recipe")
+    without = (*of_it, "visualbert-coco-vcr", *settings("sampling.told_classes=false", "sampling.whole_region=false"))
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert roibeam("pretrain", whole, *without, "--steps", 2).code == 0
+    assert roibeam("pretrain", run, *without, "--steps", 1).code == 0
+    if is_old:
+        older(run)
+    more = ("--steps", 2, "--set", "sampling.word_probability=0.3")
+    refused = roibeam("pretrain", run, *of_it, "visualbert-coco-vcr", *more)
+    assert refused.code != 0 and "word_probability" in refused.err
+    if not is_old:
+        refused = roibeam("pretrain", run, *of_it, "visualbert-coco-nlvr2", "--steps", 2)
+        assert refused.code != 0 and "max_regions" in refused.err
+    done = roibeam("pretrain", run, *of_it, "visualbert-coco-vcr", "--steps", 2)
+    assert done.code == 0, done.err
+    said = "sampling.told_classes stays False, as this run began; visualbert-coco-vcr has True now"
+    assert said in done.err.replace("\n", " ")
+    first, second = (
+        load_file(each / "checkpoints" / "step-00000002" / "model" / "model.safetensors") for each in (whole, run)
+    )
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

@@ -220,10 +220,11 @@ def run_model(
     """
     system, classes = choice.system, choice.class_choice(known, width=width, given=num_classes)
     torch.manual_seed(seed)
+    num_objects = 0 if objects is None else len(objects.class_names)
     fields = {
         "region_feature_size": system.feature_width(sampling, width),
         **classes.fields,
-        **({} if objects is None else system.object_fields(sampling, len(objects.class_names))),
+        **({} if objects is None and choice.start else system.object_fields(sampling, num_objects)),
         **((system.text_only_fields or {}) if reads_texts else {}),
     }
     if end_to_end is not None:

@@ -159,6 +159,7 @@ class ModelChoice:
             "tokenizer_spec": self.tokenizer_spec,
             "bert": None if self.bert is None else self.bert.spec,
             "start": None if self.start is None else str(self.start.source),
+            "recipe": self.recipe,
         }
 
 

@@ -144,7 +144,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
             aligns_words=lambda sampling: sampling.aligned_words != "none" or sampling.shown_boxes == NAMED,
-            object_fields=lambda sampling, count: {"num_region_classes": count + 1} if sampling.told_classes else {},
+            object_fields=lambda sampling, count: {"num_region_classes": (count + 1) * sampling.told_classes},
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
             most_pieces=lambda sampling, model: min(sampling.max_pieces, model(_POSITIONS)),
             review=review_captions,

@@ -19,7 +19,7 @@ from roibeam.pipelines.foundation.overrides import apply_overrides, refuse_two_v
 from roibeam.pipelines.inputs.fit import check_choice
 from roibeam.pipelines.model_files.encoder_settings import TOY_ENCODER
 from roibeam.pipelines.training.processes.launched import num_processes
-from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, defaults_of, saved_config
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, saved_config, with_saved
 from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
 from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfig, with_settings
 
@@ -165,7 +165,7 @@ def _as_begun(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str
         return {}
     places = {name: "task_options", "layout": "layout", "photos": "photos"}
     found = {
-        each: _with_saved(sections[each], begun[where])
+        each: with_saved(sections[each], begun[where])
         for each, where in places.items()
         if each in sections and where in begun
     }
@@ -174,12 +174,6 @@ def _as_begun(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str
         edges = {each: encoder["detector"][each] for each in ("short_edge", "long_edge")}
         found["detector"] = replace(sections["detector"], **edges)
     return found
-
-
-def _with_saved(section: Any, saved: Mapping[str, Any]) -> Any:
-    """The section with what a configuration file says of it; what this does not say is as it was then, the default."""
-    values = {**defaults_of(section), **saved}
-    return replace(section, **{name: tuple(each) if isinstance(each, list) else each for name, each in values.items()})
 
 
 def begun_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> list[str]:

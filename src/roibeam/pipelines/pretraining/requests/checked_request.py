@@ -21,7 +21,6 @@ from roibeam.pipelines.model_files.start_files import bert_files, check_tokenize
 from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, NAMED_SYSTEMS, model_size, wrong_start
-from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT, check_settings
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system, system_of_folder
@@ -31,6 +30,7 @@ from roibeam.pipelines.pretraining.requests.request import (
     RequestedEncoder,
     RequestedModel,
 )
+from roibeam.pipelines.pretraining.requests.requested_settings import recipe_of
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 from roibeam.pipelines.sources.datasets.text_corpus import check_has_text
 from roibeam.pipelines.training.processes.launched import is_main_process
@@ -58,7 +58,7 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
         OSError: when a file cannot be read.
     """
     data, asked, named = request.data, request.model, NamedFiles()
-    recipe = None if asked.recipe is None else recipe_named(asked.recipe)
+    recipe = recipe_of(request)
     sizes = None if goes_on else named.look(lambda: _encoder_sizes(request, recipe))
     for check in (
         lambda: _check_stores(request),

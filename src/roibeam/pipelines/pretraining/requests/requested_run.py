@@ -20,7 +20,6 @@ from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
-from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.requests.checked_request import check_request
 from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT
@@ -37,6 +36,8 @@ from roibeam.pipelines.pretraining.requests.requested_settings import (
     changed_sections,
     default_sections,
     model_overrides,
+    notes_of_begun,
+    recipe_of,
     train_config_of,
     with_masking,
 )
@@ -76,7 +77,7 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
         ValueError: as `run_pretraining`.
     """
     asked, training = request.model, request.training
-    recipe = None if asked.recipe is None else recipe_named(asked.recipe)
+    recipe = recipe_of(request)
     system, build = _system(request, recipe)
     if training.threads is not None:
         torch.set_num_threads(training.threads)
@@ -165,14 +166,17 @@ def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, Mo
 
 
 def _notes_of_begun(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:
-    """Where the run in the folder began before its recipe's masking was kept end to end."""
+    """Where the run in the folder goes on as it began: before its recipe's masking was kept end to end, or by another
+    recipe of that name."""
+    notes = notes_of_begun(request)
     begun = begun_masking(request.out).get(APPEARANCE) if request.end_to_end else None
     published = system.named.masking.get(recipe.masking) if recipe is not None else None
     if begun is None or published in (None, begun) or f"{APPEARANCE}={begun}" not in request.training.settings:
-        return []
+        return notes
     return [
+        *notes,
         f"{request.out} goes on as it began, with {APPEARANCE}={begun}; {request.model.recipe} has {published}: for "
-        f"that, begin a new run"
+        f"that, begin a new run",
     ]
 
 

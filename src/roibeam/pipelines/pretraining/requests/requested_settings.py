@@ -6,7 +6,7 @@ No torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,51 @@ from roibeam.model.end_to_end_choices import MASKINGS
 from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
 from roibeam.pipelines.pretraining.recipes.named_systems import NamedSystem
+from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.training.processes.launched import num_processes
-from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, saved_config
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, saved_config, with_saved
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 OF_MODEL, OF_TRAIN = "model.", "train."  # sections of settings that are read by themselves
 MASKING, APPEARANCE, PIXELS = "end_to_end.masking", "model.masked_appearance", "end_to_end.masked_pixels"
+
+
+def recipe_of(request: PretrainRequest) -> Recipe | None:
+    """The recipe that a request names. Of a run that goes on, its rules of samples are those that the run began with,
+    where the recipe was another then; what the user sets wins over both.
+
+    Raises:
+        ValueError: for a name of none.
+    """
+    name = request.model.recipe
+    recipe = None if name is None else recipe_named(name)
+    if recipe is None or request.training.resume is False or not (request.out / CONFIG_NAME).is_file():
+        return recipe
+    saved = saved_config(request.out)
+    sampling, known = saved["task"].get("sampling"), {field.name for field in fields(recipe.sampling)}
+    if not isinstance(sampling, dict) or not known.issuperset(sampling):
+        return recipe
+    # Runs did not record their recipe at first; of these, one that lacks a rule is older than that.
+    if saved["recorded"].get("recipe", name if known - sampling.keys() else "") != name:
+        return recipe
+    return replace(recipe, sampling=with_saved(recipe.sampling, sampling))
+
+
+def notes_of_begun(request: PretrainRequest) -> list[str]:
+    """In what a run goes on as it began, and its recipe is another by now."""
+    kept, fresh = recipe_of(request), recipe_of(replace(request, training=replace(request.training, resume=False)))
+    if kept is None or fresh is None:
+        return []
+    named = {each.partition("=")[0].strip() for each in request.training.settings}
+    return [
+        f"sampling.{each.name} stays {began!r}, as this run began; {request.model.recipe} has {now!r} now"
+        for each in fields(kept.sampling)
+        if (began := getattr(kept.sampling, each.name)) != (now := getattr(fresh.sampling, each.name))
+        and f"sampling.{each.name}" not in named
+    ]
 
 
 def batch_size_of(request: PretrainRequest, recipe: Recipe | None) -> int:

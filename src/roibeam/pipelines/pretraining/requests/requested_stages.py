@@ -14,11 +14,11 @@ from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.captioned.captioned_store import check_pair_agrees
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS
 from roibeam.pipelines.inputs.captioned.task_corpus import check_given_boxes
-from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.requests.checked_stages import RequestedStage, requests_of
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedData
 from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
+from roibeam.pipelines.pretraining.requests.requested_settings import recipe_of
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import system_named
@@ -47,7 +47,7 @@ def run_stages(
     """
     run = StagedRun(out, [stage.options for stage in stages])
     done = {number for number in range(1, len(stages) + 1) if resume is not False and run.is_done(number)}
-    _check_ahead(stages, done)
+    _check_ahead(stages, done, run.folder)
     if is_main_process():
         run.save()
     for number, stage in enumerate(stages, start=1):
@@ -73,12 +73,13 @@ def _placed(request: PretrainRequest, folder: Path, before: str | None, resume: 
     return replace(request, out=folder, model=model, training=replace(request.training, resume=resume))
 
 
-def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int]) -> None:
+def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folders: Callable[[int], Path]) -> None:
     """Says before the first stage has trained for days what a later one would stop at: settings that are none, files or
     local stores that are not there, stores with features of different spaces or without the boxes that words name.
 
     Args:
         done: stages whose data is read no more, and may be gone.
+        folders: number of a stage -> its folder, in which it may have begun.
     Raises:
         ValueError: naming the stage.
     """
@@ -91,7 +92,7 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int]) -> Non
             request = requests[number - 1]
             data = request.data
             try:
-                aligns_words = _check_settings(request)
+                aligns_words = _check_settings(replace(request, out=folders(number)))
                 _check_files(data)
                 for path in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
                     store = opened.enter_context(FeatureStore(path))
@@ -109,7 +110,7 @@ def _check_settings(request: PretrainRequest) -> bool:
 
     `check_request` looks at the others, before this or when the stage begins.
     """
-    recipe = None if request.model.recipe is None else recipe_named(request.model.recipe)
+    recipe = recipe_of(request)
     system = system_named(recipe.system if recipe else chosen_system(request))
     sections = {"data": DataConfig(), "sampling": recipe.sampling if recipe else system.sampling()}
     settings = [each for each in request.training.settings if each.partition(".")[0].strip() in sections]

@@ -119,6 +119,15 @@ def defaults_of(config: object) -> dict[str, Any]:
     return {name: list(default) if isinstance(default, tuple) else default for name, default in found.items()}
 
 
+def with_saved(section: Any, saved: Mapping[str, Any]) -> Any:
+    """A section of settings with what a configuration file says of it; what this does not say is as it was then, the
+    default."""
+    values = {**defaults_of(section), **saved}
+    return dataclasses.replace(
+        section, **{name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
+    )
+
+
 def _filled(saved: Mapping[str, Any], defaults: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """What was saved, with the defaults of settings that there are now."""
     filled = {name: defaults[name] for name in defaults.keys() & now.keys()} | dict(saved)
