@@ -92,7 +92,7 @@ test-cluster-soak: $(ENGINES:%=%-packages) ## a dozen kills in one job on each o
 test-rest: detectron2-source ## test-slow, the slow ones of test-faults and test-soak in one go: no core waits at the end of each
 	$(PYTEST) -m "(slow or soak) and not gpu and not cluster" $(ARGS)
 
-test-recipes: setup ## every published recipe, built and run for a step on a toy world (10 to 20 minutes)
+test-recipes: setup ## every published recipe, built and run for a step on a toy world (3 to 10 minutes)
 	$(PYTEST) tests/pipelines/test_recipes_run.py tests/pipelines/test_recipe_chains.py tests/pipelines/test_runs_are_recipes.py tests/pipelines/test_task_runs_are_recipes.py $(ARGS)
 
 evidence: setup ## train small models on the toy world and ask what they learned: docs/evidence.md; hours, goes on where it was
