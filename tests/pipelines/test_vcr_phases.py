@@ -464,7 +464,7 @@ def older(run: Path) -> None:
 def test_a_run_that_began_by_other_rules_goes_on_by_these(
     is_old: bool, roibeam: Cli, store: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """To the same weights, and it says so; by another recipe, or where a rule is set, it goes on as ever: not at all."""
+    """To the same weights, and it says so. By another recipe, or where a rule is set, it is refused as ever."""
     files = ("--store", store[0], "--captions", store[1], "--batch-size", 4, "--device", "cpu", "--toy")
     same = ("train.accumulation=1", "train.schedule=constant", "sampling.text_form=one_caption")
     of_it = (*files, *settings(*same), "--recipe")
