@@ -69,6 +69,13 @@ def test_a_known_list_is_a_source_and_a_caption_file(tmp_path: Path, name: str) 
         assert len(found) == len(notes) and all(word in note for word, note in zip(notes, found, strict=True))
 
 
+def test_the_photos_of_kaggles_flickr8k_are_found(tmp_path: Path) -> None:
+    (tmp_path / "captions.txt").write_text(f"image,caption\na.jpg,{DOGS}\n")
+    (tmp_path / "Images").mkdir()
+    (tmp_path / "Images" / "a.jpg").touch()
+    assert open_source(str(tmp_path / "captions.txt")).image_root == str(tmp_path / "Images")
+
+
 def test_commas_of_a_csv_stand_in_quotes_there_too(tmp_path: Path) -> None:
     """A table of one's own that looks like Kaggle's list keeps the rules of tables."""
     (tmp_path / "own.csv").write_text('image,caption\na.jpg,"A dog, too"\n')
