@@ -187,6 +187,9 @@ def test_files_that_one_option_reads_are_named_at_the_others(tmp_path: Path) -> 
     ):
         with pytest.raises(ValueError, match=words):
             read(path)
+    for name, content in (("refs.p", OTHERS["refs(unc).p"][0]), ("x.token", f"a.jpg#0\t{DOGS}\n")):
+        with pytest.raises(ValueError, match=r"this is a .* where one image id a line was expected"):
+            HeldOut([f"list={write(tmp_path / name, content)}"])  # it would hold out nothing
     write(tmp_path / "k.json", {"images": [{"filename": "a.jpg", "sentences": [], "split": "x"}]})
     with pytest.raises(ValueError, match="split must be one of") as damaged:
         HeldOut([f"karpathy={karpathy}"])

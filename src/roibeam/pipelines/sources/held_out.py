@@ -140,9 +140,10 @@ class HeldOut:
                 for name, keys in RULES[rule](location):
                     images.setdefault(name, keys)
             except ValueError as error:
-                if not rule.startswith(kind_of(location)):  # "" where it is not known
-                    raise ValueError(f"{error}; {this_is(location)}") from None
-                raise
+                words = this_is(location)
+                if words in str(error) or rule.startswith(kind_of(location)):  # said, not known, or the right kind
+                    raise
+                raise ValueError(f"{error}; {words}") from None
             if not images:
                 raise ValueError(f"--held-out {rule}={location}: the file holds out no image; is it the right one?")
             found += [(len(self._names), number, keys) for number, keys in enumerate(images.values())]

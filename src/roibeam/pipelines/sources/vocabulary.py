@@ -69,7 +69,7 @@ def read_vocabulary(spec: str, *, vg_url: str = VG_URL) -> Vocabulary:
     """
     attributes = None
     if spec != PUBLISHED_LISTS:
-        refuse_others(spec, ())
+        refuse_others(spec, ("model",))
     if spec == PUBLISHED_LISTS:
         classes = _read(_fetch_vg(vg_url, CLASSES_FILE))
         attributes = _read(_fetch_vg(vg_url, ATTRIBUTES_FILE))

@@ -124,12 +124,12 @@ class CaptionFile:
         bad = BadRows("entry" if self.kind in ("sbu", "caption-list") else "line")
         usable: Iterator[CaptionRow | UrlRow | image_list.ListRow] = bad.passed(rows)
         for row in usable:
-            if isinstance(row, image_list.ListRow):
-                yield from (Caption(text, row.image_id) for text in row.captions)
+            if isinstance(row, CaptionRow):
+                yield Caption(row.caption, row.image_id, row.line - 1 if is_sbu else None)
             elif isinstance(row, UrlRow):
                 yield Caption(row.caption, None, row.line - 1)
             else:
-                yield Caption(row.caption, row.image_id, row.line - 1 if is_sbu else None)
+                yield from (Caption(text, row.image_id) for text in row.captions)
         self.notes += bad.notes()
 
     def _captions_of_splits(self) -> Iterator[Caption]:

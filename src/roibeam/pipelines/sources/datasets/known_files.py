@@ -29,9 +29,12 @@ _TABLE = "`roibeam finetune` reads its folder, as --data"
 _NO_READER = "no command reads it"
 _GENOME = f"{_NO_READER}; of Visual Genome, `roibeam extract image_data.json` takes the photos"
 _FEATURES = "`roibeam store import` makes a store of it"
+# Kind -> files of a folder.
+_FOLDERS = {"store": {STORE_MANIFEST_NAME}, "lmdb": {"data.mdb"}, "model": {"config.json", "model.safetensors"}}
 # Kind -> what it is, where it belongs.
 _KNOWN = {
     "store": ("a feature store", "--store of other commands takes it, and `roibeam store show` prints it"),
+    "model": ("the folder of a model or a detector", "a detector's goes to --detector, a model's to --from"),
     "lmdb": ("an LMDB", f"if it holds features, {_FEATURES}"),
     "features": ("a file of region features", _FEATURES),
     "one-array-h5": (
@@ -122,8 +125,7 @@ def kind_of(path: str) -> str:
         OSError: if it cannot be read.
     """
     if os.path.isdir(path):
-        names = os.listdir(path)
-        return "store" if STORE_MANIFEST_NAME in names else "lmdb" if "data.mdb" in names else ""
+        return next((kind for kind, names in _FOLDERS.items() if names <= set(os.listdir(path))), "")
     with open(path, "rb") as file:
         head = file.read(_HEAD_BYTES)
     if kind := _binary_kind(path, head):
