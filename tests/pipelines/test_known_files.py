@@ -228,6 +228,8 @@ def test_lists_that_look_like_others_are_what_they_were(tmp_path: Path) -> None:
         ("https://shop.org/x\timages/a.jpg\n", ""),  # a caption that is an address
         ("a dog\timages/a.jpg\n", ""),
         ("a.jpg\n", "image-list"),
+        ("BMX_1.jpg\n", "image-list"),  # BM begins a picture, PK an archive
+        ("PK\nII\n(lp\n", ""),
         ("VG_100K/1.jpg xml/1.xml\n", "visual-genome-split"),
         ("", ""),
         ("\0\1", ""),

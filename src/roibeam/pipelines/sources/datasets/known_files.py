@@ -20,10 +20,11 @@ from roibeam.pipelines.sources.datasets.json_pieces import read_json_list, read_
 from roibeam.pipelines.sources.datasets.rows import is_web_url
 
 BY_EXTENSION = ("", "image-list", "url-list")  # the content does not say how it is written
+_MOST_ENTRIES = 20_000  # before one that tells: categories, licences
 _HEAD_BYTES = 2**16
 _HDF5, _SAFETENSORS = b"\x89HDF\r\n\x1a\n", re.compile(rb".{6}\x00\x00\{\"", re.DOTALL)
-_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(lp", b"(dp")
-_PHOTOS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\x00", b"MM\x00*")
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(lp0\n", b"(lp1\n", b"(dp0\n", b"(dp1\n")
+_PHOTOS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF87a", b"GIF89a", b"II*\x00", b"MM\x00*")
 _TASK = "`roibeam finetune` reads the folder that it lies in, as --data"
 _TABLE = "`roibeam finetune` reads its folder, as --data"
 _NO_READER = "no command reads it"
@@ -119,13 +120,15 @@ def refuse_others(path: str, kinds: Collection[str]) -> None:
 
 
 def kind_of(path: str) -> str:
-    """A key of what is known, or "".
+    """A key of what is known, or ""; also for a pipe, which can be read only once.
 
     Raises:
         OSError: if it cannot be read.
     """
     if os.path.isdir(path):
         return next((kind for kind, names in _FOLDERS.items() if names <= set(os.listdir(path))), "")
+    if not os.path.isfile(path):
+        return ""
     with open(path, "rb") as file:
         head = file.read(_HEAD_BYTES)
     if kind := _binary_kind(path, head):
@@ -160,9 +163,7 @@ def _binary_kind(path: str, head: bytes) -> str:
         return _hdf5_kind(path)
     if head.startswith(_PICKLES):
         return "refcoco" if b"ref_id" in head else "weights"
-    if head.startswith(b"PK"):
-        return "weights" if b"/data.pkl" in head else ""  # as torch writes them; it is the first member
-    if _SAFETENSORS.match(head):
+    if _SAFETENSORS.match(head) or (head.startswith(b"PK\x03\x04") and b"/data.pkl" in head):  # torch's first member
         return "weights"
     return "photo" if head.startswith(_PHOTOS) else ""
 
@@ -218,7 +219,7 @@ def _members_kind(path: str, head: str) -> str:
     if '"dialogs"' in head:  # all of them are one entry, longer than is read
         return "visdial"
     try:
-        for name, _, entry in read_json_members(path, expected="a json object"):
+        for name, _, entry in itertools.islice(read_json_members(path, expected="a json object"), _MOST_ENTRIES):
             if name in ("image_urls", "captions", "user_ids"):
                 return "sbu"
             if not isinstance(entry, dict):
@@ -267,7 +268,7 @@ def _is_of_url(line: str) -> bool:
     return len(cells) == 2 and bool(urls) and IMAGE_EXTENSIONS.isdisjoint(others)
 
 
-_BASE64 = re.compile(r"[A-Za-z0-9+/]{60,}={0,2}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}$")
 _NUMBERS = re.compile(r"[0-9]+")
 
 
@@ -284,7 +285,9 @@ def _text_kind(path: str, text: str) -> str:
         return "lineidx" if all(b - a > 20 for a, b in itertools.pairwise(numbers)) else ""
     if len(cells) in (2, 3) and cells[1].startswith(("[{", "[]")) and '"' in cells[-1]:
         return "oscar-labels"
-    if len(cells) in (2, 3) and (_BASE64.match(cells[-1]) or cells[1].startswith("{")):
+    if len(cells) == 2 and (_BASE64.match(cells[1]) or cells[1].startswith("{")):
+        return "oscar-features"
+    if len(cells) == 3 and _NUMBERS.fullmatch(cells[1]) and _BASE64.match(cells[2]):
         return "oscar-features"
     if len(cells) > 3 and all(map(_NUMBERS.fullmatch, cells[1:3])):
         return "features"
