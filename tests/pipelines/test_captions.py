@@ -175,16 +175,17 @@ def test_swapped_columns_of_a_hand_made_file_are_told(tmp_path: Path) -> None:
 # ---- in memory
 
 
-def test_a_spreadsheet_of_captions_is_told_where_it_goes(tmp_path: Path) -> None:
-    """The first file that most people have; it is read, but as a source."""
-    (tmp_path / "mine.csv").write_text("image,caption\na.jpg,A dog.\n")
-    with pytest.raises(ValueError, match=r"mine.csv.* is a source of its own: roibeam extract TABLE OUT$"):
-        CaptionFile(str(tmp_path / "mine.csv"))
+def test_a_spreadsheet_of_captions_is_a_source_and_a_caption_file(tmp_path: Path) -> None:
+    """The first file that most people have."""
+    (tmp_path / "mine.csv").write_text('image,caption,label\na.jpg,"A dog, too.",dog\na.jpg,,dog\n/b.jpg,A cat.,cat\n')
+    file = CaptionFile(str(tmp_path / "mine.csv"))
+    assert list(file) == [Caption("A dog, too.", "a")]
+    assert len(file.notes) == 1 and "1 path outside the image folder" in file.notes[0]
     (tmp_path / "mine.doc").write_text("A dog.")
-    with pytest.raises(ValueError, match=r"mine.doc.*the caption, a tab, the photo; or Flickr30k's .token$"):
+    with pytest.raises(ValueError, match=r"mine.doc.*the caption, a tab, the photo; a table of photos and captions as"):
         CaptionFile(str(tmp_path / "mine.doc"))
     (tmp_path / "a.jpg").touch()
-    assert [image.captions for image in open_source(str(tmp_path / "mine.csv")).images] == [("A dog.",)]
+    assert [image.captions for image in open_source(str(tmp_path / "mine.csv")).images] == [("A dog, too.",)]
 
 
 def test_a_table_of_captions_is_a_sequence_of_rows() -> None:

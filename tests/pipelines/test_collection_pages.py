@@ -15,7 +15,7 @@ import pytest
 from warc_files import write_warc
 
 from roibeam.pipelines.collection.looking.charset import decode_page
-from roibeam.pipelines.collection.looking.document import web_url
+from roibeam.pipelines.collection.looking.document import parse_document, plain, web_url
 from roibeam.pipelines.collection.looking.page_process import PageProcess
 from roibeam.pipelines.collection.looking.page_steps import PageOutcome, look_into, outcome_from_json, outcome_to_json
 from roibeam.pipelines.collection.looking.text_rules import clean_text, text_reason
@@ -108,6 +108,44 @@ def test_addresses_of_images_are_read_as_browsers_read_them(attributes: str, url
     assert found is not None and found.image.url == urljoin("http://a.org/x/", url)
 
 
+ALT = "alt='a brown dog running in the park'"
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        *(f"<img src=wait.jpg {name}=real.jpg {ALT}>" for name in
+          ("data-src", "data-lazy", "data-actualsrc", "data-original", "data-original-src", "data-lazy-src")),
+        f"<img src=real.jpg data-lazy=true data-src=1 {ALT}>",  # whether it is lazy, no address
+        f"<img src=wait.jpg data-lazy-srcset='s.jpg 300w, real.jpg 900w' {ALT}>",
+        f"<picture><source data-srcset='real.jpg 2x'><img src=wait.jpg {ALT}></picture>",
+        f"<img src=wait.jpg {ALT}> <noscript><img src=real.jpg {ALT}></noscript>",
+        f"<noscript><span><img src=real.jpg {ALT}></span></noscript><img src=wait.jpg width=300 height=300 {ALT}>",
+        f"<img src='data:image/gif;base64,AA' {ALT}><noscript><img src=real.jpg></noscript>",
+        f"<figure><noscript><img src=real.jpg {ALT}></noscript></figure>",
+        f"<img src=real.jpg {ALT}><noscript><img src=counter.php></noscript>",
+        f"<amp-img src=real.jpg {ALT} width=16 height=9 layout=responsive></amp-img>",
+        f"<amp-img src=s.jpg srcset='real.jpg 900w, s.jpg 300w' {ALT}><noscript><img src=s.jpg></noscript></amp-img>",
+    ],
+)  # fmt: skip
+def test_a_lazy_image_is_taken_from_where_its_real_address_stands(image: str) -> None:
+    found = look(GOOD.replace(IMAGE, image)).candidate
+    assert found is not None and found.image.url == "http://a.org/x/real.jpg"
+    assert (TextSource.ALT, "a brown dog running in the park") in [
+        (each.source, each.text) for each in found.image.texts
+    ]
+
+
+def test_words_for_browsers_without_scripts_are_no_text_of_the_page() -> None:
+    noscript = "<noscript>Please enable scripts <noscript>here</noscript><img src=b.gif><p>at once</noscript>"
+    for page in (
+        GOOD.replace("</main>", f"{noscript}</main>"),
+        GOOD.replace(IMAGE, f"{IMAGE}<noscript>Turn on</noscript>"),
+    ):
+        document = parse_document(page, "http://a.org/x/")
+        assert document.text == parse_document(GOOD, "http://a.org/x/").text
+
+
 def test_a_page_may_opt_out_by_header() -> None:
     assert look(GOOD, robots=("otherbot: noai",)).candidate is not None
     assert look(GOOD, robots=("noai",)).reason is Reason.PAGE_OPTED_OUT
@@ -178,6 +216,19 @@ def test_a_relative_image_of_a_page_without_an_address_is_not_asked_for() -> Non
 def test_texts_lose_what_nobody_sees_and_credits() -> None:
     assert clean_text("a\x00 dog\u202e runs\u200b\n fast (Photo: AP)") == "a dog runs fast"
     assert clean_text("Figure 3: a dog on grass | Photo by Bob Smith") == "a dog on grass"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u0628\u0631\u0648\u0645",  # a Persian word of two parts
+        "\u0d28\u0d4d\u200d \u0d05",  # Malayalam: at the end of a word
+        "a family \U0001f468\u200d\U0001f469\u200d\U0001f467 and \u2764\ufe0f\u200d\U0001f525 on a beach",
+    ],
+)
+def test_joiners_that_shape_words_and_emoji_stay(text: str) -> None:
+    assert plain(text) == clean_text(text) == text
+    assert plain(f"\u200c{text}\u200e \u200d\u200c \u200c") == text  # those beside nothing are invisible
 
 
 def test_charsets_that_lie_are_survived() -> None:

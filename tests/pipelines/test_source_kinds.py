@@ -194,6 +194,27 @@ def test_what_stands_beside_an_image_of_a_sample(tmp_path: Path) -> None:
     assert [image.image_id for image in kept][-1] == "a/1.jpg" and kept[-1].captions == ("a cat",)
 
 
+def test_masks_beside_photos_are_left_out_of_archives(tmp_path: Path) -> None:
+    photo = b"photo"
+    files = {
+        "a.jpg": photo, "a.seg.png": photo, "a.txt": b"a dog", "a.Mask.PNG": photo,
+        "b.left.jpg": photo, "b.left.seg.png": photo, "b.seg.png": photo,
+        "c.seg.png": photo, "d.mask.jpg": photo, "d.seg.png": photo,  # no photo is beside
+        "v1.0/e.f.jpg": photo, "v1.0/e.f.mask.png": photo, "g_mask.png": photo, "seg.png": photo,
+    }  # fmt: skip
+    kept = ["a", "b.left", "c.seg", "d.mask", "d.seg", "g_mask", "seg", "v1.0/e.f"]
+    note = "5 masks beside photos left out (.seg, .segm, .segmentation, .mask, .masks, .depth in the name)"
+    write_tar(tmp_path / "x.tar", files)
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    for name in ("x.tar", "x.zip"):
+        source = open_source(str(tmp_path / name))
+        assert [image.image_id for image in source.images] == kept
+        assert note in source.notes
+        assert source.images[0].captions == ("a dog",)
+
+
 def test_img2datasets_files_are_samples_and_its_parquet_images_are_refused(tmp_path: Path) -> None:
     for number in range(3):
         for name, data in (

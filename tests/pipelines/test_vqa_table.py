@@ -53,6 +53,15 @@ def test_answers_are_those_of_the_training_table_as_they_stand_there(folder: Pat
     assert opened(folder, ("right", "Red")).labels == ("right", "Red")
 
 
+def test_columns_may_have_the_names_of_vqas_files(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("image,question,answer\na,Is it red?,yes\nb,What?,a dog|dog\n")
+    found = [(row.image, row.text, row.answers) for row in read_answer_table(tmp_path / "train.csv")]
+    assert found == [("a", "Is it red?", ("yes",)), ("b", "What?", ("a dog", "dog"))]
+    row = {"image": "a", "question": "Is it red?", "answers": [{"answer": "yes", "answer_id": 1}, {"answer": "no"}]}
+    (tmp_path / "val.jsonl").write_text(json.dumps({**row, "answer": "yes"}) + "\n")
+    assert [row.answers for row in read_answer_table(tmp_path / "val.jsonl")] == [("yes", "no")]
+
+
 def test_answers_of_parquet_are_those_of_jsonl(folder: Path, tmp_path: Path) -> None:
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "own.parquet"

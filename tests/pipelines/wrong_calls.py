@@ -264,7 +264,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("detector", "train", photos, "--labels", captions), "is not empty and no run of ours"),
         WrongCall(("store", "info", file), "it is a file; a store is a folder with manifest.json"),
         WrongCall(("store", "copy", store, store / "copy"), "is in the source"),
-        WrongCall(("store", "import", captions, out), "say what it is with --format"),
+        WrongCall(("store", "import", captions, out), "this is a COCO file; one of captions goes to --captions"),
         WrongCall(("store", "repair", store, "--photos", gone / "p", "--weights", gone / "w"),
                   f"--photos '{gone / 'p'}', --weights '{gone / 'w'}'"),
         WrongCall(("evaluate", gone / "r", "--store", gone / "s", "--captions", gone / "c"),

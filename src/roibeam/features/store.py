@@ -439,6 +439,7 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+_PHOTOS = (".jpg", ".jpeg", ".png")
 _SHARE_OF_FILES = 4  # other stores of the process, its workers' pipes and its libraries need some too
 
 
@@ -480,4 +481,6 @@ def _instead(folder: Path) -> str:
         return "the folder is empty"
     if (folder / PLAN_NAME).exists():
         return "a run of roibeam extract has begun it and finished nothing: run the same command again"
+    if any(path.suffix.lower() in _PHOTOS for path in islice(folder.iterdir(), 100)):
+        return f"{STORE_MANIFEST_NAME} is missing, and photos are there, of which roibeam extract makes a store"
     return f"{STORE_MANIFEST_NAME} is missing"

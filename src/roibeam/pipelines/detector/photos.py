@@ -18,6 +18,7 @@ from roibeam.extraction.photos.photo_size import header_hw
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.console.progress import PHOTOS, Progress
 from roibeam.pipelines.sources.datasets.coco import read_coco_instances
+from roibeam.pipelines.sources.datasets.known_files import refuse_others
 from roibeam.pipelines.sources.datasets.labelled_image import OUTSIDE, LabelledImage
 from roibeam.pipelines.sources.datasets.rows import BadRow
 from roibeam.pipelines.sources.datasets.visual_genome import read_names, read_visual_genome
@@ -111,6 +112,7 @@ def open_labelled_photos(path: str, *, image_root: str | None = None, vocab: str
     left_out: Counter[str] = Counter()
     images: list[LabelledImage] = []
     attributes: tuple[str, ...] = ()
+    refuse_others(path, ("coco", "visual-genome-split"))
     if path.endswith(".json"):
         if vocab is not None:
             raise ValueError(f"--vocab {vocab!r}: {path!r} holds the names of its classes itself; leave it out")

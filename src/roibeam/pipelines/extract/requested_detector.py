@@ -28,6 +28,7 @@ from roibeam.pipelines.extract.shard_plan import read_plan
 from roibeam.pipelines.foundation.device_choice import check_device, check_device_name
 from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.sources.datasets.known_files import refuse_others
 from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
@@ -118,10 +119,16 @@ def need_detector(named: NamedFiles, asked: RequestedDetector, *, runs_here: boo
         runs_here: False where the device may be another machine's.
     """
     if named.need("--weights", asked.weights, FILE):
-        named.look(lambda: check_weight_file(asked.weights))
+        named.look(lambda: _check_weights(asked.weights))
     named.need("--vocab", None if asked.vocabulary == PUBLISHED_LISTS else asked.vocabulary)
     named.look(lambda: _look_at(asked))
     named.look(lambda: (check_device if runs_here else check_device_name)(asked.device))
+
+
+def _check_weights(weights: str | None) -> None:
+    if weights is not None:
+        refuse_others(weights, ("weights",))
+    check_weight_file(weights)
 
 
 def _look_at(asked: RequestedDetector) -> None:

@@ -15,6 +15,7 @@ from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.image_ids import image_id_of
 from roibeam.pipelines.foundation.files.remote_files import is_url, list_url
 from roibeam.pipelines.sources.datasets import (
+    caption_list,
     coco,
     conceptual_captions,
     flickr30k,
@@ -24,31 +25,8 @@ from roibeam.pipelines.sources.datasets import (
     vcr,
     visual_genome,
 )
-from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines, read_json_list, read_json_members
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows, CaptionRow
-
-
-def json_kind(path: str) -> str:
-    """ "coco", "karpathy", "sbu" or "visual-genome", by the first member that tells; else it is read as COCO's."""
-    expected = coco.EXPECTED + ", a Karpathy split, an SBU file or Visual Genome's image_data.json"
-    if _is_list_of_images(path):
-        return "visual-genome"
-    for name, _, entry in read_json_members(path, expected=expected):
-        if name in ("image_urls", "captions", "user_ids"):
-            return "sbu"
-        if name == "images" and isinstance(entry, dict):
-            return "karpathy" if "sentences" in entry else "coco"
-        if name == "annotations":
-            break
-    return "coco"
-
-
-def _is_list_of_images(path: str) -> bool:
-    try:
-        first = next(read_json_list(path, expected="a list"), None)
-    except ValueError:
-        return False  # whoever reads it as another kind says what is wrong with it
-    return isinstance(first, dict) and "url" in first
 
 
 def json_lines_kind(path: str) -> str:
@@ -125,8 +103,13 @@ def vcr_images(path: str, root: str, id_rule: str) -> Iterator[ImageRef]:
         yield ImageRef(image.image_id, os.path.join(root, image.file_name), labels=image.objects)
 
 
-def token_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
-    return _caption_rows(flickr30k.read_token_file(path, id_rule=id_rule), root, "line", notes)
+def flickr_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    return _caption_rows(flickr30k.read_caption_lines(path, id_rule=id_rule), root, "line", notes)
+
+
+def captioned_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    """Of a json list of images and captions."""
+    return _caption_rows(caption_list.read_caption_list(path, id_rule=id_rule), root, "entry", notes)
 
 
 def sentence_images(folder: str, root: str, id_rule: str) -> Iterator[ImageRef]:

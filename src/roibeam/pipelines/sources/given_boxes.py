@@ -21,6 +21,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.pipelines.sources.datasets import box_lines, coco, refer, vcr
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes
+from roibeam.pipelines.sources.datasets.known_files import refuse_others
 from roibeam.pipelines.sources.image_finder import ImageFinder
 from roibeam.pipelines.sources.source_kinds import Source
 
@@ -127,6 +128,7 @@ def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
 
 def _entries(source: Source, location: str, notes: list[str]) -> Iterator[ImageBoxes]:
     """What the file has, in its order; notes on it once it has been read."""
+    refuse_others(location, ("coco", "mattnet", "box-lines", "features"))
     if os.path.isdir(location):
         yield from _vcr_entries(source, location)
         return

@@ -19,6 +19,7 @@ from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.sources.datasets.folder import is_pattern
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list, read_json_members
 from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_karpathy
+from roibeam.pipelines.sources.datasets.known_files import kind_of, this_is
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.sources.datasets.own_table import KINDS, read_table
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_images
@@ -135,8 +136,14 @@ class HeldOut:
                 self._aliases |= _read_visual_genome(location)
                 continue
             images: dict[str, list[Key]] = {}
-            for name, keys in RULES[rule](location):
-                images.setdefault(name, keys)
+            try:
+                for name, keys in RULES[rule](location):
+                    images.setdefault(name, keys)
+            except ValueError as error:
+                words = this_is(location)
+                if words in str(error) or rule.startswith(kind_of(location)):  # said, not known, or the right kind
+                    raise
+                raise ValueError(f"{error}; {words}") from None
             if not images:
                 raise ValueError(f"--held-out {rule}={location}: the file holds out no image; is it the right one?")
             found += [(len(self._names), number, keys) for number, keys in enumerate(images.values())]

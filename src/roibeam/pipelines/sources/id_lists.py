@@ -10,6 +10,7 @@ from pathlib import Path
 
 from roibeam.features.printable import printable
 from roibeam.pipelines.sources.datasets.karpathy import SPLITS, read_karpathy
+from roibeam.pipelines.sources.datasets.known_files import this_is
 from roibeam.pipelines.sources.datasets.rows import BadRow, read_lines
 
 _FIRST_BYTES = 4_096
@@ -45,6 +46,8 @@ def read_id_list(path: Path) -> AskedIds:
     """
     ids = _json_ids(path)
     if not ids:
+        if words := this_is(str(path), but=("image-list", "lineidx")):  # numbers may be ids
+            raise NoIdListError(f"{path}: {words}, {_EXPECTED}")
         _refuse_table(path)
     for row in () if ids else read_lines(str(path)):
         if isinstance(row, BadRow):

@@ -14,7 +14,7 @@ _SPLITS = (
     "test2015",
     "unlabeled2017",
 )
-_FLICKR = ("flickr30k-images", "flickr30k_images")
+_FLICKR = ("flickr30k-images", "flickr30k_images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset")  # all are used
 _NAMES = ("images", *_FLICKR, *_SPLITS, "VG_100K", "VG_100K_2")
 
 
@@ -29,7 +29,11 @@ def folders_to_try(file: str, kind: str) -> list[str]:
     above = os.path.dirname(own)
     names = ("images", *_FLICKR) if kind == "karpathy" else (*_NAMES, *(f"images/{name}" for name in _SPLITS))
     found = [os.path.join(own, name) for name in names] + [above] + [os.path.join(above, name) for name in names]
-    return [folder for folder in found if os.path.isdir(folder)]
+    kept: list[str] = []
+    for folder in filter(os.path.isdir, found):
+        if not any(os.path.samefile(folder, other) for other in kept):  # "images" and "Images" may be one
+            kept.append(folder)
+    return kept
 
 
 def folders_that_hold(probes: Iterable[str], own: str, folders: Iterable[str], kind: str) -> list[str]:

@@ -12,8 +12,8 @@ from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS
 from roibeam.pipelines.foundation.files.locations import location_exists
 from roibeam.pipelines.foundation.files.remote_files import is_url, is_web, local_copy, parent_url
 from roibeam.pipelines.sources import annotated_images, listed_images
-from roibeam.pipelines.sources.annotated_images import json_kind
-from roibeam.pipelines.sources.datasets import flickr30k, folder, vcr, visual_genome
+from roibeam.pipelines.sources.datasets import flickr30k, folder, vcr
+from roibeam.pipelines.sources.datasets.known_files import BY_EXTENSION, json_kind, kind_of, refuse_others, this_is
 from roibeam.pipelines.sources.image_table import ImageTable, check_utf8
 from roibeam.pipelines.sources.photo_folders import folders_that_hold, folders_to_try
 
@@ -26,7 +26,7 @@ class Source:
 
     Attributes:
         kind: what was found: "folder" (also of one photo, or several sources), "pattern", "tar", "zip", "archives",
-            "img2dataset", "coco", "karpathy", "sbu", "caption-tsv", "flickr30k", "visual-genome",
+            "img2dataset", "coco", "karpathy", "sbu", "caption-tsv", "caption-list", "flickr30k", "visual-genome",
             "visual-genome-split", "vcr" or "image-list".
         location: absolute path or URL of the folder or file, or the pattern; of several sources, the nearest folder
             that holds them all.
@@ -178,14 +178,7 @@ def _open_file(where: str, extension: str, image_root: str | None, id_rule: str)
     notes: list[str] = []
     with local_copy(where) as path:
         try:
-            if extension == ".json":
-                kind = json_kind(path)
-            elif extension == ".jsonl":
-                kind = annotated_images.json_lines_kind(path)
-            elif extension == ".txt":
-                kind = "visual-genome-split" if visual_genome.is_split(path) else "image-list"
-            else:
-                kind = _KINDS.get(extension, "")
+            kind = _kind_of(path, extension)
             if kind == "vcr" and image_root is None and not is_url(root):
                 inner = os.path.join(root, vcr.IMAGES_FOLDER)
                 root = inner if os.path.isdir(inner) else root
@@ -201,9 +194,28 @@ def _open_file(where: str, extension: str, image_root: str | None, id_rule: str)
 
 
 _KINDS = {
-    ".tsv": "caption-tsv", ".csv": "image-list", ".parquet": "image-list", ".token": "flickr30k",
+    ".tsv": "caption-tsv", ".csv": "image-list", ".parquet": "image-list", ".txt": "image-list", ".token": "flickr30k",
 }  # fmt: skip
-_FILE_EXTENSIONS = frozenset((".json", ".jsonl", ".txt", *_KINDS, *ARCHIVE_EXTENSIONS))
+_KNOWN_SOURCES = (
+    "coco", "karpathy", "sbu", "caption-list", "flickr30k", "visual-genome", "visual-genome-split", "vcr",
+    *BY_EXTENSION,
+)  # fmt: skip
+_FILE_EXTENSIONS = frozenset((".json", ".jsonl", *_KINDS, *ARCHIVE_EXTENSIONS))
+
+
+def _kind_of(path: str, extension: str) -> str:
+    """A kind of `Source`: what the file is by its content, else what its extension stands for.
+
+    Raises:
+        ValueError: saying what it is, when it is no source.
+    """
+    refuse_others(path, _KNOWN_SOURCES)
+    if extension == ".jsonl":
+        return annotated_images.json_lines_kind(path)
+    if extension == ".json":
+        return json_kind(path)
+    kind = kind_of(path)
+    return _KINDS.get(extension, "") if kind in BY_EXTENSION else kind
 
 
 def _images_of(kind: str, path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
@@ -212,7 +224,8 @@ def _images_of(kind: str, path: str, root: str, id_rule: str, notes: list[str]) 
         "karpathy": lambda: annotated_images.karpathy_images(path, root, id_rule, notes),
         "sbu": lambda: annotated_images.sbu_images(path, root, id_rule, notes),
         "caption-tsv": lambda: annotated_images.tsv_images(path, root, id_rule, notes),
-        "flickr30k": lambda: annotated_images.token_images(path, root, id_rule, notes),
+        "caption-list": lambda: annotated_images.captioned_images(path, root, id_rule, notes),
+        "flickr30k": lambda: annotated_images.flickr_images(path, root, id_rule, notes),
         "visual-genome": lambda: annotated_images.genome_images(path, root, id_rule),
         "visual-genome-split": lambda: annotated_images.genome_split_images(path, root, id_rule, notes),
         "vcr": lambda: annotated_images.vcr_images(path, root, id_rule),
@@ -221,8 +234,8 @@ def _images_of(kind: str, path: str, root: str, id_rule: str, notes: list[str]) 
     if kind not in readers:
         raise ValueError(
             f"{path!r}: expected a folder, a glob pattern, a .tar or .zip, a .json of COCO, Karpathy, SBU or Visual "
-            f"Genome, a caption .tsv, Flickr30k's .token, Visual Genome's .txt, a VCR .jsonl, or a list as .parquet, "
-            f".csv, .jsonl or .txt"
+            f"Genome or of images and captions, a caption .tsv, a list of Flickr8k or Flickr30k, Visual Genome's .txt, "
+            f"a VCR .jsonl, or a list as .parquet, .csv, .jsonl or .txt"
         )
     return readers[kind]()
 
@@ -296,5 +309,6 @@ def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[
     table = ImageTable(images)
     if not table:
         looked = "no file fits this pattern" if folder.is_pattern(location) else "is it the right folder or file?"
-        raise ValueError(f"no images in {location!r}; {'; '.join(notes) or looked}")
+        other = this_is(location, but=set(_KNOWN_SOURCES) - {"url-list"})
+        raise ValueError(f"no images in {location!r}; {'; '.join(filter(None, [*notes, other])) or looked}")
     return Source(kind, location, root, id_rule, table, notes)

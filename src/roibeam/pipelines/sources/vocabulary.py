@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.extraction.weights.sources import fetch_weights
+from roibeam.pipelines.sources.datasets.known_files import refuse_others
 from roibeam.pipelines.sources.datasets.visual_genome import read_names
 
 CLASSES_FILE = "objects_vocab.txt"
@@ -67,6 +68,8 @@ def read_vocabulary(spec: str, *, vg_url: str = VG_URL) -> Vocabulary:
         ValueError: if a list is missing, cannot be fetched, or has a line without a name.
     """
     attributes = None
+    if spec != PUBLISHED_LISTS:
+        refuse_others(spec, ("model",))
     if spec == PUBLISHED_LISTS:
         classes = _read(_fetch_vg(vg_url, CLASSES_FILE))
         attributes = _read(_fetch_vg(vg_url, ATTRIBUTES_FILE))

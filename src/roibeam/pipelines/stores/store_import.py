@@ -35,6 +35,7 @@ from roibeam.pipelines.foundation.console.progress import ENTRIES, Progress
 from roibeam.pipelines.foundation.files.borrowed_files import BorrowedFiles, borrowed_files
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
+from roibeam.pipelines.sources.datasets.known_files import refuse_others
 from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.stores.imported_classes import imported_classes
 from roibeam.pipelines.stores.places import Place, folder_at
@@ -114,6 +115,7 @@ def import_features(
     folder = folder_at(out, scratch)
     folder.listing("manifest")  # a URL that cannot be written is told before a large file is copied
     with borrowed_files(source, scratch=scratch) as files:
+        refuse_others(str(files.path), ("features", "lmdb"))
         found = format_of(files.path, format_name)
         with found.open(files.path) as file, work_folder(folder, scratch) as work, run_lock(folder):
             request = _Request(files, dtype, shard_size, num_classes, vocab)

@@ -106,7 +106,7 @@ _INPUTS = {
     ),
     "url-column": _text("Column of the URLs, where ROWS is a table.", "NAME", INPUT),
     "caption-column": _text("Column of the captions, where ROWS is a table.", "NAME", INPUT),
-    "captions": _text("Captions: .json (COCO, Karpathy, SBU, list), .tsv or .token.", "FILE", INPUT),
+    "captions": _text("Captions: .json (COCO, Karpathy, SBU, list), .tsv or table.", "FILE", INPUT),
     "base-url": _text("Address that the path of an HTML file follows, to its images.", "URL", INPUT),
     "held-out-images": _text(
         "Folder of images that must not be inside, known by their pixels; may be given again.", "FOLDER", INPUT

@@ -20,7 +20,6 @@ from roibeam.pipelines.sources.download.opt_out import AGENT, TDM
 _HIDDEN = [
     "script",
     "style",
-    "noscript",
     "template",
     "svg",
     "math",
@@ -38,11 +37,23 @@ _BLOCKS = frozenset(
     "footer form h1 h2 h3 h4 h5 h6 header hr li main nav ol p pre section summary table tbody td tfoot th thead tr ul "
     "br".split()
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff]"
+)
+# ZWNJ and ZWJ shape the letter or emoji before them; where there is none, or another of them, they are only invisible.
+_JOINS_NOTHING = re.compile(r"(?<![^\s\u200c\u200d])[\u200c\u200d]+")
 _LINE_END, _BLANK = re.compile(r"[\t\n\r]"), re.compile(r"\s")
 _MAX_URL_CHARS = 2048
 _VERSION = re.compile(r"([^\s,]\S*+)(?:(?<!,)\s++([^,]*+))?")  # of a srcset: address, what is said of it
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)[wxh](?:\s|$)")
+# Where scripts that load images later find the address; the first that holds one counts.
+_LAZY = (
+    "data-src", "data-original", "data-original-src", "data-lazy-src", "data-lazy", "data-lazyload", "data-actualsrc",
+    "data-full-src", "data-hi-res-src", "data-img-src", "data-image-src", "data-echo",
+)  # fmt: skip
+_SETS = ("data-srcset", "data-lazy-srcset", "data-original-set", "srcset")
+_IS_ADDRESS = re.compile(r"/|\.[a-z]", re.IGNORECASE)  # data-lazy="true" is none
+_IMAGES = ("img", "amp-img")
 _MAX_IMAGES = 500  # of one page; a page with more is an index of images
 _MAX_ANCESTORS = 60
 _MAX_NAMES_CHARS = 500  # of a class, id and role
@@ -67,7 +78,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ImageTag:
-    """An <img>: its attributes, the number of the block of text before it, where it stands."""
+    """An <img> or <amp-img>: its attributes, the number of the block of text before it, where it stands."""
 
     urls: tuple[tuple[str, str], ...]  # (url, found by), best first, absolute
     alt: str
@@ -107,8 +118,14 @@ class Document:
 
 
 def plain(text: str) -> str:
-    """Without control and invisible characters (bidirectional marks too); white space made single blanks."""
-    return " ".join(_CONTROL.sub("", text).split())
+    """Without control and invisible characters (bidirectional marks too); white space made single blanks.
+
+    ZWNJ and ZWJ stay where they shape a word, as in Persian, or an emoji.
+    """
+    text = _CONTROL.sub("", text)
+    if "\u200c" in text or "\u200d" in text:
+        text = _JOINS_NOTHING.sub("", text)
+    return " ".join(text.split())
 
 
 def web_url(base: str, reference: str) -> str | None:
@@ -138,6 +155,7 @@ def parse_document(html: str, url: str) -> Document:
     found = tree.css_first("base[href]")
     base = (web_url(url, found.attributes.get("href") or "") if found else None) or url
     tree.strip_tags(_HIDDEN)
+    has_noscripts = "noscript" in html.lower() and _strip_noscripts(tree)
     texts: list[list[str]] = [[]]
     first_nodes: list[Any] = [None]
     images: list[tuple[Any, int]] = []
@@ -152,7 +170,7 @@ def parse_document(html: str, url: str) -> Document:
                 texts[-1].append(text)
             elif texts[-1]:
                 texts[-1].append(" ")
-        elif tag == "img":
+        elif tag in _IMAGES:
             if len(images) < _MAX_IMAGES:
                 images.append((node, len(texts) - 1 - (not texts[-1])))
         elif tag in _BLOCKS and texts[-1]:
@@ -162,9 +180,27 @@ def parse_document(html: str, url: str) -> Document:
     og_image = meta.get("og:image") or meta.get("og:image:url") or meta.get("twitter:image")
     return Document(
         blocks, nodes,
-        tuple(_image_tag(node, numbers[block] if block >= 0 else -1, base) for node, block in images), meta, robots,
+        tuple(_image_tag(node, numbers[block] if block >= 0 else -1, base, has_noscripts) for node, block in images),
+        meta, robots,
         None if og_image is None else web_url(base, og_image),
     )  # fmt: skip
+
+
+def _strip_noscripts(tree: Any) -> bool:
+    """Leaves only images of what is shown without scripts: of a lazy image, the one there may be the only real one.
+
+    Returns:
+        Whether there is any.
+    """
+    has_images = False
+    for noscript in reversed(tree.css("noscript")):  # one may stand in another
+        if noscript.css_first("img") is None:
+            noscript.decompose()
+            continue
+        has_images = True
+        for text in [node for node in noscript.traverse(include_text=True) if node.tag == "-text"]:
+            text.decompose()
+    return has_images
 
 
 def _blocks(texts: list[list[str]], nodes: list[Any]) -> tuple[list[int], tuple[str, ...], tuple[Any, ...]]:
@@ -242,28 +278,57 @@ def _caption(node: Any) -> str:
     return plain("".join(parts))
 
 
-def _image_tag(node: Any, block: int, base: str) -> ImageTag:
+def _image_tag(node: Any, block: int, base: str, has_noscripts: bool) -> ImageTag:
     values = node.attributes
     names = " ".join((values.get(name) or "")[:_MAX_NAMES_CHARS] for name in ("class", "id")).lower()
+    sides = (_pixels(values.get("width")), _pixels(values.get("height")))
+    if values.get("layout") == "responsive":  # of an <amp-img>: they are a ratio, and may be 16 and 9
+        sides = (None, None)
     return ImageTag(
-        tuple(_urls(node, values, base)), plain(values.get("alt") or ""), plain(values.get("title") or ""), names,
-        _pixels(values.get("width")), _pixels(values.get("height")), block, _place(node),
+        tuple(_urls(node, values, base, has_noscripts)), plain(values.get("alt") or ""),
+        plain(values.get("title") or ""), names, *sides, block, _place(node),
     )  # fmt: skip
 
 
-def _urls(node: Any, values: dict[str, str | None], base: str) -> Iterator[tuple[str, str]]:
-    """Of the largest version first; of a lazy image what its script would load."""
-    sets = [values.get("srcset"), values.get("data-srcset")]
+def _urls(node: Any, values: dict[str, str | None], base: str, has_noscripts: bool) -> Iterator[tuple[str, str]]:
+    """Of the largest version first; of a lazy image what its script would load, or what stands in the <noscript> beside
+    it, before its placeholder."""
     parent = node.parent
+    said = [values]
     if parent is not None and parent.tag == "picture":
-        sets += [each.attributes.get("srcset") for each in islice(parent.iter(), _MAX_SOURCES) if each.tag == "source"]
-    for given in sets:
-        if given and (best := _largest(given)) and (url := web_url(base, best)):
-            yield url, "srcset"
-    for name in ("data-src", "data-original", "data-lazy-src", "src"):
-        given = values.get(name)
-        if given and len(given) <= _MAX_URL_CHARS and (url := web_url(base, given)):
-            yield url, "img"
+        said += [each.attributes for each in islice(parent.iter(), _MAX_SOURCES) if each.tag == "source"]
+    for each in said:
+        for name in _SETS:
+            if (given := each.get(name)) and (best := _largest(given)) and (url := web_url(base, best)):
+                yield url, "srcset"
+    for name in _LAZY:
+        if (given := values.get(name)) and len(given) <= _MAX_URL_CHARS and _IS_ADDRESS.search(given):
+            if url := web_url(base, given):
+                yield url, "img"
+    given = values.get("src")
+    url = web_url(base, given) if given and len(given) <= _MAX_URL_CHARS else None
+    if has_noscripts and (spare := _image_without_scripts(node, values.get("alt") or "", url)) is not None:
+        yield from _urls(spare, spare.attributes, base, False)
+    if url:
+        yield url, "img"
+
+
+def _image_without_scripts(node: Any, alt: str, url: str | None) -> Any:
+    """The image of a <noscript> directly beside an image, if both are one: they have one alt text, or this one has no
+    address. Otherwise it is an image of its own, such as a counter of visitors."""
+    for neighbour in (_beside(node, "next"), _beside(node, "prev")):
+        found = neighbour.css_first("img") if neighbour is not None and neighbour.tag == "noscript" else None
+        if found is not None and (url is None or (alt and alt == found.attributes.get("alt"))):
+            return found
+    return None
+
+
+def _beside(node: Any, side: str) -> Any:
+    """The next or previous sibling that is not blank text."""
+    found = getattr(node, side)
+    while found is not None and found.tag == "-text" and (found.text_content or "").isspace():
+        found = getattr(found, side)
+    return found
 
 
 def _largest(srcset: str) -> str | None:

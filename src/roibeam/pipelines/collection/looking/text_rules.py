@@ -26,6 +26,7 @@ _FILE = re.compile(
     r"(?:img|dsc[nf]?|dscf|pict?|image|screen ?shot)[ _-]?\d{2,}",
     re.I,
 )
+_JOINERS = {0x200C: None, 0x200D: None}  # ZWNJ and ZWJ, which are seen in the shapes of their neighbours alone
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 _HAS_DIGIT = re.compile(r"\d")
 
@@ -71,7 +72,7 @@ def _by_shares(text: str, words: list[str], limits: TextThresholds, language: st
     """The rules that count."""
     if sum(_HAS_DIGIT.search(word) is not None for word in words) > limits.max_number_share * len(words):
         return Reason.NUMBERS
-    visible = text.replace(" ", "")
+    visible = text.replace(" ", "").translate(_JOINERS)
     letters = sum(map(str.isalpha, visible))
     if letters < limits.min_letter_share * len(visible):
         return Reason.NOISE
@@ -91,7 +92,7 @@ def unknown_share(text: str, unknown_zipf: float, language: str) -> float:
     """
     known = _frequencies(language)
     least = 10.0 ** (unknown_zipf - 9)
-    words = [word.replace("\u2019", "'").casefold() for word in _WORD.findall(text)]
+    words = [word.replace("\u2019", "'").casefold() for word in _WORD.findall(text.translate(_JOINERS))]
     if not words:
         return 1.0
 

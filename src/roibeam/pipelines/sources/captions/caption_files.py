@@ -1,5 +1,5 @@
-"""Caption files as rows of (which image, caption): COCO, Karpathy and SBU .json, a plain list of one's own, .tsv with
-local paths or URLs, and Flickr30k's .token."""
+"""Caption files as rows of (which image, caption): COCO, Karpathy and SBU .json, lists of one's own as .json or tables,
+.tsv with local paths or URLs, and the lists of Flickr8k and Flickr30k."""
 
 from __future__ import annotations
 
@@ -7,10 +7,22 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from roibeam.pipelines.sources.annotated_images import json_kind
-from roibeam.pipelines.sources.captions import caption_list
-from roibeam.pipelines.sources.datasets import coco, conceptual_captions, flickr30k, karpathy, sbu
+from roibeam.pipelines.sources.datasets import (
+    caption_list,
+    coco,
+    conceptual_captions,
+    flickr30k,
+    image_list,
+    karpathy,
+    sbu,
+)
+from roibeam.pipelines.sources.datasets.known_files import BY_EXTENSION, json_kind, kind_of, refuse_others
 from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows, CaptionRow, UrlRow
+
+_KINDS = frozenset(("coco", "karpathy", "sbu", "caption-list", "flickr30k", *BY_EXTENSION))
+_BY_EXTENSION = {
+    ".tsv": "tsv", ".csv": "image-list", ".jsonl": "image-list", ".parquet": "image-list", ".token": "flickr30k",
+}  # fmt: skip
 
 
 class Caption(NamedTuple):
@@ -46,16 +58,15 @@ class CaptionFile:
             raise ValueError(f"no such caption file: {location!r}")
         self.location = os.path.abspath(location)
         self._id_rule = id_rule
+        refuse_others(location, _KINDS)
         extension = os.path.splitext(location)[1].lower()
-        self.kind = extension.removeprefix(".")
-        if extension == ".json":
-            self.kind = "list" if caption_list.is_caption_list(location) else json_kind(location)
-        if self.kind not in ("coco", "karpathy", "sbu", "list", "tsv", "token"):
-            tables = "; a table of photos and captions is a source of its own: roibeam extract TABLE OUT"
+        kind = json_kind(location) if extension == ".json" else kind_of(location)
+        self.kind = _BY_EXTENSION.get(extension, "") if kind in BY_EXTENSION else kind
+        if not self.kind:
             raise ValueError(
                 f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, or {caption_list.EXPECTED}; a "
-                f"caption .tsv, a line each: the caption, a tab, the photo; or Flickr30k's .token"
-                + (tables if extension in (".csv", ".jsonl", ".parquet") else "")
+                f"caption .tsv, a line each: the caption, a tab, the photo; a table of photos and captions as .csv, "
+                f".jsonl or .parquet; or a list of Flickr8k or Flickr30k"
             )
         if split is not None and self.kind != "karpathy":
             raise ValueError(f"{location!r} has no splits, a Karpathy file has; leave --split {split} out")
@@ -99,22 +110,26 @@ class CaptionFile:
 
     def _rows(self) -> Iterator[Caption]:
         is_sbu = self.kind == "sbu"
-        rows: Iterator[CaptionRow | UrlRow | BadRow]
+        rows: Iterator[CaptionRow | UrlRow | image_list.ListRow | BadRow]
         if is_sbu:
             rows = sbu.read_sbu(self.location, id_rule=self._id_rule)
-        elif self.kind == "list":
+        elif self.kind == "caption-list":
             rows = caption_list.read_caption_list(self.location, id_rule=self._id_rule)
-        elif self.kind == "token":
-            rows = flickr30k.read_token_file(self.location, id_rule=self._id_rule)
+        elif self.kind == "flickr30k":
+            rows = flickr30k.read_caption_lines(self.location, id_rule=self._id_rule)
+        elif self.kind == "image-list":
+            rows = image_list.read_image_list(self.location, os.path.dirname(self.location), id_rule=self._id_rule)
         else:
             rows = conceptual_captions.read_caption_rows(self.location, id_rule=self._id_rule)
-        bad = BadRows("entry" if self.kind in ("sbu", "list") else "line")
-        usable: Iterator[CaptionRow | UrlRow] = bad.passed(rows)
+        bad = BadRows("entry" if self.kind in ("sbu", "caption-list") else "line")
+        usable: Iterator[CaptionRow | UrlRow | image_list.ListRow] = bad.passed(rows)
         for row in usable:
-            if isinstance(row, UrlRow):
+            if isinstance(row, CaptionRow):
+                yield Caption(row.caption, row.image_id, row.line - 1 if is_sbu else None)
+            elif isinstance(row, UrlRow):
                 yield Caption(row.caption, None, row.line - 1)
             else:
-                yield Caption(row.caption, row.image_id, row.line - 1 if is_sbu else None)
+                yield from (Caption(text, row.image_id) for text in row.captions)
         self.notes += bad.notes()
 
     def _captions_of_splits(self) -> Iterator[Caption]:

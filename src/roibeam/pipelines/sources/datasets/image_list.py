@@ -30,6 +30,7 @@ from roibeam.pipelines.foundation.files.image_ids import MAX_PATH_LETTERS, image
 from roibeam.pipelines.sources.datasets.csv_rows import read_csv_rows
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 from roibeam.pipelines.sources.datasets.rows import BadRow, is_web_url, read_lines
+from roibeam.pipelines.sources.datasets.url_table import URL_NAMES
 
 IMAGE_COLUMNS = (
     "image_path", "image", "path", "file_name", "filename", "filepath", "file", "location", "img_path", "img",
@@ -146,9 +147,12 @@ def _texts(value: Any, what: str) -> tuple[str, ...]:
 def _columns(names: list[str], where: str) -> _Columns:
     image = _first(IMAGE_COLUMNS, names)
     if image is None:
+        has_url = _first(URL_NAMES, names) is not None
         raise ValueError(
             f"{where}: no column for the image; expected one called {', '.join(IMAGE_COLUMNS[:-1])} or "
             f"{IMAGE_COLUMNS[-1]}, got {', '.join(names)[:300] or 'none'}"
+            + "; `roibeam download` fetches the photos of a table of URLs"
+            * has_url
         )
     return _Columns(image, _first(ID_COLUMNS, names), _first(CAPTION_COLUMNS, names), _first(LABEL_COLUMNS, names))
 

@@ -1,11 +1,15 @@
 """Karpathy's splits: dataset_coco.json and dataset_flickr30k.json, images with their captions and a split for each.
 
+The same as a table, as the hub of Hugging Face has it in flickr_annotations_30k.csv: a row for each image, with the
+columns filename and raw, a json list of captions; split, cocoid and filepath where they are there.
+
 Id rule: `filename` without its extension ("COCO_val2014_000000391895", "36979"), as that of COCO's own files;
 `filepath` ("val2014", in COCO's file only) is the folder that the image lies in, no part of its id.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,11 +17,14 @@ from typing import Any
 
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
+from roibeam.pipelines.sources.datasets.csv_rows import read_csv_rows
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
+from roibeam.pipelines.sources.datasets.rows import MAX_LINE_BYTES, BadRow
 
 EXPECTED = 'a Karpathy split with a list "images" of files and sentences'
 SPLITS = ("train", "restval", "val", "test")
+_COLUMNS = {"filename", "raw"}
 TRAINING_SPLITS = ("train", "restval")  # "restval": what was left of COCO's val2014; all codes train on it
 
 
@@ -58,15 +65,63 @@ def read_karpathy(path: str, *, id_rule: str = "no-extension") -> Iterator[Karpa
         ValueError: naming the file and the entry that is not as Karpathy's files have it. A split of another name is
             one: nobody could tell whether it may be trained on.
     """
+    for where, entry in _table_entries(path) if has_columns(path) else _json_entries(path):
+        yield _image(entry, where, id_rule)
+
+
+def has_columns(path: str) -> bool:
+    """Whether a file is a table with the columns of a split.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    with open(path, "rb") as file:
+        first = file.readline(MAX_LINE_BYTES).decode("utf-8-sig", "replace")
+    names = {name.strip().strip('"').lower() for name in first.split(",")}
+    return _COLUMNS <= names
+
+
+def _json_entries(path: str) -> Iterator[tuple[str, Any]]:
+    """The images of a file, each with its place for errors."""
     has_images = False
     for name, index, entry in read_json_members(path, expected=EXPECTED):
         if name != "images" or (index is None and entry != []):
             continue
         has_images = True
         if index is not None:
-            yield _image(entry, f"{path!r}, images[{index}]", id_rule)
+            yield f"{path!r}, images[{index}]", entry
     if not has_images:
         raise ValueError(f"{path!r}: expected {EXPECTED}, got other json")
+
+
+def _table_entries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The same of a table, its rows in the form that a .json has them; captions are cut into words at blanks."""
+    names: list[str] = []
+    for number, row in enumerate(read_csv_rows(path)):
+        if isinstance(row, BadRow):
+            raise ValueError(f"{path!r}, line {row.line}: {row.reason}")
+        line, values = row
+        where = f"{path!r}, line {line}"
+        if not names:
+            names = [name.strip().lower() for name in values]
+            continue
+        if len(values) != len(names):
+            raise ValueError(f"{where}: {len(values)} fields, the header has {len(names)}")
+        entry: dict[str, Any] = dict(zip(names, values, strict=True))
+        try:
+            captions = json.loads(entry["raw"])
+        except (ValueError, RecursionError):
+            captions = None
+        if not isinstance(captions, list):
+            raise ValueError(f"{where}: raw must be a json list of captions, got {shown(entry['raw'])}")
+        entry["imgid"] = number - 1
+        entry.setdefault("split", "train")
+        if entry.get("cocoid", "").isdecimal():
+            entry["cocoid"] = int(entry["cocoid"])
+        entry["sentences"] = [
+            {"raw": text, "tokens": str(text).split(), "sentid": place} for place, text in enumerate(captions)
+        ]
+        yield where, entry
 
 
 def evaluation_note(num_captions: int) -> list[str]:

@@ -1,6 +1,7 @@
 """A table of one's own: train, val and test as .jsonl, .csv or .parquet, with the columns image, text and label.
 
-Of questions that people answered the column is "answers": a list of texts, or one text with "|" between them.
+Of questions that people answered the column is "answers": a list of texts, or of objects with an "answer", or one text
+with "|" between them. The columns may be called "question" and "answer" too, as in most tables of VQA.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from roibeam.features.printable import printable
 
 KINDS = (".jsonl", ".csv", ".parquet")
+_ALSO_CALLED = {"question": "text", "answer": "answers"}
 _BETWEEN = "|"  # of answers in one text
 
 
@@ -86,6 +88,8 @@ def read_answer_table(path: Path) -> Iterator[AnswerRow]:
     for where, number, row in _rows(path):
         image, text, name = _asked(row, where, number, "answers")
         told = row.get("answers")
+        if isinstance(told, list):  # VQA's own files have objects
+            told = [each.get("answer") if isinstance(each, dict) else each for each in told]
         given = told if isinstance(told, list) else (_text(row, "answers", where) or "").split(_BETWEEN)
         if not all(isinstance(each, str) for each in given):
             raise ValueError(f"{where}: answers must be texts, got {printable(repr(told), 60)}")
@@ -94,6 +98,9 @@ def read_answer_table(path: Path) -> Iterator[AnswerRow]:
 
 def _rows(path: Path) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     for number, row in enumerate(_READERS[path.suffix](path)):
+        for name, usual in _ALSO_CALLED.items():
+            if name in row and usual not in row:
+                row = {**row, usual: row[name]}
         yield f"{str(path)!r}, row {number}", number, row
 
 

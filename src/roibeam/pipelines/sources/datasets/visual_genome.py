@@ -78,16 +78,6 @@ def read_names(path: str) -> NameList:
     return NameList(tuple(names), MappingProxyType(ids))
 
 
-def is_split(path: str) -> bool:
-    """Whether the first line that is not blank ends with the path of an xml file, as each of a split's list does.
-
-    Raises:
-        OSError: if the file cannot be read.
-    """
-    texts = (row[1].strip() for row in read_lines(path) if not isinstance(row, BadRow))
-    return next(filter(None, texts), "").lower().endswith(".xml")
-
-
 def read_split(path: str, *, id_rule: str = "no-extension") -> Iterator[SplitRow | BadRow]:
     """Rows of a split's list in its order; blank lines are passed over.
 

@@ -4,6 +4,7 @@
     000000012.txt    its caption
     000000012.json   metadata, of which "caption" is taken where there is no .txt
     000000012.cls    its label
+    000000012.seg.png    (also .mask.png, ...) its mask, which is left out
 
 Id rule: the image's path in the archive or folder without its extension, which for one image in a sample is
 WebDataset's key, and in an archive of a folder the id that the folder gives. Files of one sample must follow each
@@ -28,6 +29,7 @@ from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS, image
 
 TEXT_EXTENSIONS = (".txt", ".json", ".cls")
 _MAX_TEXT_BYTES = 2**20
+_MASKS = (".seg", ".segm", ".segmentation", ".mask", ".masks", ".depth")  # before the image extension
 _MAX_FILES = 64  # of a sample; names with dots of their own ("00.00.05.905.jpg") may look like one for a whole folder
 
 
@@ -38,11 +40,13 @@ class SampleNotes:
     other_files: int = 0
     bad_texts: Counter[str] = field(default_factory=Counter)
     lone_texts: int = 0
+    masks: int = 0
 
     def add(self, other: SampleNotes) -> None:
         self.other_files += other.other_files
         self.bad_texts += other.bad_texts
         self.lone_texts += other.lone_texts
+        self.masks += other.masks
 
     def notes(self) -> list[str]:
         found = []
@@ -58,6 +62,8 @@ class SampleNotes:
                 f"{counted(self.lone_texts, 'caption or label', 'captions or labels')} left out: no image of that name "
                 f"is beside"
             )
+        if self.masks:
+            found.append(f"{counted(self.masks, 'mask')} beside photos left out ({', '.join(_MASKS)} in the name)")
         return found
 
 
@@ -101,6 +107,8 @@ class _Sample:
 
     def images(self) -> Iterator[ImageRef]:
         stems = {os.path.splitext(image.path)[0] for image in self._images}
+        if len(stems) > 1:
+            self._leave_out_masks(stems)
         for stem, texts in self._texts.items():
             if stem not in stems and (stem != self.key or not stems):
                 self._notes.lone_texts += sum(map(bool, texts.values()))
@@ -112,6 +120,15 @@ class _Sample:
                 captions=own.get(".txt") or own.get(".json") or shared.get(".txt") or shared.get(".json") or (),
                 labels=own.get(".cls") or shared.get(".cls") or (),
             )
+
+    def _leave_out_masks(self, stems: set[str]) -> None:
+        """Of images that are called masks those stay that no photo is beside: they are what the user has."""
+        masks = {stem for stem in stems if os.path.splitext(stem)[1].lower() in _MASKS}
+        photos = stems - masks
+        masks = {mask for mask in masks if (of := os.path.splitext(mask)[0]) in photos or (of == self.key and photos)}
+        kept = [image for image in self._images if os.path.splitext(image.path)[0] not in masks]
+        self._notes.masks += len(self._images) - len(kept)
+        self._images = kept
 
 
 def _texts(data: bytes, extension: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 import xxhash
 
 from roibeam.pipelines.sources.datasets.conceptual_captions import read_caption_urls
+from roibeam.pipelines.sources.datasets.known_files import refuse_others
 from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow
 from roibeam.pipelines.sources.datasets.sbu import read_sbu_urls
 from roibeam.pipelines.sources.datasets.url_table import KINDS, UrlColumns, read_url_table
@@ -97,6 +98,7 @@ class UrlList:
 
 
 def _reader(path: str, extension: str, columns: UrlColumns) -> Callable[[str], Iterator[UrlRow | BadRow]]:
+    refuse_others(path, ("sbu", "url-list"))
     if extension in KINDS:
         return partial(read_url_table, columns=columns)
     if extension not in _READERS:

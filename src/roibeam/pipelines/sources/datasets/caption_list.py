@@ -14,15 +14,6 @@ IMAGE_KEYS = ("image", "image_id", "id")
 EXPECTED = f'a list of {{"image_id": ..., "caption": ...}}; for "image_id" also {", ".join(IMAGE_KEYS[::2])}'
 
 
-def is_caption_list(path: str) -> bool:
-    """Whether the first entry of a JSON list has a caption."""
-    try:
-        first = next(read_json_list(path, expected=EXPECTED), None)
-    except ValueError:
-        return False
-    return isinstance(first, dict) and "caption" in first
-
-
 def read_caption_list(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
     """Rows in file order, numbered from 1; "caption" may be a list of texts, each of which is a row of that number.
 
