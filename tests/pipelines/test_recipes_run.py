@@ -1,7 +1,7 @@
 """Every recipe runs: `roibeam pretrain` and `finetune --recipe NAME --toy` for a step, on a toy world.
 
-One of each (system, task, mode) in the default suite; all of them by `make test-recipes`. The slow suite takes a tenth of
-them, another one every day. What such a run builds is compared with its recipe by test_runs_are_recipes.py.
+One of each (system, task, mode) in the default suite; all of them by `make test-recipes`. The slow suite takes a tenth
+of them, another one every day. What such a run builds is compared with its recipe by test_runs_are_recipes.py.
 """
 
 from __future__ import annotations
