@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from roibeam.features.counted import counted
 from roibeam.features.shard.manifest import StoreManifest
-from roibeam.pipelines.foundation.files.image_ids import short_name
+from roibeam.pipelines.foundation.files.image_ids import in_nfc, short_name
 from roibeam.pipelines.sources.numbers_in_names import image_numbers
 from roibeam.pipelines.sources.source_kinds import Source
 
@@ -79,7 +79,7 @@ def _of_tasks(key: Key) -> list[Key]:
 
 def whole_id(image_id: str) -> Key:
     folder, slash, last = image_id.replace("\\", "/").rpartition("/")
-    return (WHOLE_ID, f"{folder}{slash}{short_name(last)}")
+    return (WHOLE_ID, in_nfc(f"{folder}{slash}{short_name(last)}"))
 
 
 def is_bare_number(image_id: str) -> bool:

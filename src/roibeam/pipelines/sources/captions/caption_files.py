@@ -12,6 +12,9 @@ from roibeam.pipelines.sources.captions import caption_list
 from roibeam.pipelines.sources.datasets import coco, conceptual_captions, flickr30k, karpathy, sbu
 from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows, CaptionRow, UrlRow
 
+# `ImageFinder` takes a name as it stands first, and cuts its extension where no image is called so.
+_AS_WRITTEN = "with-extension"
+
 
 class Caption(NamedTuple):
     """One caption.
@@ -35,17 +38,15 @@ class CaptionFile:
 
     Args:
         location: the file.
-        id_rule: of the images that it names, see `roibeam.pipelines.foundation.files.image_ids`.
         split: of a Karpathy split, one of its splits in place of train and restval: for evaluation.
     Raises:
         ValueError: if the file is missing or of another kind, or has no such split.
     """
 
-    def __init__(self, location: str, *, id_rule: str = "no-extension", split: str | None = None) -> None:
+    def __init__(self, location: str, *, split: str | None = None) -> None:
         if not os.path.isfile(location):
             raise ValueError(f"no such caption file: {location!r}")
         self.location = os.path.abspath(location)
-        self._id_rule = id_rule
         extension = os.path.splitext(location)[1].lower()
         self.kind = extension.removeprefix(".")
         if extension == ".json":
@@ -90,7 +91,7 @@ class CaptionFile:
 
     def _captions(self) -> Iterator[Caption]:
         if self.kind == "coco":
-            for image_id, text in coco.read_coco(self.location, id_rule=self._id_rule).captions:
+            for image_id, text in coco.read_coco(self.location, id_rule=_AS_WRITTEN).captions:
                 yield Caption(text, image_id)
         elif self.kind == "karpathy":
             yield from self._captions_of_splits()
@@ -101,13 +102,13 @@ class CaptionFile:
         is_sbu = self.kind == "sbu"
         rows: Iterator[CaptionRow | UrlRow | BadRow]
         if is_sbu:
-            rows = sbu.read_sbu(self.location, id_rule=self._id_rule)
+            rows = sbu.read_sbu(self.location, id_rule=_AS_WRITTEN)
         elif self.kind == "list":
-            rows = caption_list.read_caption_list(self.location, id_rule=self._id_rule)
+            rows = caption_list.read_caption_list(self.location, id_rule=_AS_WRITTEN)
         elif self.kind == "token":
-            rows = flickr30k.read_token_file(self.location, id_rule=self._id_rule)
+            rows = flickr30k.read_token_file(self.location, id_rule=_AS_WRITTEN)
         else:
-            rows = conceptual_captions.read_caption_rows(self.location, id_rule=self._id_rule)
+            rows = conceptual_captions.read_caption_rows(self.location, id_rule=_AS_WRITTEN)
         bad = BadRows("entry" if self.kind in ("sbu", "list") else "line")
         usable: Iterator[CaptionRow | UrlRow] = bad.passed(rows)
         for row in usable:
@@ -119,7 +120,7 @@ class CaptionFile:
 
     def _captions_of_splits(self) -> Iterator[Caption]:
         num_left_out = 0
-        for image in karpathy.read_karpathy(self.location, id_rule=self._id_rule):
+        for image in karpathy.read_karpathy(self.location, id_rule=_AS_WRITTEN):
             if image.split in self._splits:
                 for sentence in image.sentences:
                     yield Caption(sentence.text, image.image_id)
@@ -149,7 +150,7 @@ class CaptionFiles:
             self.other_splits += file.other_splits
 
 
-def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[Caption], list[str]]:
+def read_captions(location: str) -> tuple[list[Caption], list[str]]:
     """All captions of a file that memory can hold, and notes on what was left out; errors as `CaptionFile`."""
-    file = CaptionFile(location, id_rule=id_rule)
+    file = CaptionFile(location)
     return list(file.captions()), file.notes
