@@ -12,7 +12,7 @@ from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.shard_plan import planned_members, read_plan
 from roibeam.pipelines.foundation.files.archives import parse_location
-from roibeam.pipelines.foundation.files.locations import read_image
+from roibeam.pipelines.foundation.files.locations import location_exists, read_image
 from roibeam.pipelines.foundation.files.remote_files import is_url
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.sources.datasets.folder import Listing, list_folder
@@ -163,6 +163,6 @@ def _checked(row: tuple[str, str | None, str]) -> tuple[str, str | None, str]:
     if location is not None:
         place = parse_location(location)
         file = location if place is None else place.archive
-        if not is_url(file) and not os.path.exists(file):
+        if not is_url(file) and not os.path.exists(file) and not location_exists(location):
             return image_id, None, why
     return image_id, location, why

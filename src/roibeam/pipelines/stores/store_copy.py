@@ -41,6 +41,7 @@ from roibeam.features.writing.sequence_folder import (
 from roibeam.pipelines.extract.annotations import merged_annotations
 from roibeam.pipelines.foundation.console.progress import ENTRIES, Progress
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
+from roibeam.pipelines.foundation.files.image_ids import in_nfc
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
 from roibeam.pipelines.sources.id_lists import AskedIds
 from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
@@ -163,6 +164,9 @@ def copy_store(
             opened.enter_context(borrowed_store(source, scratch=scratch, keep_damaged=options.drop_damaged))
             for source in sources
         ]
+        if asked is not None:
+            asked = replace(asked, ids=_ids_in_stores(stores, asked.ids))
+            options = replace(options, asked=asked)
         _check_some_are_there(stores, asked)
         for line in unfinished_lines(stores):
             log.warning("%s", line)
@@ -242,6 +246,17 @@ def _options_json(options: CopyOptions) -> dict[str, Any]:
         asked |= {"without": True} if options.asked.is_without else {}
     named = {} if options.vocab is None else {"vocab": options.vocab}
     return {**options.change.to_json(), **sizes, "asked": asked, **named}
+
+
+def _ids_in_stores(stores: Sequence[FeatureStore], ids: frozenset[str]) -> frozenset[str]:
+    """The ids, those that no store has in the form in which it has them: equal in NFC."""
+    unknown = {each for each in ids if not each.isascii() and not any(each in store for store in stores)}
+    if not unknown:
+        return ids
+    stored: dict[str, set[str]] = {in_nfc(each): set() for each in unknown}
+    for image_id in (each for store in stores for each in store.ids() if not each.isascii()):
+        stored.get(in_nfc(image_id), set()).add(image_id)
+    return (ids - unknown).union(*(stored[in_nfc(each)] or {each} for each in unknown))
 
 
 def _check_some_are_there(stores: Sequence[FeatureStore], asked: AskedIds | None) -> None:

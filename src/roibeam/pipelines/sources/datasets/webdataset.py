@@ -100,7 +100,9 @@ class _Sample:
             self._notes.other_files += 1
         else:
             try:
-                self._texts.setdefault(_stem(member.path), {})[extension] = _texts(member.read(_MAX_TEXT_BYTES + 1), extension)
+                self._texts.setdefault(_stem(member.path), {})[extension] = _texts(
+                    member.read(_MAX_TEXT_BYTES + 1), extension
+                )
             except ValueError as error:
                 self._notes.bad_texts[str(error)] += 1
 
