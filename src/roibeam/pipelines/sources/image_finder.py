@@ -14,6 +14,8 @@ BY_ID, BY_PATH, BY_COCO, BY_FLICKR, BY_FORM, BY_ROW = (
 )  # fmt: skip
 RULES = (BY_ID, BY_PATH, BY_COCO, BY_FLICKR, BY_FORM, BY_ROW)
 
+_OF_PATH = "SELECT place, id FROM images WHERE path = ?"  # few: equal but for their image extension
+
 
 class Found(NamedTuple):
     """An image, where it stands among those that were given, and the rule of `RULES` that led to it."""
@@ -65,7 +67,8 @@ class ImageFinder:
             path = backwards(image_id)
             self._depth = max(self._depth, path.count("/"))
             self.num_images += 1
-            self._is_nfc = self._is_nfc and image_id == in_nfc(image_id)
+            if not image_id.isascii():
+                self._is_nfc = self._is_nfc and image_id == in_nfc(image_id)
             numbers = image_numbers(image_id)
             yield place, image_id, path, numbers.plain, numbers.coco, numbers.flickr, numbers.row
 
@@ -75,21 +78,26 @@ class ImageFinder:
         return found.image_id if isinstance(found, Found) else None
 
     def look_up(self, name: str) -> Found | Ambiguous | None:
-        if not is_utf8(name) or not backwards(name):
+        if not is_utf8(name):
             return None
         return self._as_written(name) or self._in_nfc(name)
 
     def _as_written(self, name: str) -> Found | Ambiguous | None:
         """By all rules but the last."""
-        stem = image_id_of(name)
-        paths = (backwards(name), backwards(stem))  # two of "a.png.jpg", the file of the image "a.png"
-        same = self._table.rows(
-            "SELECT place, id FROM images WHERE path IN (?, ?) AND id IN (?, ?)", (*paths, name, stem)
-        )
-        if same:
-            return _one_of([row for row in same if row[1] == name] or same, BY_ID)
-        for path in dict.fromkeys(paths):
-            found = _one_of(self._by_path(path), BY_PATH)
+        path = backwards(name)
+        if not path:
+            return None
+        same, stem = {path: self._table.rows(_OF_PATH, (path,))}, image_id_of(name)
+        if len(same[path]) == 1 and same[path][0][1] in (name, stem):  # most names
+            return _one_of(same[path], BY_ID)
+        if stem != image_id_of(stem):  # "a.png.jpg" is the file of the image "a.png"
+            same[backwards(stem)] = self._table.rows(_OF_PATH, (backwards(stem),))
+        for called in (name, stem):
+            found = _one_of([row for rows in same.values() for row in rows if row[1] == called], BY_ID)
+            if found is not None:
+                return found
+        for path, rows in same.items():
+            found = _one_of(rows or self._by_path(path), BY_PATH)
             if found is not None:
                 return found
         numbers = image_numbers(name)
@@ -120,11 +128,8 @@ class ImageFinder:
         return str(image_id)
 
     def _by_path(self, path: str) -> list[tuple[int, str]]:
-        """At most two that matter: none, the one, or enough to know that it is ambiguous."""
-        whole = "SELECT place, id FROM images WHERE path = ? LIMIT 2"
-        same = self._table.rows(whole, (path,))
-        if same:
-            return same
+        """At most two that matter of those with another number of folders: none, the one, or enough to know that it is
+        ambiguous."""
         # "x/b/" starts "x/b/a/"; "0" is the character behind "/".
         found = self._table.rows(
             "SELECT place, id FROM images WHERE path > ? AND path < ? LIMIT 2", (path, path[:-1] + "0")
@@ -132,7 +137,7 @@ class ImageFinder:
         # The name has more folders than the id. Cut to what ids have: a name from a file may have any number.
         parts = path.split("/", self._depth + 1)[: min(path.count("/") - 1, self._depth)]
         for count in range(1, len(parts) + 1):
-            found += self._table.rows(whole, ("/".join(parts[:count]) + "/",))
+            found += self._table.rows(_OF_PATH, ("/".join(parts[:count]) + "/",))
         return found[:2]
 
     def _by_number(self, column: str, spelled: int | None, plain: int | None) -> list[tuple[int, str]]:

@@ -144,7 +144,8 @@ class ImageTable(Sequence[ImageRef]):
             # Code points are in the order of their UTF-8 bytes.
             self._is_sorted = self._is_sorted and image_id > last
             last = image_id
-            self._is_nfc = self._is_nfc and image_id == in_nfc(image_id)
+            if not image_id.isascii():
+                self._is_nfc = self._is_nfc and image_id == in_nfc(image_id)
             yield _row(image)
 
     def _refuse_forms(self) -> None:
