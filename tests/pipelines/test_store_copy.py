@@ -233,6 +233,13 @@ def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Roibeam, t
     for name, kept in (("--ids", ["e\u0301"]), ("--without-ids", ["\xe8"])):
         assert roibeam("store", "copy", accented, tmp_path / f"nfc{name}", name, tmp_path / "nfc").code == 0
         assert list(read(tmp_path / f"nfc{name}")) == kept
+    # Two images that differ in it alone are refused; a list names either exactly.
+    other = store_with(tmp_path / "linux", [make_record("\xe9", seed=9)])
+    refused = roibeam("store", "copy", accented, other, tmp_path / "both")
+    assert refused.code == 1 and "only in its Unicode form; leave one of them out" in refused.err
+    assert not (tmp_path / "both").exists()
+    assert roibeam("store", "copy", accented, other, tmp_path / "both", "--without-ids", tmp_path / "nfc").code == 0
+    assert list(read(tmp_path / "both")) == ["e\u0301", "\xe8"]
     # A list whose first id begins like JSON is one all the same.
     (tmp_path / "list").write_text("[1]\nplain\n")
     assert read_id_list(tmp_path / "list").ids == {"[1]", "plain"}

@@ -54,7 +54,7 @@ def extract_regions(
     Args:
         images: consumed lazily, a few ahead of what has been yielded. One with boxes gives a record of exactly those
             regions in their order, clipped to the photo; one without gives what the detector proposes and selects.
-            A path alone is the photo whose id is its file's name without extension.
+            A path alone is the photo whose id is its file's name without image extension.
         detector: called in a thread of its own with one decoded image at a time, or with more where it asks for them
             (see `detector_calls.BatchingDetector`, `photo_loading.PhotoLoad`); its `conventions`, if it has any, say
             what becomes of the EXIF orientation, which is otherwise applied.

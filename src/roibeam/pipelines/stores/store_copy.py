@@ -168,6 +168,7 @@ def copy_store(
             asked = replace(asked, ids=_ids_in_stores(stores, asked.ids))
             options = replace(options, asked=asked)
         _check_some_are_there(stores, asked)
+        _refuse_forms(stores, asked)
         for line in unfinished_lines(stores):
             log.warning("%s", line)
         merge = StoreMerge(stores, None if asked is None else asked.ids, is_without=is_without)
@@ -269,6 +270,28 @@ def _check_some_are_there(stores: Sequence[FeatureStore], asked: AskedIds | None
             f"{asked.origin}: none of its {counted(len(asked.ids), 'id')} is in a store to copy; an id there is "
             f"{printable(own)!r}; roibeam store ids STORE lists all"
         )
+
+
+def _refuse_forms(stores: Sequence[FeatureStore], asked: AskedIds | None) -> None:
+    """Raises ValueError where a merge would have two images whose ids are equal in NFC: captions would meet either."""
+    if len(stores) == 1:
+        return
+
+    def accented() -> Iterator[tuple[FeatureStore, str]]:
+        for store in stores:
+            for each in store.ids():
+                if not each.isascii() and (asked is None or (each in asked.ids) != asked.is_without):
+                    yield store, each
+
+    # Most systems write NFC; only ids of another form are held.
+    others = {in_nfc(each): each for _, each in accented() if each != in_nfc(each)}
+    for store, each in accented() if others else ():
+        other = others.get(in_nfc(each), each)
+        if each != other:
+            raise ValueError(
+                f"{store.path}: the id {each!a} differs from {other!a} of another store, or of this one, only in its "
+                f"Unicode form; leave one of them out with --without-ids, as `roibeam store ids --json` prints it"
+            )
 
 
 def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions, names: ImportedClasses | None) -> str:
