@@ -233,6 +233,7 @@ def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Roibeam, t
     for name, kept in (("--ids", ["e\u0301"]), ("--without-ids", ["\xe8"])):
         assert roibeam("store", "copy", accented, tmp_path / f"nfc{name}", name, tmp_path / "nfc").code == 0
         assert list(read(tmp_path / f"nfc{name}")) == kept
+    assert "e\u0301" in roibeam("store", "show", accented, "\xe9").out
     # Two images that differ in it alone are refused; a list names either exactly.
     other = store_with(tmp_path / "linux", [make_record("\xe9", seed=9)])
     refused = roibeam("store", "copy", accented, other, tmp_path / "both")

@@ -8,14 +8,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.record.region_record import check_image_id
-from roibeam.pipelines.foundation.files.image_ids import in_nfc, is_utf8
+from roibeam.pipelines.foundation.files.image_ids import forms_of, in_nfc, is_utf8
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.foundation.files.unusable_names import with_usable_name
 
@@ -110,8 +109,7 @@ class ImageTable(Sequence[ImageRef]):
         for image in new:
             image_id = image.image_id
             stem, extension = os.path.splitext(image_id)
-            forms = () if image_id.isascii() else (unicodedata.normalize(form, image_id) for form in ("NFC", "NFD"))
-            for planned in (*forms, *((stem,) if extension else ())):
+            for planned in (*forms_of(image_id)[1:], *((stem,) if extension else ())):
                 found = self._database.rows("SELECT location FROM planned WHERE id = ?", (planned,))
                 if found and (planned != stem or found[0][0] == image.location):
                     yield image_id, planned

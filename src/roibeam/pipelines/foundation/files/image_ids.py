@@ -80,6 +80,13 @@ def in_nfc(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
+def forms_of(name: str) -> tuple[str, ...]:
+    """A name as it is, then in NFC and as a Mac writes it, as far as these differ."""
+    if name.isascii():
+        return (name,)
+    return tuple(dict.fromkeys((name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD")))))
+
+
 def is_utf8(name: str) -> bool:
     """Whether a path can be written down: not if its bytes are no UTF-8, nor with half a surrogate pair from a json."""
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import unicodedata
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from roibeam.pipelines.foundation.files.archives import (
     tar_member,
     zip_member,
 )
-from roibeam.pipelines.foundation.files.image_ids import is_utf8
+from roibeam.pipelines.foundation.files.image_ids import forms_of, is_utf8
 from roibeam.pipelines.foundation.files.remote_files import is_url, list_url, read_url, url_exists, with_retries
 from roibeam.pipelines.foundation.files.unusable_names import check_usable
 
@@ -109,8 +108,7 @@ def _in_other_form(path: str) -> str | None:
         return None
     parts: list[str] = []
     for part in path.split("/"):
-        forms = (part, *(unicodedata.normalize(form, part) for form in ("NFC", "NFD")))
-        there = (each for each in forms if part.isascii() or os.path.lexists("/".join([*parts, each])))
+        there = (each for each in forms_of(part) if part.isascii() or os.path.lexists("/".join([*parts, each])))
         parts.append(next(there, part))
     found = "/".join(parts)
     return found if found != path and os.path.exists(found) else None
