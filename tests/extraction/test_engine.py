@@ -161,6 +161,9 @@ def test_records_hold_what_the_options_say(tmp_path: Path) -> None:
     for path in (image.location, Path(image.location)):
         (named,) = extract_regions([path], FakeDetector())
         assert isinstance(named, RegionRecord) and named.image_id == Path(image.location).stem
+    (tmp_path / "photo.1").hardlink_to(image.location)
+    (dotted,) = extract_regions([tmp_path / "photo.1"], FakeDetector())
+    assert isinstance(dotted, RegionRecord) and dotted.image_id == "photo.1"
     assert isinstance(full, RegionRecord) and isinstance(full.class_distribution, np.ndarray)
     assert full.features.dtype == np.float16 and full.class_distribution.dtype == np.float16
     np.testing.assert_array_equal(full.class_distribution[0], np.array([0.5, 0.1, 0.1, 0.3], np.float16))

@@ -34,7 +34,7 @@ def test_captions_join_by_id_then_by_path() -> None:
     ids = ["a/x.jpg", "images/y.jpg", "one/q", "two/q", "unused", "v.1/w.tar.jpg", "00.09@0", "t/s", "u/s"]
     rows, report = join([Caption(f"caption {number}", name) for number, name in enumerate(names)], ids)
     assert rows == [("a/x.jpg", "caption 0"), ("images/y.jpg", "caption 1"), ("images/y.jpg", "caption 4")]
-    assert report.by_rule == {"id": 1, "path": 2, "COCO number": 0, "Flickr number": 0, "row": 0}
+    assert report.by_rule == {"id": 1, "path": 2, "COCO number": 0, "Flickr number": 0, "Unicode form": 0, "row": 0}
     # zzz; q of no such folder; w is w.tar there; y of val; a frame at 07
     assert (report.captions, report.joined, report.without_image, report.ambiguous) == (9, 3, 5, 1)
     assert (report.captioned_images, report.found_images) == (8, 2)
@@ -179,7 +179,7 @@ def test_a_spreadsheet_of_captions_is_a_source_and_a_caption_file(tmp_path: Path
     """The first file that most people have."""
     (tmp_path / "mine.csv").write_text('image,caption,label\na.jpg,"A dog, too.",dog\na.jpg,,dog\n/b.jpg,A cat.,cat\n')
     file = CaptionFile(str(tmp_path / "mine.csv"))
-    assert list(file) == [Caption("A dog, too.", "a")]
+    assert list(file) == [Caption("A dog, too.", "a.jpg")]
     assert len(file.notes) == 1 and "1 path outside the image folder" in file.notes[0]
     (tmp_path / "mine.doc").write_text("A dog.")
     with pytest.raises(ValueError, match=r"mine.doc.*the caption, a tab, the photo; a table of photos and captions as"):
@@ -243,7 +243,7 @@ def test_a_join_that_fails_leaves_no_store(
     coco = made_data / "coco" / "captions_train2014.json"
     for file, words in (
         ([tmp_path / "c.tsv"], "none of 1 captioned image is among the 3 images"),
-        ([flickr], "a caption names '36979', an image is 'COCO_train2014_000000000790'"),
+        ([flickr], "a caption names '36979.jpg', an image is 'COCO_train2014_000000000790'"),
         ([coco, "--min-match", "0.5"], "2 of 8 captioned images (25 %) are among the 3 images"),
         ([tmp_path / "none.json"], "no such file or folder: --captions"),
     ):
@@ -278,7 +278,7 @@ def test_a_plain_list_of_captions(tmp_path: Path) -> None:
     path.write_text(json.dumps(rows))
     captions, notes = read_captions(str(path))
     assert [(each.name, each.text) for each in captions] == [
-        ("train/a", "A dog."), ("42", "One."), ("42", "Two."), ("b", "A cat."),
+        ("train/a.jpg", "A dog."), ("42", "One."), ("42", "Two."), ("b", "A cat."),
     ]  # fmt: skip
     assert "none of image, image_id, id" in notes[0] and "(entries 4, 5, 6)" in notes[0]
     path.write_text("[1, 2]")

@@ -98,9 +98,9 @@ def test_the_source_of_extract_reads_what_was_downloaded(server: FaultyServer, t
     assert all(Path(image.location).is_file() for image in source.images)
     captions, notes = read_captions(str(tmp_path / "out" / "local.tsv"))
     assert [(caption.name, caption.text) for caption in captions] == [
-        ("images/00000/00000000", "caption 0"),
-        ("images/00000/00000000", "caption 2"),  # the same URL again: one image, two captions
-        ("images/00000/00000003", "caption 3"),
+        ("images/00000/00000000.jpg", "caption 0"),
+        ("images/00000/00000000.jpg", "caption 2"),  # the same URL again: one image, two captions
+        ("images/00000/00000003.png", "caption 3"),
     ]
     assert notes == []
 

@@ -17,11 +17,12 @@ from tiny_commands import digest
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.photos.photo_file import IMAGE_EXTENSIONS
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.exchange.butd_tsv import ButdTsv
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS, short_name
+from roibeam.pipelines.foundation.files.image_ids import short_name
 from roibeam.pipelines.sources.datasets.box_lines import read_box_lines
 from roibeam.pipelines.sources.datasets.coco import read_coco_boxes
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_boxes

@@ -64,7 +64,7 @@ def test_a_known_list_is_a_source_and_a_caption_file(tmp_path: Path, name: str) 
     source = open_source(str(tmp_path / name))
     assert {image.image_id: list(image.captions) for image in source.images} == {"a.1": of_a, "b": of_b}
     file = CaptionFile(str(tmp_path / name))
-    assert [(each.name, each.text) for each in file] == [("a.1", x) for x in of_a] + [("b", x) for x in of_b]
+    assert [(each.name, each.text) for each in file] == [("a.1.jpg", x) for x in of_a] + [("b.jpg", x) for x in of_b]
     for found in (source.notes, file.notes):
         assert len(found) == len(notes) and all(word in note for word, note in zip(notes, found, strict=True))
 
@@ -86,7 +86,7 @@ def test_commas_of_a_csv_stand_in_quotes_there_too(tmp_path: Path) -> None:
 def test_the_splits_of_the_hubs_table_are_those_of_karpathy(tmp_path: Path) -> None:
     path = str(tmp_path / "x.csv")
     Path(path).write_text(HUB)
-    assert [(each.text, each.name) for each in CaptionFile(path, split="test")] == [(CUP, "b")]
+    assert [(each.text, each.name) for each in CaptionFile(path, split="test")] == [(CUP, "b.jpg")]
     assert HeldOut([f"karpathy={path}"]).holds_out("b", None)
     assert not HeldOut([f"karpathy={path}"]).holds_out("a.1", None)
     for text, words in (
@@ -102,8 +102,8 @@ def test_the_splits_of_the_hubs_table_are_those_of_karpathy(tmp_path: Path) -> N
 def test_a_caption_that_looks_like_a_number_of_one_is_no_token_file(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("we are #1\ta.jpg\nTwo\tb.jpg\n")
     assert [(each.text, each.name) for each in CaptionFile(str(tmp_path / "c.tsv"))] == [
-        ("we are #1", "a"),
-        ("Two", "b"),
+        ("we are #1", "a.jpg"),
+        ("Two", "b.jpg"),
     ]
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from photo_store import HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
 from PIL import Image
+from store_examples import FINGERPRINT
 
+from roibeam.features.shard.publish import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.writing.store_writer import write_store
 from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
@@ -44,6 +46,16 @@ def test_photos_lie_in_a_folder_by_id_or_path(made: PhotoStore, tmp_path: Path) 
     photos = photos_of(made, tmp_path / "elsewhere")
     assert photos.missing() == {}
     assert photos.place(IDS[3], (64, 48)).location == str(moved / "photo-3.png")
+
+
+def test_ids_with_extensions_find_the_photos_that_they_name(made: PhotoStore, tmp_path: Path) -> None:
+    names = ["a.jpg", "a.png"]
+    for name in names:
+        (tmp_path / "twins").mkdir(exist_ok=True)
+        shutil.copy(made.photo(IDS[0]), tmp_path / "twins" / name)
+    assert photos_of(made, tmp_path / "twins", names).missing().keys() == set(names)
+    publish_store(made.path, [0], fingerprint=FINGERPRINT, config={"source": {"id_rule": "with-extension"}})
+    assert photos_of(made, tmp_path / "twins", names).missing() == {}
 
 
 def test_what_is_missing_is_known_before_anything_is_read(made: PhotoStore, tmp_path: Path) -> None:

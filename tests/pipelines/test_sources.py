@@ -58,7 +58,7 @@ def test_coco_files_of_the_pack(made_data: Path) -> None:
     assert all(Path(image.location).is_file() for image in source.images)
     rows, notes = read_captions(str(captions))
     assert len(rows) == 40 and not notes
-    assert {row.name for row in rows} == {image.image_id for image in source.images}
+    assert {row.name for row in rows} == {f"{image.image_id}.jpg" for image in source.images}
     instances = made_data / "coco" / "instances_train2014.json"
     assert ids(instances, image_root=str(made_data / "images")) == [image.image_id for image in source.images]
     with pytest.raises(ValueError, match="no captions in it"):
@@ -165,7 +165,7 @@ def test_ids_are_counted_in_bytes_not_letters(tmp_path: Path) -> None:
     ("path", "image_id"),
     [
         ("a/b.jpg", "a/b"),
-        ("a.tar.gz", "a.tar"),
+        ("a.tar.gz", "a.tar.gz"),
         ("sub.d/a", "sub.d/a"),
         (".hidden", ".hidden"),
         ("a/.jpg", "a/.jpg"),
@@ -173,7 +173,7 @@ def test_ids_are_counted_in_bytes_not_letters(tmp_path: Path) -> None:
         ("a.", "a."),
     ],
 )
-def test_ids_drop_the_last_extension_of_the_last_part(path: str, image_id: str) -> None:
+def test_ids_drop_an_image_extension_of_the_last_part(path: str, image_id: str) -> None:
     assert image_id_of(path) == image_id
     assert image_id_of(path, id_rule="with-extension") == path
 
@@ -192,7 +192,7 @@ def test_a_caption_row_whose_path_is_the_image_folder_is_a_bad_row(tmp_path: Pat
 
 def test_byte_order_marks_are_no_part_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_bytes(b"\xef\xbb\xbfcap\ta.jpg\n")
-    assert read_captions(str(tmp_path / "c.tsv")) == ([Caption("cap", "a")], [])
+    assert read_captions(str(tmp_path / "c.tsv")) == ([Caption("cap", "a.jpg")], [])
     (tmp_path / "c.json").write_bytes(b"\xef\xbb\xbf" + coco(tmp_path, "a.jpg").read_bytes())
     assert ids(tmp_path / "c.json") == ["a"]
 

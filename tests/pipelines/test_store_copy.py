@@ -228,6 +228,19 @@ def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Roibeam, t
         (tmp_path / name).write_text(content)
         assert roibeam("store", "copy", store, tmp_path / f"of_{name}", "--ids", tmp_path / name).code == 0
     assert list(read(tmp_path / "of_whole")) == ids and list(read(tmp_path / "of_part")) == ids[2:]
+    accented = store_with(tmp_path / "mac", [make_record(each, seed=i) for i, each in enumerate(("e\u0301", "\xe8"))])
+    (tmp_path / "nfc").write_text("\xe9\n", encoding="utf-8")
+    for name, kept in (("--ids", ["e\u0301"]), ("--without-ids", ["\xe8"])):
+        assert roibeam("store", "copy", accented, tmp_path / f"nfc{name}", name, tmp_path / "nfc").code == 0
+        assert list(read(tmp_path / f"nfc{name}")) == kept
+    assert "e\u0301" in roibeam("store", "show", accented, "\xe9").out
+    # Two images that differ in it alone are refused; a list names either exactly.
+    other = store_with(tmp_path / "linux", [make_record("\xe9", seed=9)])
+    refused = roibeam("store", "copy", accented, other, tmp_path / "both")
+    assert refused.code == 1 and "only in its Unicode form; leave one of them out" in refused.err
+    assert not (tmp_path / "both").exists()
+    assert roibeam("store", "copy", accented, other, tmp_path / "both", "--without-ids", tmp_path / "nfc").code == 0
+    assert list(read(tmp_path / "both")) == ["e\u0301", "\xe8"]
     # A list whose first id begins like JSON is one all the same.
     (tmp_path / "list").write_text("[1]\nplain\n")
     assert read_id_list(tmp_path / "list").ids == {"[1]", "plain"}

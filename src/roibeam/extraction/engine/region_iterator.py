@@ -29,7 +29,7 @@ from roibeam.extraction.engine.region_records import to_record
 from roibeam.extraction.engine.stage_times import StageTimes
 from roibeam.extraction.global_feature import build_global_feature
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.extraction.photos.photo_file import read_local_file
+from roibeam.extraction.photos.photo_file import read_local_file, without_image_extension
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.name_list import check_list
 
@@ -54,7 +54,7 @@ def extract_regions(
     Args:
         images: consumed lazily, a few ahead of what has been yielded. One with boxes gives a record of exactly those
             regions in their order, clipped to the photo; one without gives what the detector proposes and selects.
-            A path alone is the photo whose id is its file's name without extension.
+            A path alone is the photo whose id is its file's name without image extension.
         detector: called in a thread of its own with one decoded image at a time, or with more where it asks for them
             (see `detector_calls.BatchingDetector`, `photo_loading.PhotoLoad`); its `conventions`, if it has any, say
             what becomes of the EXIF orientation, which is otherwise applied.
@@ -120,7 +120,7 @@ def extract_regions(
 
 def _as_ref(image: ImageRef | str | Path) -> ImageRef:
     if isinstance(image, str | Path):
-        return ImageRef(Path(image).stem, str(image))
+        return ImageRef(without_image_extension(Path(image).name), str(image))
     if not isinstance(image, ImageRef):
         raise ValueError(f"images has {image!r:.80}, expected a path or ImageRef('its id', 'path of the photo')")
     return image

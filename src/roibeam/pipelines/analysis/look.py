@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from roibeam.extraction.photos.photo_file import without_image_extension
 from roibeam.features.record.drawing.region_drawing import looking_scale
 from roibeam.pipelines.extract.one_photo import detect_photo
 from roibeam.pipelines.extract.request import RequestedDetector
@@ -43,7 +44,7 @@ def look_at_photo(
     Raises:
         ValueError: when the photo cannot be used, the picture not be written there, or the detector is none.
     """
-    picture = Path(f"{photo.stem}.regions.png") if out is None else out
+    picture = Path(f"{without_image_extension(photo.name)}.regions.png") if out is None else out
     named = NamedFiles()
     named.need("PHOTO", photo, FILE)
     need_detector(named, detector)

@@ -244,6 +244,13 @@ class PlannedImages:
                 f"{counted(num_gone, 'image')} of earlier runs {are} not in the source now ({_some(gone, num_gone)}); "
                 f"{stay}"
             )
+        if renamed := self._compared.renamed():
+            shown = _some([f"{now}, planned as {planned}" for now, planned in renamed])
+            has = "has" if len(renamed) == 1 else "have"
+            notes.append(
+                f"{counted(len(renamed), 'image')} of earlier runs {has} another id in the source now ({shown}); the "
+                f"planned ids stay"
+            )
         for becomes, words in _WHAT_BECOMES.items():
             if number := self._changed[becomes]:
                 has = "has" if number == 1 else "have"

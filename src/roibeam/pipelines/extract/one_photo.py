@@ -10,6 +10,7 @@ import numpy as np
 
 from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
 from roibeam.extraction.photos.decode import DecodeError, decode_image
+from roibeam.extraction.photos.photo_file import without_image_extension
 from roibeam.features.printable import printable
 from roibeam.features.record.drawing.notebook import regions_html
 from roibeam.features.record.region_record import RegionRecord
@@ -105,7 +106,7 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
         parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"],
         mode=asked.mode, device=device.name,
     )  # fmt: skip
-    (outcome,) = extract_regions([ImageRef(photo.stem, str(photo))], built)
+    (outcome,) = extract_regions([ImageRef(without_image_extension(photo.name), str(photo))], built)
     if isinstance(outcome, Failure):
         where, detail = printable(str(photo), 200), printable(outcome.detail, 200)
         raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")

@@ -12,7 +12,8 @@ from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.shard_plan import planned_members, read_plan
 from roibeam.pipelines.foundation.files.archives import parse_location
-from roibeam.pipelines.foundation.files.locations import read_image
+from roibeam.pipelines.foundation.files.image_ids import ID_RULES
+from roibeam.pipelines.foundation.files.locations import location_exists, read_image
 from roibeam.pipelines.foundation.files.remote_files import is_url
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.sources.datasets.folder import Listing, list_folder
@@ -73,7 +74,7 @@ class RecordPhotos:
         else:
             listing = list_folder(folder)
             self.root = listing.root
-            rows = _found_in(listing, image_ids)
+            rows = _found_in(listing, image_ids, _id_rule_of(store))
         conventions = store.manifest.config.get("detector", {}).get("conventions", {})
         self._orientation: str | None = conventions.get("exif_orientation")
         self._table = ScratchDatabase("CREATE TABLE photos (id TEXT PRIMARY KEY, location TEXT, why TEXT)")
@@ -133,16 +134,23 @@ def _folder_of_written_store(store: FeatureStore) -> str | None:
     return root if isinstance(root, str) else None
 
 
+def _id_rule_of(store: FeatureStore) -> str:
+    """By which its ids were made; where nothing tells, the usual one."""
+    source = store.manifest.config.get("source")
+    rule = source.get("id_rule") if isinstance(source, dict) else None
+    return rule if rule in ID_RULES else ID_RULES[0]
+
+
 def _checked_folder(folder: str, store: FeatureStore) -> str:
     if not os.path.isdir(folder):
         raise ValueError(f"{folder}: the photos of {store.path} were here when it was written; name where they are now")
     return folder
 
 
-def _found_in(listing: Listing, image_ids: Iterable[str]) -> Iterator[tuple[str, str | None, str]]:
+def _found_in(listing: Listing, image_ids: Iterable[str], id_rule: str) -> Iterator[tuple[str, str | None, str]]:
     """For each image its location, or None and why there is none."""
     listed = ScratchDatabase("CREATE TABLE listed (place INTEGER PRIMARY KEY, id TEXT, location TEXT)")
-    photos = enumerate(listing.images())
+    photos = enumerate(listing.images(id_rule=id_rule))
     listed.add("INSERT INTO listed VALUES (?, ?, ?)", ((place, one.image_id, one.location) for place, one in photos))
     finder = ImageFinder(image_id for (image_id,) in listed.stream("SELECT id FROM listed ORDER BY place"))
     for image_id in image_ids:
@@ -163,6 +171,6 @@ def _checked(row: tuple[str, str | None, str]) -> tuple[str, str | None, str]:
     if location is not None:
         place = parse_location(location)
         file = location if place is None else place.archive
-        if not is_url(file) and not os.path.exists(file):
+        if not is_url(file) and not os.path.exists(file) and not location_exists(location):
             return image_id, None, why
     return image_id, location, why

@@ -136,7 +136,7 @@ def _entries(source: Source, location: str, notes: list[str]) -> Iterator[ImageB
     if extension == ".json" and _is_list(location):
         yield from refer.read_detected_boxes(location)
     elif extension == ".json":
-        found = coco.read_coco_boxes(location, id_rule=source.id_rule)
+        found = coco.read_coco_boxes(location, id_rule="with-extension")
         if found.num_crowd:
             notes.append(f"{found.num_crowd:,} boxes of {location} are of crowds (iscrowd); they are in")
         yield from found.images

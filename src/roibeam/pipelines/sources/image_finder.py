@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from roibeam.pipelines.foundation.files.image_ids import backwards, is_utf8
+from roibeam.pipelines.foundation.files.image_ids import backwards, image_id_of, in_nfc, is_utf8
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.sources.numbers_in_names import image_numbers
 
-BY_ID, BY_PATH, BY_COCO, BY_FLICKR, BY_ROW = "id", "path", "COCO number", "Flickr number", "row"
-RULES = (BY_ID, BY_PATH, BY_COCO, BY_FLICKR, BY_ROW)
+BY_ID, BY_PATH, BY_COCO, BY_FLICKR, BY_FORM, BY_ROW = (
+    "id", "path", "COCO number", "Flickr number", "Unicode form", "row",
+)  # fmt: skip
+RULES = (BY_ID, BY_PATH, BY_COCO, BY_FLICKR, BY_FORM, BY_ROW)
+
+_OF_PATH = "SELECT place, id FROM images WHERE path = ?"  # few: equal but for their image extension
 
 
 class Found(NamedTuple):
@@ -30,12 +34,13 @@ class Ambiguous(NamedTuple):
 class ImageFinder:
     """Looks up images by name. The first rule that leads to any image counts; where it leads to several, none is meant.
 
-    1. id: the name is the image's id.
+    1. id: the name is the image's id; as it is written, else without its image extension.
     2. path: one path without image extension ends with the other, component by component: "x.jpg", "b/x" and
        "data/b/x.png" mean "b/x"; "a/x" does not, since files of one name in two folders are two images (movies of VCR,
        splits, scenes).
     3. COCO number: "COCO_train2014_000000000042", "000000000042" and "42" are one, if a side has the twelve digits.
     4. Flickr number: "4385058960" and "4385058960_b0f291553e" are one, if a side has the secret.
+    5. Unicode form: by these rules the name and the ids in NFC, where any of them is not.
 
     The ids are in a scratch database: memory does not grow with them.
 
@@ -46,6 +51,8 @@ class ImageFinder:
     def __init__(self, image_ids: Iterable[str]) -> None:
         self._depth = 0  # most folders that an id has
         self.num_images = 0
+        self._is_nfc = True  # all ids
+        self._finder_in_nfc: ImageFinder | None = None
         self._table = ScratchDatabase(
             "CREATE TABLE images (place INTEGER PRIMARY KEY, id TEXT, path TEXT, plain INTEGER, coco INTEGER, "
             "flickr INTEGER, row INTEGER)"
@@ -60,6 +67,8 @@ class ImageFinder:
             path = backwards(image_id)
             self._depth = max(self._depth, path.count("/"))
             self.num_images += 1
+            if not image_id.isascii():
+                self._is_nfc = self._is_nfc and image_id == in_nfc(image_id)
             numbers = image_numbers(image_id)
             yield place, image_id, path, numbers.plain, numbers.coco, numbers.flickr, numbers.row
 
@@ -69,19 +78,46 @@ class ImageFinder:
         return found.image_id if isinstance(found, Found) else None
 
     def look_up(self, name: str) -> Found | Ambiguous | None:
-        path = backwards(name) if is_utf8(name) else ""
+        if not is_utf8(name):
+            return None
+        return self._as_written(name) or self._in_nfc(name)
+
+    def _as_written(self, name: str) -> Found | Ambiguous | None:
+        """By all rules but the last."""
+        path = backwards(name)
         if not path:
             return None
-        same = self._table.rows("SELECT place, id FROM images WHERE path = ? AND id = ?", (path, name))
-        if same:
-            return _one_of(same, BY_ID)
-        found = _one_of(self._by_path(path), BY_PATH)
-        if found is not None:
-            return found
+        same, stem = {path: self._table.rows(_OF_PATH, (path,))}, image_id_of(name)
+        if len(same[path]) == 1 and same[path][0][1] in (name, stem):  # most names
+            return _one_of(same[path], BY_ID)
+        if stem != image_id_of(stem):  # "a.png.jpg" is the file of the image "a.png"
+            same[backwards(stem)] = self._table.rows(_OF_PATH, (backwards(stem),))
+        for called in (name, stem):
+            found = _one_of([row for rows in same.values() for row in rows if row[1] == called], BY_ID)
+            if found is not None:
+                return found
+        for path, rows in same.items():
+            found = _one_of(rows or self._by_path(path), BY_PATH)
+            if found is not None:
+                return found
         numbers = image_numbers(name)
         return _one_of(self._by_number("coco", numbers.coco, numbers.plain), BY_COCO) or _one_of(
             self._by_number("flickr", numbers.flickr, numbers.plain), BY_FLICKR
         )
+
+    def _in_nfc(self, name: str) -> Found | Ambiguous | None:
+        """The last rule, of names that no other knows; where all are in NFC there is nothing to do."""
+        if self._is_nfc:
+            normal = in_nfc(name)
+            found = None if normal == name else self._as_written(normal)
+        else:
+            if self._finder_in_nfc is None:
+                ids = self._table.stream("SELECT id FROM images ORDER BY place")
+                self._finder_in_nfc = ImageFinder(in_nfc(image_id) for (image_id,) in ids)
+            found = self._finder_in_nfc._as_written(in_nfc(name))
+        if not isinstance(found, Found):
+            return found
+        return Found(self.id_at(found.place), found.place, BY_FORM)
 
     def look_up_row(self, row: int) -> Found | Ambiguous | None:
         """The image that was downloaded for a row of a caption list, from 0; see `ImageNumbers`."""
@@ -92,11 +128,8 @@ class ImageFinder:
         return str(image_id)
 
     def _by_path(self, path: str) -> list[tuple[int, str]]:
-        """At most two that matter: none, the one, or enough to know that it is ambiguous."""
-        whole = "SELECT place, id FROM images WHERE path = ? LIMIT 2"
-        same = self._table.rows(whole, (path,))
-        if same:
-            return same
+        """At most two that matter of those with another number of folders: none, the one, or enough to know that it is
+        ambiguous."""
         # "x/b/" starts "x/b/a/"; "0" is the character behind "/".
         found = self._table.rows(
             "SELECT place, id FROM images WHERE path > ? AND path < ? LIMIT 2", (path, path[:-1] + "0")
@@ -104,7 +137,7 @@ class ImageFinder:
         # The name has more folders than the id. Cut to what ids have: a name from a file may have any number.
         parts = path.split("/", self._depth + 1)[: min(path.count("/") - 1, self._depth)]
         for count in range(1, len(parts) + 1):
-            found += self._table.rows(whole, ("/".join(parts[:count]) + "/",))
+            found += self._table.rows(_OF_PATH, ("/".join(parts[:count]) + "/",))
         return found[:2]
 
     def _by_number(self, column: str, spelled: int | None, plain: int | None) -> list[tuple[int, str]]:

@@ -18,9 +18,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from roibeam.extraction.photos.photo_file import without_image_extension
 from roibeam.features.counted import counted
 from roibeam.features.shard.manifest import StoreManifest
-from roibeam.pipelines.foundation.files.image_ids import short_name
+from roibeam.pipelines.foundation.files.image_ids import in_nfc
 from roibeam.pipelines.sources.numbers_in_names import image_numbers
 from roibeam.pipelines.sources.source_kinds import Source
 
@@ -65,7 +66,10 @@ def image_keys(image_id: str, data_set: str | None) -> list[Key]:
         keys.append(whole_id(image_id))
     else:
         keys.append((data_set, plain))
-    return keys + _of_tasks(keys[-1])
+    keys += _of_tasks(keys[-1])
+    if not image_id.isascii() and (written := _whole_name(image_id)) != in_nfc(written):
+        keys.append((WHOLE_ID, written))  # as runs recorded it before names met in NFC
+    return keys
 
 
 def _of_tasks(key: Key) -> list[Key]:
@@ -78,8 +82,11 @@ def _of_tasks(key: Key) -> list[Key]:
 
 
 def whole_id(image_id: str) -> Key:
-    folder, slash, last = image_id.replace("\\", "/").rpartition("/")
-    return (WHOLE_ID, f"{folder}{slash}{short_name(last)}")
+    return (WHOLE_ID, in_nfc(_whole_name(image_id)))
+
+
+def _whole_name(image_id: str) -> str:
+    return without_image_extension(image_id.replace("\\", "/"))
 
 
 def is_bare_number(image_id: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.record.region_record import check_image_id
-from roibeam.pipelines.foundation.files.image_ids import is_utf8
+from roibeam.pipelines.foundation.files.image_ids import forms_of, in_nfc, is_utf8
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.foundation.files.unusable_names import with_usable_name
 
@@ -35,13 +35,13 @@ class ImageTable(Sequence[ImageRef]):
     Args:
         images: in any order, taken one by one.
     Raises:
-        ValueError: when an id is empty, or two images have one id.
+        ValueError: when an id is empty, two images have one id, or two ids are equal in NFC.
         OSError: when the temporary file has no room.
     """
 
     def __init__(self, images: Iterable[ImageRef]) -> None:
         self._database = ScratchDatabase()
-        self._is_sorted = True
+        self._is_sorted = self._is_nfc = True
         self._database.rows(f"CREATE TABLE images {_TYPES}")
         self._database.add(_INSERT, self._checked_rows(images))
         if not self._is_sorted:
@@ -51,6 +51,8 @@ class ImageTable(Sequence[ImageRef]):
             )
             if self._database.rows(same):
                 self._replace()
+        if not self._is_nfc:
+            self._refuse_forms()
         ((count,),) = self._database.rows("SELECT coalesce(max(rowid), 0) FROM images")
         self._num_rows = int(count)
 
@@ -85,10 +87,33 @@ class ImageTable(Sequence[ImageRef]):
         self._database.add(
             "INSERT OR IGNORE INTO planned VALUES (?, ?, ?, ?, ?)", ((*_row(image), shard) for shard, image in planned)
         )
-        others = "FROM images WHERE id NOT IN (SELECT id FROM planned) ORDER BY rowid"
-        new = ImageTable(map(_image, self._database.stream(f"SELECT {_COLUMNS} {others}")))
+        self._database.rows("DROP TABLE IF EXISTS renamed")
+        self._database.rows("CREATE TABLE renamed (id TEXT PRIMARY KEY, planned TEXT) WITHOUT ROWID")
+        others = f"SELECT {_COLUMNS} FROM images WHERE id NOT IN (SELECT id FROM planned)"
+        new = ImageTable(map(_image, self._database.stream(f"{others} ORDER BY rowid")))
         ((num_planned,),) = self._database.rows("SELECT count(*) FROM planned")
-        return ComparedImages(new, num_planned - (len(self) - len(new)), self._database)
+        num_gone = num_planned - (len(self) - len(new))
+        if num_gone and len(new):
+            self._database.add("INSERT INTO renamed VALUES (?, ?)", self._renamed(new))
+            self._database.rows("DELETE FROM renamed WHERE planned IN (SELECT id FROM images)")
+            ((num_renamed,),) = self._database.rows("SELECT count(*) FROM renamed")
+            if num_renamed:
+                others += " AND id NOT IN (SELECT id FROM renamed)"
+                new = ImageTable(map(_image, self._database.stream(f"{others} ORDER BY rowid")))
+                num_gone -= num_renamed
+        return ComparedImages(new, num_gone, self._database)
+
+    def _renamed(self, new: ImageTable) -> Iterator[tuple[str, str]]:
+        """Ids that are planned in another form, or without what was once taken for an extension ("scene.1" as "scene"),
+        with the planned ones. Few images have a name that may be such a one."""
+        for image in new:
+            image_id = image.image_id
+            stem, extension = os.path.splitext(image_id)
+            for planned in (*forms_of(image_id)[1:], *((stem,) if extension else ())):
+                found = self._database.rows("SELECT location FROM planned WHERE id = ?", (planned,))
+                if found and (planned != stem or found[0][0] == image.location):
+                    yield image_id, planned
+                    break
 
     def _between(self, start: int, stop: int) -> list[ImageRef]:
         # Rows are numbered from 1 in the order in which they were put in.
@@ -117,7 +142,26 @@ class ImageTable(Sequence[ImageRef]):
             # Code points are in the order of their UTF-8 bytes.
             self._is_sorted = self._is_sorted and image_id > last
             last = image_id
+            if not image_id.isascii():
+                self._is_nfc = self._is_nfc and image_id == in_nfc(image_id)
             yield _row(image)
+
+    def _refuse_forms(self) -> None:
+        """Raises ValueError for two images of names that look alike: captions and boxes would meet either."""
+        forms = ScratchDatabase("CREATE TABLE forms (form TEXT, id TEXT)")
+        ids = (image_id for (image_id,) in self._database.stream("SELECT id FROM images"))
+        forms.add("INSERT INTO forms VALUES (?, ?)", ((in_nfc(each), each) for each in ids if not each.isascii()))
+        same = forms.rows("SELECT min(id), max(id) FROM forms GROUP BY form HAVING count(*) > 1 ORDER BY form")
+        if same:
+            places = [
+                self._database.rows("SELECT location FROM images WHERE id = ?", (each,))[0][0] for each in same[0]
+            ]
+            more = f" ({len(same):,} such pairs)" if len(same) > 1 else ""
+            raise ValueError(
+                f"two images differ only in the Unicode form of their ids, {same[0][0]!a} and "
+                f"{same[0][1]!a}{more}: {places[0]!r} and {places[1]!r}; rename one, or remove it where both are "
+                f"one photo"
+            )
 
 
 @dataclass(frozen=True)
@@ -126,7 +170,7 @@ class ComparedImages:
 
     Attributes:
         new: images that are not planned.
-        num_gone: planned ones that the table does not have.
+        num_gone: planned ones that the table does not have, under no other id either.
     """
 
     new: ImageTable
@@ -135,8 +179,15 @@ class ComparedImages:
 
     def gone(self) -> Iterator[str]:
         """The ids of planned images that the table does not have."""
-        for (image_id,) in self._database.stream("SELECT id FROM planned WHERE id NOT IN (SELECT id FROM images)"):
+        for (image_id,) in self._database.stream(
+            "SELECT id FROM planned WHERE id NOT IN (SELECT id FROM images) AND id NOT IN (SELECT planned FROM renamed)"
+        ):
             yield image_id
+
+    def renamed(self) -> list[tuple[str, str]]:
+        """The ids of images that are planned under others, made by earlier rules or of another Unicode form, and these.
+        They are neither new nor gone."""
+        return self._database.rows("SELECT id, planned FROM renamed ORDER BY id")
 
     def changed(self) -> Iterator[tuple[int, ImageRef]]:
         """Shard and image, as the table has it, of those that were planned with another location, captions or labels;

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.extraction.photos.photo_file import IMAGE_EXTENSIONS
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.archives import ARCHIVE_EXTENSIONS, COMPRESSED_TARS, Member, list_members
-from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS
 from roibeam.pipelines.foundation.files.remote_files import is_url, is_url_pattern, list_url
 from roibeam.pipelines.foundation.ordered_ahead import in_order
 from roibeam.pipelines.sources.datasets import folder

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from roibeam.pipelines.foundation.files.locations import location_exists
+
 _SPLITS = (
     *(f"{split}{year}" for year in (2014, 2017) for split in ("train", "val", "test")),
     "test2015",
@@ -53,4 +55,4 @@ def folders_that_hold(probes: Iterable[str], own: str, folders: Iterable[str], k
 
 def _is_there(folder: str, path: str, kind: str) -> bool:
     inner = _SPLITS if kind == "karpathy" else ()
-    return any(os.path.exists(os.path.join(folder, name, path)) for name in ("", *inner))
+    return any(location_exists(os.path.join(folder, name, path)) for name in ("", *inner))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.extraction.photos.photo_file import IMAGE_EXTENSIONS
 from roibeam.pipelines.foundation.files.archives import ARCHIVE_EXTENSIONS
-from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS
 from roibeam.pipelines.foundation.files.locations import location_exists
 from roibeam.pipelines.foundation.files.remote_files import is_url, is_web, local_copy, parent_url
 from roibeam.pipelines.sources import annotated_images, listed_images

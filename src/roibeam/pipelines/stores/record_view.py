@@ -19,6 +19,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.near_names import near_names
 from roibeam.pipelines.extract.annotations import annotation_of
+from roibeam.pipelines.foundation.files.image_ids import forms_of
 from roibeam.pipelines.foundation.files.locations import SourceGoneError
 from roibeam.pipelines.foundation.files.picture_file import check_picture_path, write_picture
 from roibeam.pipelines.inputs.record_photos import RecordPhotos, tells_photos
@@ -90,8 +91,10 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
             image_id = next(iter(opened.ids()), None)
             if image_id is None:
                 raise ValueError(f"{store} holds no record")
-        if image_id not in opened:
+        stored = next((each for each in forms_of(image_id) if each in opened), None)
+        if stored is None:
             raise ValueError(_not_there(opened, image_id))
+        image_id = stored
         record = opened.get(image_id, check=True)  # it is shown as true
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
         classified = store_has_classes(opened.fingerprint)

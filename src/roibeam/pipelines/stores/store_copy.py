@@ -41,6 +41,7 @@ from roibeam.features.writing.sequence_folder import (
 from roibeam.pipelines.extract.annotations import merged_annotations
 from roibeam.pipelines.foundation.console.progress import ENTRIES, Progress
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
+from roibeam.pipelines.foundation.files.image_ids import in_nfc
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
 from roibeam.pipelines.sources.id_lists import AskedIds
 from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
@@ -163,7 +164,11 @@ def copy_store(
             opened.enter_context(borrowed_store(source, scratch=scratch, keep_damaged=options.drop_damaged))
             for source in sources
         ]
+        if asked is not None:
+            asked = replace(asked, ids=_ids_in_stores(stores, asked.ids))
+            options = replace(options, asked=asked)
         _check_some_are_there(stores, asked)
+        _refuse_forms(stores, asked)
         for line in unfinished_lines(stores):
             log.warning("%s", line)
         merge = StoreMerge(stores, None if asked is None else asked.ids, is_without=is_without)
@@ -244,6 +249,17 @@ def _options_json(options: CopyOptions) -> dict[str, Any]:
     return {**options.change.to_json(), **sizes, "asked": asked, **named}
 
 
+def _ids_in_stores(stores: Sequence[FeatureStore], ids: frozenset[str]) -> frozenset[str]:
+    """The ids, those that no store has in the form in which it has them: equal in NFC."""
+    unknown = {each for each in ids if not each.isascii() and not any(each in store for store in stores)}
+    if not unknown:
+        return ids
+    stored: dict[str, set[str]] = {in_nfc(each): set() for each in unknown}
+    for image_id in (each for store in stores for each in store.ids() if not each.isascii()):
+        stored.get(in_nfc(image_id), set()).add(image_id)
+    return (ids - unknown).union(*(stored[in_nfc(each)] or {each} for each in unknown))
+
+
 def _check_some_are_there(stores: Sequence[FeatureStore], asked: AskedIds | None) -> None:
     """Raises ValueError where a list names no image of any store: ids of another form, most often."""
     if asked is None or any(image_id in store for store in stores for image_id in asked.ids):
@@ -254,6 +270,28 @@ def _check_some_are_there(stores: Sequence[FeatureStore], asked: AskedIds | None
             f"{asked.origin}: none of its {counted(len(asked.ids), 'id')} is in a store to copy; an id there is "
             f"{printable(own)!r}; roibeam store ids STORE lists all"
         )
+
+
+def _refuse_forms(stores: Sequence[FeatureStore], asked: AskedIds | None) -> None:
+    """Raises ValueError where a merge would have two images whose ids are equal in NFC: captions would meet either."""
+    if len(stores) == 1:
+        return
+
+    def accented() -> Iterator[tuple[FeatureStore, str]]:
+        for store in stores:
+            for each in store.ids():
+                if not each.isascii() and (asked is None or (each in asked.ids) != asked.is_without):
+                    yield store, each
+
+    # Most systems write NFC; only ids of another form are held.
+    others = {in_nfc(each): each for _, each in accented() if each != in_nfc(each)}
+    for store, each in accented() if others else ():
+        other = others.get(in_nfc(each), each)
+        if each != other:
+            raise ValueError(
+                f"{store.path}: the id {each!a} differs from {other!a} of another store, or of this one, only in its "
+                f"Unicode form; leave one of them out with --without-ids, as `roibeam store ids --json` prints it"
+            )
 
 
 def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions, names: ImportedClasses | None) -> str:

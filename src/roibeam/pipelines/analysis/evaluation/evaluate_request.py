@@ -40,7 +40,6 @@ class EvaluateRequest:
         out: folder for results.json, not there yet or empty; None is as of `answer_place`, "evaluation".
         captions: file; None takes those that the store keeps.
         split: of a Karpathy file; None is its split test.
-        id_rule: as of `CaptionFile`.
         images: of a model that was trained end to end: folder of the photos; None takes the places that the store
             recorded.
         min_match: share of the images of `captions` (0..1) that the store must have; the store's own have one anyway.
@@ -56,7 +55,6 @@ class EvaluateRequest:
     out: Path | None = None
     captions: str | None = None
     split: str | None = None
-    id_rule: str = "no-extension"
     images: str | None = None
     min_match: float = 1.0
     tokenizer: str | None = None
@@ -143,7 +141,7 @@ def _caption_file(request: EvaluateRequest) -> CaptionFile | None:
         if request.split is not None:
             raise ValueError("--split is of a Karpathy file; name one with --captions")
         return None
-    file = CaptionFile(request.captions, id_rule=request.id_rule, split=request.split)
+    file = CaptionFile(request.captions, split=request.split)
     if file.kind == "karpathy" and request.split is None:
-        return CaptionFile(request.captions, id_rule=request.id_rule, split=_HELD_OUT_SPLIT)
+        return CaptionFile(request.captions, split=_HELD_OUT_SPLIT)
     return file

@@ -13,7 +13,6 @@ from roibeam.pipelines.cli.options import (
     BACKGROUND_FIRST,
     CHECKPOINT,
     CONFIG,
-    ID_RULE,
     JSON,
     TASK_TOKEN,
     THREADS,
@@ -37,7 +36,6 @@ def evaluate_command(
     ] = None,
     max_images: Annotated[int | None, option("max-images", "Drawn by --seed.", default="all")] = None,
     min_match: Annotated[float, option("min-match")] = 1.0,
-    id_rule: Annotated[str, ID_RULE] = "no-extension",
     checksums: Annotated[str, option("checksums")] = "all",
     no_retrieval: Annotated[bool, option("no-retrieval")] = False,
     folds: Annotated[int, option("folds", "5 for COCO's 1K.")] = 1,
@@ -85,7 +83,7 @@ def evaluate_command(
         folds=folds, task=task_token, background_first=background_first, device=device,
     )  # fmt: skip
     request = EvaluateRequest(
-        checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, id_rule=id_rule, images=photos,
+        checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, images=photos,
         min_match=min_match, tokenizer=tokenizer, options=config, config=how,
         threads=threads, checksums=checksums,
     )  # fmt: skip

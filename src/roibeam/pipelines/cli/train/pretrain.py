@@ -12,7 +12,6 @@ from roibeam.features.counted import counted
 from roibeam.pipelines.cli.options import (
     DROP_HELD_OUT,
     HELD_OUT,
-    ID_RULE,
     JSON,
     NUMBERS_OF,
     RESUME,
@@ -100,7 +99,6 @@ def pretrain_command(
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
     drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
     numbers_of: Annotated[str | None, NUMBERS_OF] = None,
-    id_rule: Annotated[str, ID_RULE] = "no-extension",
     cache_dir: Annotated[Path | None, option("cache-dir")] = None,
     cache_gb: Annotated[float | None, option("cache-gb", default="no limit")] = None,
     checksums: Annotated[str, option("checksums")] = "all",
@@ -212,7 +210,7 @@ def pretrain_command(
             text_corpus=text_corpus or (), objects=objects or (), num_classes=num_classes,
             min_match=min_match if "min_match" in options_given(context) else None,
             validation=validation_captions, validation_store=validation_store, held_out=held_out or (),
-            leave_out_held_out=drop_held_out, images_of=numbers_of, id_rule=id_rule, stage_to=cache_dir,
+            leave_out_held_out=drop_held_out, images_of=numbers_of, stage_to=cache_dir,
             stage_gb=cache_gb, checksums=checksums,
         ),
         RequestedModel(

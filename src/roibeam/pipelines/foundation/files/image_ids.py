@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 
-# Only these are taken off a name: ids have dots of their own ("00.00.05.905-00.00.07.083@0" of VCR).
-IMAGE_EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .gif .webp .avif .bmp .dib .tif .tiff .ppm .pgm .pbm .pnm .jp2".split()
-)
-# Photos all the same, of formats that nothing here reads.
-UNREAD_EXTENSIONS = frozenset(".heic .heif .jxl .dng .cr2 .cr3 .nef .arw .orf .rw2 .raf".split())
+from roibeam.extraction.photos.photo_file import without_image_extension
+
 MAX_PATH_LETTERS = 4096  # no path that the system takes is longer
 ID_RULES = ("no-extension", "with-extension")
 
@@ -17,9 +14,9 @@ ID_RULES = ("no-extension", "with-extension")
 def image_id_of(relative_path: str, *, id_rule: str = "no-extension") -> str:
     """Path below the image root, without "." and ".." parts -> image id.
 
-    "no-extension" drops the file's last extension ("train2014/COCO_1.jpg" -> "train2014/COCO_1"; ".jpg" and "a." have
-    none), so that captions that name the image join whatever format it was saved in; "with-extension" keeps the path as
-    it is.
+    "no-extension" drops an image extension ("train2014/COCO_1.jpg" -> "train2014/COCO_1"; ".jpg", "a." and "scene.1"
+    have none), so that captions that name the image join whatever format it was saved in; "with-extension" keeps the
+    path as it is.
 
     Raises:
         ValueError: on an unknown rule.
@@ -28,8 +25,7 @@ def image_id_of(relative_path: str, *, id_rule: str = "no-extension") -> str:
         raise ValueError(f"id rule {id_rule!r}: choose one of {', '.join(ID_RULES)}")
     if id_rule == "with-extension":
         return relative_path
-    stem, extension = os.path.splitext(relative_path)
-    return relative_path if extension == "." else stem
+    return without_image_extension(relative_path)
 
 
 def check_id_prefix(prefix: str) -> None:
@@ -69,10 +65,7 @@ def path_below(name: str) -> str:
 
 def short_name(image_id: str) -> str:
     """Last path component without its image extension ("train/00.07.083@0.JPG" -> "00.07.083@0", ".jpg" as it is)."""
-    last = image_id.replace("\\", "/").rsplit("/", 1)[-1]
-    stem, dot, extension = last.rpartition(".")
-    is_image = dot + extension.lower() in IMAGE_EXTENSIONS and stem.strip(".")  # ".jpg" is a name, as splitext has it
-    return stem if is_image else last
+    return without_image_extension(image_id.replace("\\", "/").rsplit("/", 1)[-1])
 
 
 def backwards(name: str) -> str:
@@ -80,6 +73,18 @@ def backwards(name: str) -> str:
     folders = name.replace("\\", "/").split("/")[:-1]
     parts = [*folders, short_name(name)]
     return "".join(part + "/" for part in reversed(parts) if part not in ("", "."))
+
+
+def in_nfc(name: str) -> str:
+    """The form in which names are compared: a Mac writes "é" as "e" with an accent behind it, others as one letter."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+def forms_of(name: str) -> tuple[str, ...]:
+    """A name as it is, then in NFC and as a Mac writes it, as far as these differ."""
+    if name.isascii():
+        return (name,)
+    return tuple(dict.fromkeys((name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD")))))
 
 
 def is_utf8(name: str) -> bool:

@@ -27,6 +27,7 @@ from roibeam.pipelines.foundation.files.archives import (
     tar_member,
     zip_member,
 )
+from roibeam.pipelines.foundation.files.image_ids import forms_of, is_utf8
 from roibeam.pipelines.foundation.files.remote_files import is_url, list_url, read_url, url_exists, with_retries
 from roibeam.pipelines.foundation.files.unusable_names import check_usable
 
@@ -83,14 +84,34 @@ def read_location(location: str) -> bytes:
         if is_url(place.archive):
             return with_retries(place.archive, lambda: _archives.read_zip(place))
         return _archives.read_zip(place)
-    return read_url(location, max_bytes=MAX_FILE_BYTES) if is_url(location) else read_local_file(location)
+    if is_url(location):
+        return read_url(location, max_bytes=MAX_FILE_BYTES)
+    try:
+        return read_local_file(location)
+    except FileNotFoundError:
+        if (other := _in_other_form(location)) is None:
+            raise
+        return read_local_file(other)
 
 
 def location_exists(location: str) -> bool:
     """Whether the file is there; of a member of an archive, the archive."""
     place = parse_location(location)
     file = location if place is None else place.archive
-    return url_exists(file) if is_url(file) else os.path.exists(file)
+    return url_exists(file) if is_url(file) else os.path.exists(file) or _in_other_form(file) is not None
+
+
+def _in_other_form(path: str) -> str | None:
+    """The path of a file whose folders and name look like these: a list may have been written on another system than
+    the files, and have NFC where they have NFD."""
+    if path.isascii() or not is_utf8(path):
+        return None
+    parts: list[str] = []
+    for part in path.split("/"):
+        there = (each for each in forms_of(part) if part.isascii() or os.path.lexists("/".join([*parts, each])))
+        parts.append(next(there, part))
+    found = "/".join(parts)
+    return found if found != path and os.path.exists(found) else None
 
 
 def moved_location(location: str, root: str, new_root: str) -> str | None:

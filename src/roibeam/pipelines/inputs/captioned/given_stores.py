@@ -29,7 +29,6 @@ class GivenStores:
             None takes the captions that the stores keep.
         weights: one for each store, or none.
         texts: of a task, that take the place of captions.
-        id_rule: as of `CaptionFile`.
         checksums: how many records are compared with theirs, see `checked_one_in`.
     Raises:
         ValueError: when the numbers of them do not fit, or a caption file is none.
@@ -42,7 +41,6 @@ class GivenStores:
         weights: Sequence[float],
         *,
         texts: TaskTexts | None,
-        id_rule: str,
         checksums: str = ALL,
     ) -> None:
         if not stores:
@@ -62,7 +60,7 @@ class GivenStores:
         named = captions or [OWN_CAPTIONS] * len(stores)
         self._stores, self._texts, self._one_in = stores, texts, checked_one_in(checksums)
         self._weights: Sequence[float | None] = weights or [None] * len(stores)
-        files = [None if each == OWN_CAPTIONS else CaptionFile(each, id_rule=id_rule) for each in named]
+        files = [None if each == OWN_CAPTIONS else CaptionFile(each) for each in named]
         self._files: Sequence[CaptionFile | CaptionFiles | None] = (
             [CaptionFiles([file for file in files if file is not None])] if joins else files
         )
@@ -116,12 +114,12 @@ class GivenValidation:
         ValueError: when the file is none, or a store is named without it.
     """
 
-    def __init__(self, captions: str | None, store: str | None, *, id_rule: str) -> None:
+    def __init__(self, captions: str | None, store: str | None) -> None:
         if captions is None and store is not None:
             raise ValueError("--validation-store: name the captions too, with --validation-captions")
-        self._store, self._file = store, None if captions is None else CaptionFile(captions, id_rule=id_rule)
+        self._store, self._file = store, None if captions is None else CaptionFile(captions)
         if captions is not None and self._file is not None and self._file.kind == "karpathy":
-            self._file = CaptionFile(captions, id_rule=id_rule, split="val")
+            self._file = CaptionFile(captions, split="val")
 
     @contextmanager
     def opened(

@@ -74,7 +74,6 @@ class TaskTexts:
 
     Args:
         files: of VQA its questions and its annotations, in any order; of VCR train.jsonl; of NLVR2 train.json.
-        id_rule: see `roibeam.pipelines.foundation.files.image_ids`.
     Raises:
         ValueError: one line, when a file is missing, of another kind or without its partner, or of VQA's other splits.
 
@@ -84,8 +83,8 @@ class TaskTexts:
         notes: after `texts`, what was left out.
     """
 
-    def __init__(self, files: Sequence[Path], *, id_rule: str = "no-extension") -> None:
-        self.files, self._id_rule, self.notes = [os.path.abspath(file) for file in files], id_rule, list[str]()
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files, self.notes = [os.path.abspath(file) for file in files], list[str]()
         parts = {_part_of(file): file for file in self.files}
         if parts.keys() == {VCR} or parts.keys() == {NLVR2}:
             (self.task,) = parts
@@ -137,7 +136,7 @@ class TaskTexts:
     def _vcr(self) -> Iterator[TaskText]:
         for each in read_vcr_questions(self._parts[VCR]):
             _refuse_other_split(each.split, each.where)
-            image = image_id_of(each.image, id_rule=self._id_rule)
+            image = image_id_of(each.image)
             for context, choice, is_right in each.choices:
                 mentions = [
                     Mention(line, word, region)
@@ -151,7 +150,7 @@ class TaskTexts:
             _refuse_other_split(each.split, each.where)
             if each.is_true is None:
                 raise ValueError(f'{each.where}: label must be "True" or "False", got none')
-            images = tuple(image_id_of(image, id_rule=self._id_rule) for image in each.images)
+            images = tuple(map(image_id_of, each.images))
             yield TaskText(" ".join(each.sentence.split()), images, each.is_true)
 
 

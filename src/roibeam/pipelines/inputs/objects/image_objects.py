@@ -35,7 +35,6 @@ class ImageObjects:
         image_ids: of the images.
         names_file: names of the classes, one a line, in the order of their numbers; "" for those of the files: of COCO
             instances its categories by number, of VCR COCO's 80.
-        id_rule: of the files' names of images, see `roibeam.pipelines.foundation.files.image_ids`.
     Raises:
         ValueError: when a file cannot be read, files have other classes, or an image is in none of them.
 
@@ -49,7 +48,6 @@ class ImageObjects:
         image_ids: Collection[str],
         *,
         names_file: str = "",
-        id_rule: str = "no-extension",
     ) -> None:
         self._files: dict[str, CocoObjects] = {}
         self._folders = [each for each in locations if os.path.isdir(each)]
@@ -57,7 +55,7 @@ class ImageObjects:
         names = given or (OBJECT_CLASSES if self._folders else None)
         finder = ImageFinder(image_ids)
         for location in (each for each in locations if each not in self._folders):
-            own, images = read_coco_objects(location, id_rule=id_rule)
+            own, images = read_coco_objects(location, id_rule="with-extension")
             own = tuple(map(_plain, own))
             if given is not None and not set(own) <= set(given):
                 unknown = next(each for each in own if each not in given)

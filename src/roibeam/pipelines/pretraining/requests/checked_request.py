@@ -81,13 +81,13 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     named.check()
     if not data.stores:
         return
-    texts = TaskTexts(data.task_texts, id_rule=data.id_rule) if data.task_texts else None
+    texts = TaskTexts(data.task_texts) if data.task_texts else None
     named.look(lambda: checked_one_in(data.checksums))
-    named.look(lambda: GivenStores(data.stores, data.captions, data.weights, texts=texts, id_rule=data.id_rule))
-    named.look(lambda: GivenValidation(data.validation, data.validation_store, id_rule=data.id_rule))
+    named.look(lambda: GivenStores(data.stores, data.captions, data.weights, texts=texts))
+    named.look(lambda: GivenValidation(data.validation, data.validation_store))
     for file in (*data.captions, data.validation):
         if file not in (None, OWN_CAPTIONS) and Path(file).stat().st_size <= _SMALL_FILE:
-            named.look(lambda file=file: next(CaptionFile(file, id_rule=data.id_rule).captions(), None))  # type: ignore[misc]
+            named.look(lambda file=file: next(CaptionFile(file).captions(), None))  # type: ignore[misc]
     for store in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
         named.look(lambda store=store: FeatureStore(store).close())  # type: ignore[misc]
     if not goes_on:

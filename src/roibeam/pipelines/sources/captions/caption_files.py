@@ -23,6 +23,8 @@ _KINDS = frozenset(("coco", "karpathy", "sbu", "caption-list", "flickr30k", *BY_
 _BY_EXTENSION = {
     ".tsv": "tsv", ".csv": "image-list", ".jsonl": "image-list", ".parquet": "image-list", ".token": "flickr30k",
 }  # fmt: skip
+# `ImageFinder` takes a name as it stands first, and cuts its extension where no image is called so.
+_AS_WRITTEN = "with-extension"
 
 
 class Caption(NamedTuple):
@@ -47,17 +49,15 @@ class CaptionFile:
 
     Args:
         location: the file.
-        id_rule: of the images that it names, see `roibeam.pipelines.foundation.files.image_ids`.
         split: of a Karpathy split, one of its splits in place of train and restval: for evaluation.
     Raises:
         ValueError: if the file is missing or of another kind, or has no such split.
     """
 
-    def __init__(self, location: str, *, id_rule: str = "no-extension", split: str | None = None) -> None:
+    def __init__(self, location: str, *, split: str | None = None) -> None:
         if not os.path.isfile(location):
             raise ValueError(f"no such caption file: {location!r}")
         self.location = os.path.abspath(location)
-        self._id_rule = id_rule
         refuse_others(location, _KINDS)
         extension = os.path.splitext(location)[1].lower()
         kind = json_kind(location) if extension == ".json" else kind_of(location)
@@ -101,7 +101,7 @@ class CaptionFile:
 
     def _captions(self) -> Iterator[Caption]:
         if self.kind == "coco":
-            for image_id, text in coco.read_coco(self.location, id_rule=self._id_rule).captions:
+            for image_id, text in coco.read_coco(self.location, id_rule=_AS_WRITTEN).captions:
                 yield Caption(text, image_id)
         elif self.kind == "karpathy":
             yield from self._captions_of_splits()
@@ -112,15 +112,15 @@ class CaptionFile:
         is_sbu = self.kind == "sbu"
         rows: Iterator[CaptionRow | UrlRow | image_list.ListRow | BadRow]
         if is_sbu:
-            rows = sbu.read_sbu(self.location, id_rule=self._id_rule)
+            rows = sbu.read_sbu(self.location, id_rule=_AS_WRITTEN)
         elif self.kind == "caption-list":
-            rows = caption_list.read_caption_list(self.location, id_rule=self._id_rule)
+            rows = caption_list.read_caption_list(self.location, id_rule=_AS_WRITTEN)
         elif self.kind == "flickr30k":
-            rows = flickr30k.read_caption_lines(self.location, id_rule=self._id_rule)
+            rows = flickr30k.read_caption_lines(self.location, id_rule=_AS_WRITTEN)
         elif self.kind == "image-list":
-            rows = image_list.read_image_list(self.location, os.path.dirname(self.location), id_rule=self._id_rule)
+            rows = image_list.read_image_list(self.location, os.path.dirname(self.location), id_rule=_AS_WRITTEN)
         else:
-            rows = conceptual_captions.read_caption_rows(self.location, id_rule=self._id_rule)
+            rows = conceptual_captions.read_caption_rows(self.location, id_rule=_AS_WRITTEN)
         bad = BadRows("entry" if self.kind in ("sbu", "caption-list") else "line")
         usable: Iterator[CaptionRow | UrlRow | image_list.ListRow] = bad.passed(rows)
         for row in usable:
@@ -134,7 +134,7 @@ class CaptionFile:
 
     def _captions_of_splits(self) -> Iterator[Caption]:
         num_left_out = 0
-        for image in karpathy.read_karpathy(self.location, id_rule=self._id_rule):
+        for image in karpathy.read_karpathy(self.location, id_rule=_AS_WRITTEN):
             if image.split in self._splits:
                 for sentence in image.sentences:
                     yield Caption(sentence.text, image.image_id)
@@ -164,7 +164,7 @@ class CaptionFiles:
             self.other_splits += file.other_splits
 
 
-def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[Caption], list[str]]:
+def read_captions(location: str) -> tuple[list[Caption], list[str]]:
     """All captions of a file that memory can hold, and notes on what was left out; errors as `CaptionFile`."""
-    file = CaptionFile(location, id_rule=id_rule)
+    file = CaptionFile(location)
     return list(file.captions()), file.notes

@@ -31,7 +31,7 @@ class JoinReport:
 
     Attributes:
         captions: usable ones of the file; the sum of `joined`, `ambiguous` and `without_image`.
-        captioned_images: different images that they are of, by what the file calls them.
+        captioned_images: different images that they are of; those that were not found, by what the file calls them.
         found_images: of those, how many were found.
         images: of the source or store.
         images_without_caption: of `images`.
@@ -125,7 +125,8 @@ class CaptionJoin:
             for image in images:
                 each = self._look_up(image)
                 is_found = isinstance(each, Found)
-                names[is_found].append(xxhash.xxh3_64_intdigest(_shown(image).encode("utf-8", "surrogatepass")))
+                called = each.image_id if isinstance(each, Found) else _shown(image)  # one image may have many names
+                names[is_found].append(xxhash.xxh3_64_intdigest(called.encode("utf-8", "surrogatepass")))
                 if len(names[is_found]) == 1_000_000:
                     self._keep(names)
                 if isinstance(each, Found):
@@ -261,7 +262,7 @@ def give_captions(source: Source, location: str, *, min_match: float) -> tuple[S
         ValueError: one line: no caption file, a damaged one, a source with captions of its own, too few images found
             (see `check_match`).
     """
-    file = CaptionFile(location, id_rule=source.id_rule)
+    file = CaptionFile(location)
     join = CaptionJoin(_ids_without_captions(source))
     table = ScratchDatabase("CREATE TABLE captions (place INTEGER, caption TEXT)")
     table.add("INSERT INTO captions VALUES (?, ?)", join.rows(file.captions()))

@@ -22,8 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.extraction.photos.photo_file import IMAGE_EXTENSIONS, UNREAD_EXTENSIONS
 from roibeam.features.counted import counted
-from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS, UNREAD_EXTENSIONS, image_id_of
+from roibeam.pipelines.foundation.files.image_ids import image_id_of
 from roibeam.pipelines.sources.datasets.drawn_world import is_contact_sheet
 
 _WILDCARDS = frozenset("*?[")

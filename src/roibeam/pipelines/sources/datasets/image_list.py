@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from roibeam.pipelines.foundation.files.image_ids import MAX_PATH_LETTERS, image_id_of, is_utf8, path_below
+from roibeam.pipelines.foundation.files.image_ids import MAX_PATH_LETTERS, image_id_of, in_nfc, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.csv_rows import read_csv_rows
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 from roibeam.pipelines.sources.datasets.rows import BadRow, is_web_url, read_lines
@@ -119,6 +119,8 @@ def _row(line: int, columns: _Columns, entry: dict[str, Any], root: str, id_rule
 def _without_root(name: str, root: str) -> str:
     if name.startswith(root.rstrip("/") + "/"):
         return name.removeprefix(root.rstrip("/")).lstrip("/") or name
+    if not name.isascii() and (normal := in_nfc(name)).startswith(in_nfc(root).rstrip("/") + "/"):
+        return normal.removeprefix(in_nfc(root).rstrip("/")).lstrip("/") or name
     if is_web_url(name):
         raise ValueError("URL: download it and give the local path")
     if "://" in name:

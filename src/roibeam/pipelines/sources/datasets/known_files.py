@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
+from roibeam.extraction.photos.photo_file import IMAGE_EXTENSIONS
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
-from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS
 from roibeam.pipelines.sources.datasets import caption_list, coco, flickr30k, image_list, karpathy
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list, read_json_members
 from roibeam.pipelines.sources.datasets.rows import is_web_url

@@ -7,7 +7,6 @@ An image's boxes are in the metadata beside it: x1 y1 x2 y2 score, in the order 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +105,7 @@ def read_vcr_labels(path: str) -> Iterator[VcrLabels]:
 
 def metadata_path(image_path: str) -> str:
     """Path of an image -> that of its metadata."""
-    return os.path.splitext(image_path)[0] + ".json"
+    return image_id_of(image_path) + ".json"
 
 
 @dataclass(frozen=True, eq=False)

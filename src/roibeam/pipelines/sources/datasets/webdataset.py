@@ -11,7 +11,8 @@ WebDataset's key, and in an archive of a folder the id that the folder gives. Fi
 other, as WebDataset has it; where they do not, the note on what was left out says so.
 
 A sample is what WebDataset takes for one: the files whose paths are equal up to the first dot of the name. What is said
-in a file with the name of one image ("a.left.txt" of "a.left.jpg") is of that one; else of all images of the sample.
+in a file with the name of one image ("a.left.txt" of "a.left.jpg", "a.txt" of "a.jpg") is of that one; else of all
+images of the sample. Names of one NFC form are one name.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.extraction.photos.photo_file import IMAGE_EXTENSIONS
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.archives import Member
-from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS, image_id_of
+from roibeam.pipelines.foundation.files.image_ids import image_id_of, in_nfc
 
 TEXT_EXTENSIONS = (".txt", ".json", ".cls")
 _MAX_TEXT_BYTES = 2**20
@@ -81,7 +83,11 @@ def read_samples(members: Iterable[Member], notes: SampleNotes, *, id_rule: str)
 
 def _sample_key(path: str) -> str:
     folder, name = os.path.split(path)
-    return os.path.join(folder, name.partition(".")[0])
+    return in_nfc(os.path.join(folder, name.partition(".")[0]))
+
+
+def _stem(path: str) -> str:
+    return in_nfc(os.path.splitext(path)[0])
 
 
 class _Sample:
@@ -93,27 +99,30 @@ class _Sample:
 
     def add(self, member: Member) -> None:
         self.num_files += 1
-        stem, extension = os.path.splitext(member.path)
-        extension = extension.lower()
+        extension = os.path.splitext(member.path)[1].lower()
         if extension in IMAGE_EXTENSIONS:
             self._images.append(member)
         elif extension not in TEXT_EXTENSIONS:
             self._notes.other_files += 1
         else:
             try:
-                self._texts.setdefault(stem, {})[extension] = _texts(member.read(_MAX_TEXT_BYTES + 1), extension)
+                self._texts.setdefault(_stem(member.path), {})[extension] = _texts(
+                    member.read(_MAX_TEXT_BYTES + 1), extension
+                )
             except ValueError as error:
                 self._notes.bad_texts[str(error)] += 1
 
     def images(self) -> Iterator[ImageRef]:
-        stems = {os.path.splitext(image.path)[0] for image in self._images}
+        stems = [_stem(image.path) for image in self._images]
         if len(stems) > 1:
-            self._leave_out_masks(stems)
+            self._leave_out_masks(set(stems))
+            stems = [_stem(image.path) for image in self._images]
         for stem, texts in self._texts.items():
             if stem not in stems and (stem != self.key or not stems):
                 self._notes.lone_texts += sum(map(bool, texts.values()))
-        for image in self._images:
-            own, shared = (self._texts.get(stem, {}) for stem in (os.path.splitext(image.path)[0], self.key or ""))
+        shared = {} if self.key in stems else self._texts.get(self.key or "", {})
+        for image, stem in zip(self._images, stems, strict=True):
+            own = self._texts.get(stem, {})
             yield ImageRef(
                 image_id_of(image.path, id_rule=self._id_rule),
                 image.location,
@@ -126,7 +135,7 @@ class _Sample:
         masks = {stem for stem in stems if os.path.splitext(stem)[1].lower() in _MASKS}
         photos = stems - masks
         masks = {mask for mask in masks if (of := os.path.splitext(mask)[0]) in photos or (of == self.key and photos)}
-        kept = [image for image in self._images if os.path.splitext(image.path)[0] not in masks]
+        kept = [image for image in self._images if _stem(image.path) not in masks]
         self._notes.masks += len(self._images) - len(kept)
         self._images = kept
 
