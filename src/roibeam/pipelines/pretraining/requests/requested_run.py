@@ -131,9 +131,12 @@ def _pretrain_on_stores(
     data = request.data
     texts = TaskTexts(data.task_texts, id_rule=data.id_rule) if data.task_texts else None
     given = GivenStores(
-        data.stores, data.captions, data.weights, texts=texts, id_rule=data.id_rule, checksums=data.checksums
+        data.stores, data.captions, data.weights, texts=texts, id_rule=data.id_rule, checksums=data.checksums,
+        caption_column=data.caption_column,
+    )  # fmt: skip
+    validated = GivenValidation(
+        data.validation, data.validation_store, id_rule=data.id_rule, caption_column=data.caption_column
     )
-    validated = GivenValidation(data.validation, data.validation_store, id_rule=data.id_rule)
     min_match = MIN_MATCH if data.min_match is None else data.min_match
     with (
         given.opened(data.stage_to, data.stage_gb, images_of=data.images_of, min_match=min_match) as sources,

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, caption_row, read_lines
+from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, caption_row, caption_text, read_lines
 
 _PHRASE = re.compile(r"\[/EN#[0-9]+(?:/[^\s\]/]+)+ ([^\[\]]*)\]")
 _CAPTION_NUMBER = re.compile(r"#[0-9]+")
@@ -37,10 +37,10 @@ def read_token_file(path: str, *, id_rule: str = "no-extension") -> Iterator[Cap
         if not tab or not _CAPTION_NUMBER.fullmatch(mark + number):
             yield BadRow(line, "not <photo>.jpg#<number> TAB caption")
             continue
-        if not caption.strip():
-            yield BadRow(line, "empty caption")
-            continue
-        yield caption_row(line, caption.strip(), name, id_rule=id_rule)
+        try:
+            yield caption_row(line, caption_text(caption), name, id_rule=id_rule)
+        except ValueError as error:
+            yield BadRow(line, str(error))
 
 
 def is_sentence_folder(folder: str) -> bool:

@@ -15,6 +15,7 @@ from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
+from roibeam.pipelines.sources.datasets.rows import EMPTY_CAPTION, BadRow, BadRows
 
 EXPECTED = 'a Karpathy split with a list "images" of files and sentences'
 SPLITS = ("train", "restval", "val", "test")
@@ -49,6 +50,18 @@ class KarpathyImage:
     coco_id: int | None
     split: str
     sentences: tuple[KarpathySentence, ...]
+
+    def captions(self, index: int, empty: BadRows) -> Iterator[str]:
+        """The texts of its sentences; empty ones are counted.
+
+        Args:
+            index: its place in the file.
+        """
+        for sentence in self.sentences:
+            if sentence.text:
+                yield sentence.text
+            else:
+                empty.add(BadRow(index, EMPTY_CAPTION))
 
 
 def read_karpathy(path: str, *, id_rule: str = "no-extension") -> Iterator[KarpathyImage]:
@@ -99,7 +112,11 @@ def _image(entry: Any, where: str, id_rule: str) -> KarpathyImage:
 
 
 def _sentence(entry: Any, where: str) -> KarpathySentence:
-    text, tokens = _value(entry, "raw", str, where).strip(), _value(entry, "tokens", list, where)
+    raw = entry.get("raw", "") if isinstance(entry, dict) else None
+    text = (
+        "" if isinstance(entry, dict) and "raw" in entry and raw is None else _value(entry, "raw", str, where).strip()
+    )
+    tokens = _value(entry, "tokens", list, where)
     if not all(isinstance(token, str) for token in tokens):
         raise ValueError(f"{where}: tokens must be a list of words, got {shown(tokens)}")
     if not all(is_utf8(each) for each in (text, *tokens)):
