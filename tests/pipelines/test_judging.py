@@ -293,7 +293,7 @@ def test_a_judge_of_pairs_refuses_another_detector_and_another_match_model() -> 
         ("image,text,label\n", "no rows in it"),
         ("image,text,label\na.jpg,x,2\n", "line 2: label '2', expected 1 or 0"),
         ("image,text,label\na.jpg,x\n", "line 2: expected 3 fields"),
-        ('image,text,label\na.jpg,"x,1\n', "unexpected end of data"),
+        ('image,text,label\na.jpg,"x,1\n', "line 2: quote that is opened there and not closed"),
         ("image,text,label\n,x,1\n", "line 2: no image"),
     ],
 )

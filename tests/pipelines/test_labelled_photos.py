@@ -190,7 +190,8 @@ def test_two_categories_of_one_name_are_refused(coco: SimpleNamespace) -> None:
     ("number", "way_out"), [("1", "write it without quotes"), ("a", "number what it names from 1 on")]
 )
 def test_ids_that_are_texts_have_a_way_out(coco: SimpleNamespace, number: str, way_out: str) -> None:
-    coco.content["images"][0]["id"] = number
+    for image in coco.content["images"]:
+        image["id"] = number
     assert f'id must be a whole number, got "{number}"; {way_out}' in error_of(coco)
 
 

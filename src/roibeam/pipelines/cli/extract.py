@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from roibeam.pipelines.cli.options import (
+    CAPTION_COLUMN,
     CONVENTIONS,
     DROP_HELD_OUT,
     HELD_OUT,
@@ -86,6 +87,7 @@ def extract_command(
         str | None,
         option("photos", "Or a URL. For a list or annotation file.", default="found near it"),
     ] = None,
+    caption_column: Annotated[str, CAPTION_COLUMN] = "",
     min_match: Annotated[float, option("min-match")] = MIN_MATCH,
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
     drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
@@ -147,6 +149,7 @@ def extract_command(
             tuple(sources), image_root=photos, id_rule=id_rule, id_prefix=id_prefix,
             skip_bad_archives=skip_bad_archives, boxes=boxes, captions=captions, min_match=min_match,
             held_out=tuple(held_out or ()), leave_out_held_out=drop_held_out, images_of=numbers_of,
+            caption_column=caption_column,
         ),
         out,
         RequestedDetector(

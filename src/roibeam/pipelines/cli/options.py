@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 JSON = option("json")
 THREADS = option("threads", default="torch's choice")
 ID_RULE = option("id-rule")
+CAPTION_COLUMN = option("caption-column", default="found once for a file", is_advanced=True)
 SCRATCH = option("scratch", default="the temporary folder")
 
 

@@ -118,6 +118,8 @@ def open_labelled_photos(path: str, *, image_root: str | None = None, vocab: str
             raise ValueError(f"--vocab {vocab!r}: {path!r} holds the names of its classes itself; leave it out")
         instances = read_coco_instances(path)
         images, classes = instances.images, instances.class_names
+        for bad in instances.bad:
+            left_out.update(bad.by_reason())
     elif path.endswith(".txt"):
         names = folder if vocab is None else vocab
         class_list, attribute_list = (read_names(os.path.join(names, each)) for each in (CLASSES_FILE, ATTRIBUTES_FILE))

@@ -20,6 +20,7 @@ class RequestedImages:
         skip_bad_archives: of a folder or pattern of archives, leave out damaged ones, with a note.
         boxes: file or folder of the boxes to describe; None lets the detector propose. Images without any are left out.
         captions: caption file of a source that has none.
+        caption_column: of `captions`, else of the source, see `open_source`; "" to find it.
         min_match: share of the images of `captions` (0..1) that the source must have.
         held_out: RULE=FILE each: images that must not be inside.
         leave_out_held_out: drop those instead of refusing them.
@@ -37,6 +38,7 @@ class RequestedImages:
     held_out: tuple[str, ...] = ()
     leave_out_held_out: bool = False
     images_of: str | None = None
+    caption_column: str = ""
 
     def __post_init__(self) -> None:
         check_lists(self, "sources", "held_out")

@@ -258,7 +258,11 @@ def _store(request: ExtractRequest) -> OutputFolder:
 def _source(asked: RequestedImages) -> tuple[Source, LeakReport | None, Callable[[str], bool] | None]:
     """The images, what of them was held out, and whether an image is."""
     source = open_sources(
-        asked.sources, image_root=asked.image_root, id_rule=asked.id_rule, skip_bad_archives=asked.skip_bad_archives
+        asked.sources,
+        image_root=asked.image_root,
+        id_rule=asked.id_rule,
+        skip_bad_archives=asked.skip_bad_archives,
+        caption_column=asked.caption_column if asked.captions is None else "",
     )
     if asked.skip_bad_archives and source.kind != "archives":
         raise ValueError(
@@ -278,6 +282,6 @@ def _with_boxes(source: Source, asked: RequestedImages) -> tuple[Source, GivenBo
 
 
 def _with_captions(source: Source, asked: RequestedImages) -> tuple[Source, GivenCaptions | None]:
-    return (
-        (source, None) if asked.captions is None else give_captions(source, asked.captions, min_match=asked.min_match)
-    )
+    if asked.captions is None:
+        return source, None
+    return give_captions(source, asked.captions, min_match=asked.min_match, caption_column=asked.caption_column)

@@ -26,7 +26,7 @@ from roibeam.pipelines.sources.datasets import (
     visual_genome,
 )
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
-from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows, CaptionRow
+from roibeam.pipelines.sources.datasets.rows import EMPTY_CAPTION, BadRow, BadRows, CaptionRow
 
 
 def json_lines_kind(path: str) -> str:
@@ -47,9 +47,10 @@ def json_lines_kind(path: str) -> str:
     return "image-list"
 
 
-def coco_images(path: str, root: str, id_rule: str) -> Iterator[ImageRef]:
+def coco_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
     """With the captions of a captions file, or the categories of an instances file."""
     found = coco.read_coco(path, id_rule=id_rule)
+    notes += [note for bad in found.bad for note in bad.notes()]
     captions, labels = _by_image(found.captions), _by_image(found.labels)
     for image in found.images:
         # A file may repeat an entry; what is said of the image is said once.
@@ -70,24 +71,27 @@ def karpathy_images(path: str, root: str, id_rule: str, notes: list[str]) -> Ite
 
     Only images of the training splits bring their captions: a store's captions are there to be trained on.
     """
-    folders = {os.path.dirname(image.file_name) for image in karpathy.read_karpathy(path, id_rule=id_rule)}
+    unused, bad = karpathy.bad_entries(path), karpathy.bad_entries(path)
+    folders = {os.path.dirname(image.file_name) for image in karpathy.read_karpathy(path, id_rule=id_rule, bad=unused)}
     num_left_out = 0
     has_folders = any(_is_folder(os.path.join(root, folder)) for folder in folders)
-    for image in karpathy.read_karpathy(path, id_rule=id_rule):
+    for image in karpathy.read_karpathy(path, id_rule=id_rule, bad=bad):
         below = image.file_name if has_folders else os.path.basename(image.file_name)
         is_for_training = image.split in karpathy.TRAINING_SPLITS
-        captions = tuple(sentence.text for sentence in image.sentences) if is_for_training else ()
+        captions = tuple(image.captions(bad)) if is_for_training else ()
         num_left_out += 0 if is_for_training else len(image.sentences)
         yield ImageRef(image.image_id, os.path.join(root, below), captions=captions)
-    notes += karpathy.evaluation_note(num_left_out)
+    notes += [*karpathy.evaluation_note(num_left_out), *bad.notes()]
 
 
 def sbu_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
     return _caption_rows(sbu.read_sbu(path, id_rule=id_rule), root, "entry", notes)
 
 
-def tsv_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
-    return _caption_rows(conceptual_captions.read_caption_tsv(path, id_rule=id_rule), root, "line", notes)
+def tsv_images(path: str, root: str, id_rule: str, notes: list[str], caption_column: str = "") -> Iterator[ImageRef]:
+    columns = conceptual_captions.columns_of(path, caption_column, root=root)
+    rows = conceptual_captions.read_caption_tsv(path, id_rule=id_rule, columns=columns)
+    return _caption_rows(rows, root, "line", notes)
 
 
 def _caption_rows(rows: Iterable[CaptionRow | BadRow], root: str, unit: str, notes: list[str]) -> Iterator[ImageRef]:
@@ -97,10 +101,12 @@ def _caption_rows(rows: Iterable[CaptionRow | BadRow], root: str, unit: str, not
     notes += bad.notes()
 
 
-def vcr_images(path: str, root: str, id_rule: str) -> Iterator[ImageRef]:
+def vcr_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
     """With the names of the objects that questions refer to as labels."""
-    for image in vcr.read_vcr_images(path, id_rule=id_rule):
+    bad = BadRows("line")
+    for image in bad.passed(vcr.read_vcr_images(path, id_rule=id_rule)):
         yield ImageRef(image.image_id, os.path.join(root, image.file_name), labels=image.objects)
+    notes += bad.notes()
 
 
 def flickr_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
@@ -119,10 +125,12 @@ def sentence_images(folder: str, root: str, id_rule: str) -> Iterator[ImageRef]:
         yield ImageRef(image_id_of(name, id_rule=id_rule), os.path.join(root, name), captions=captions)
 
 
-def genome_images(path: str, root: str, id_rule: str) -> Iterator[ImageRef]:
+def genome_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
     """All images of Visual Genome, of which its image_data.json says nothing more."""
-    for image_id, below in visual_genome.read_image_data(path, id_rule=id_rule):
+    bad = BadRows("entry")
+    for image_id, below in bad.passed(visual_genome.read_image_data(path, id_rule=id_rule)):
         yield ImageRef(image_id, os.path.join(root, below))
+    notes += bad.notes()
 
 
 def genome_split_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
@@ -143,12 +151,14 @@ def genome_split_images(path: str, root: str, id_rule: str, notes: list[str]) ->
         notes.append(f"{counted(num_without, 'image')} without labels: no xml file, or a damaged one")
 
 
-def list_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+def list_images(path: str, root: str, id_rule: str, notes: list[str], caption_column: str = "") -> Iterator[ImageRef]:
     """Images of a .parquet, .csv, .jsonl or .txt."""
-    bad = BadRows("line")
-    for row in bad.passed(image_list.read_image_list(path, root, id_rule=id_rule)):
+    bad, empty = BadRows("line"), BadRows("line", "caption")
+    for row in bad.passed(image_list.read_image_list(path, root, id_rule=id_rule, caption_column=caption_column)):
+        if row.empty_captions:
+            empty.add(BadRow(row.line, EMPTY_CAPTION), row.empty_captions)
         yield ImageRef(row.image_id, os.path.join(root, row.path), captions=row.captions, labels=row.labels)
-    notes += bad.notes()
+    notes += [*bad.notes(), *empty.notes()]
 
 
 def _is_folder(location: str) -> bool:

@@ -22,6 +22,7 @@ from roibeam.features.shard.manifest import DeadLetter
 from roibeam.pipelines.sources.datasets import box_lines, coco, refer, vcr
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes
 from roibeam.pipelines.sources.datasets.known_files import refuse_others
+from roibeam.pipelines.sources.datasets.rows import BadRows
 from roibeam.pipelines.sources.image_finder import ImageFinder
 from roibeam.pipelines.sources.source_kinds import Source
 
@@ -130,18 +131,23 @@ def _entries(source: Source, location: str, notes: list[str]) -> Iterator[ImageB
     """What the file has, in its order; notes on it once it has been read."""
     refuse_others(location, ("coco", "mattnet", "box-lines", "features"))
     if os.path.isdir(location):
-        yield from _vcr_entries(source, location)
+        yield from _vcr_entries(source, location, notes)
         return
     extension = os.path.splitext(location)[1].lower()
     if extension == ".json" and _is_list(location):
-        yield from refer.read_detected_boxes(location)
+        bad = BadRows("entry")
+        yield from refer.read_detected_boxes(location, bad)
+        notes += [f"{location}: {note}" for note in bad.notes()]
     elif extension == ".json":
         found = coco.read_coco_boxes(location, id_rule="with-extension")
+        notes += [f"{location}: {note}" for each in found.bad for note in each.notes()]
         if found.num_crowd:
             notes.append(f"{found.num_crowd:,} boxes of {location} are of crowds (iscrowd); they are in")
         yield from found.images
     elif extension == ".jsonl":
-        yield from box_lines.read_box_lines(location)
+        bad = BadRows("line")
+        yield from bad.passed(box_lines.read_box_lines(location))
+        notes += [f"{location}: {note}" for note in bad.notes()]
     elif extension == ".tsv":
         yield from _tsv_entries(location, notes)
     else:
@@ -170,10 +176,23 @@ def _tsv_entries(location: str, notes: list[str]) -> Iterator[ImageBoxes]:
         notes.append(f"{counted(bad.total(), 'line')} of {location} left out: {reasons}")
 
 
-def _vcr_entries(source: Source, folder: str) -> Iterator[ImageBoxes]:
-    """The metadata of the source's images that have any."""
+def _vcr_entries(source: Source, folder: str, notes: list[str]) -> Iterator[ImageBoxes]:
+    """The metadata of the source's images that have any; what cannot be used is left out as a whole, since questions
+    name objects by their numbers."""
+    bad: list[str] = []
+    found = 0
     for image in source.images:
         below = os.path.relpath(image.location, source.image_root)
         path = os.path.join(folder, vcr.metadata_path(below))
         if os.path.isfile(path):
-            yield vcr.read_vcr_boxes(path, image.image_id)
+            try:
+                yield vcr.read_vcr_boxes(path, image.image_id)
+                found += 1
+            except ValueError as error:
+                bad.append(str(error))
+    if bad and not found:
+        raise ValueError(f"{bad[0]}; {counted(len(bad), 'file')} of {folder!r}, and none can be used")
+    if bad:
+        notes.append(
+            f"{counted(len(bad), 'metadata file')} of {folder} left out: {'; '.join(bad[:3])}{'; ...' * (len(bad) > 3)}"
+        )

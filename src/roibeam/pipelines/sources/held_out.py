@@ -22,6 +22,7 @@ from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_ka
 from roibeam.pipelines.sources.datasets.known_files import kind_of, this_is
 from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.sources.datasets.own_table import KINDS, read_table
+from roibeam.pipelines.sources.datasets.rows import BadRow
 from roibeam.pipelines.sources.datasets.vcr import read_vcr_images
 from roibeam.pipelines.sources.datasets.vqa import MINIVAL_QUESTIONS
 from roibeam.pipelines.sources.id_lists import NoIdListError, read_id_list
@@ -256,11 +257,13 @@ def find_leaks(
     image_root: str | None = None,
     id_rule: str = "no-extension",
     images_of: str | None = None,
+    caption_column: str = "",
 ) -> LeakReport:
     """Which images of a source, or of a store's folder, are held out.
 
     Args:
-        images: folder of a store; anything else, with `image_root` and `id_rule`, is as of `open_source`.
+        images: folder of a store; anything else, with `image_root`, `id_rule` and `caption_column`, is as of
+            `open_source`.
         held_out: as of `HeldOut`.
         images_of: as of `checked_data_set`.
     Raises:
@@ -275,7 +278,7 @@ def find_leaks(
     if (Path(images) / STORE_MANIFEST_NAME).is_file():
         with FeatureStore(images) as store:
             return rules.scan(store.ids(), checked_data_set(images_of, data_set_of_store(store.manifest)))
-    source = open_source(images, image_root=image_root, id_rule=id_rule)
+    source = open_source(images, image_root=image_root, id_rule=id_rule, caption_column=caption_column)
     data_set = checked_data_set(images_of, data_set_of_source(source))
     return rules.scan((image.image_id for image in source.images), data_set)
 
@@ -438,6 +441,8 @@ def _read_labels(path: str) -> Iterator[_HeldOut]:
 def _read_vcr(path: str) -> Iterator[_HeldOut]:
     """val.jsonl or test.jsonl of VCR: the image of each question."""
     for image in read_vcr_images(path):
+        if isinstance(image, BadRow):  # an image that is not named cannot be kept out
+            raise ValueError(f"{path!r}, line {image.line}: expected a VCR row with img_fn: {image.reason}")
         yield image.file_name, image_keys(image.file_name, None)
 
 

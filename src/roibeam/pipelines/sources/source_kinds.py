@@ -55,7 +55,12 @@ class Source:
 
 
 def open_source(
-    location: str, *, image_root: str | None = None, id_rule: str = "no-extension", skip_bad_archives: bool = False
+    location: str,
+    *,
+    image_root: str | None = None,
+    id_rule: str = "no-extension",
+    skip_bad_archives: bool = False,
+    caption_column: str = "",
 ) -> Source:
     """Lists the images of a folder, glob pattern, archive, annotation file or list, with their captions and labels.
 
@@ -70,11 +75,25 @@ def open_source(
             holds the folders that the file names ("train2014"), or, where none of them is there, the images themselves.
         id_rule: "no-extension" or "with-extension".
         skip_bad_archives: of a folder or pattern of archives, leave out damaged ones, with a note.
+        caption_column: of a list with columns, the name of the one with captions; of a caption .tsv, 1 or 2. "" to find
+            it.
     Raises:
         ValueError: one line: nothing there, no image in it, two files with one id, an id or path no store can hold, or
             a URL whose driver is missing.
         OSError: if the source cannot be read, or the temporary folder has no room.
     """
+    source = _open_source(location, image_root, id_rule, skip_bad_archives, caption_column)
+    if caption_column and source.kind not in ("caption-tsv", "image-list"):
+        raise ValueError(
+            f"--caption-column {caption_column} is for a list with columns or a caption .tsv; leave it out for "
+            f"{location!r}"
+        )
+    return source
+
+
+def _open_source(
+    location: str, image_root: str | None, id_rule: str, skip_bad_archives: bool, caption_column: str
+) -> Source:
     if is_web(location):
         raise ValueError(f"{location!r}: images of the web are fetched by `roibeam download`; give its folder here")
     if not is_url(location) and not os.path.exists(location) and not folder.is_pattern(location):
@@ -87,17 +106,19 @@ def open_source(
     extension = os.path.splitext(location)[1].lower()
     is_file = os.path.isfile(location) if not is_url(location) else extension in _FILE_EXTENSIONS
     if is_file and extension in IMAGE_EXTENSIONS:
-        return _open_together((location,), image_root, id_rule, skip_bad_archives)
+        return _open_together((location,), image_root, id_rule, skip_bad_archives, "")
     if not is_file or listed_images.is_pattern(location):
         kind = "pattern" if listed_images.is_pattern(location) else "folder"
         listing = listed_images.list_location(location)
-        return _open_listing(listing, (kind, where), (location,), image_root, id_rule, skip_bad_archives)
+        return _open_listing(
+            listing, (kind, where), (location,), image_root, id_rule, skip_bad_archives, caption_column
+        )
     if extension in ARCHIVE_EXTENSIONS:
         _refuse_root(location, image_root)
         notes: list[str] = []
         images = listed_images.archive_images([where], id_rule, notes)
         return _source(extension.removeprefix("."), where, _parent(where), id_rule, images, notes)
-    return _open_file(where, extension, image_root, id_rule)
+    return _open_file(where, extension, image_root, id_rule, caption_column)
 
 
 def open_sources(
@@ -106,6 +127,7 @@ def open_sources(
     image_root: str | None = None,
     id_rule: str = "no-extension",
     skip_bad_archives: bool = False,
+    caption_column: str = "",
 ) -> Source:
     """Lists the images of several photos, folders and patterns together, as a shell makes them of photos/*.jpg.
 
@@ -116,7 +138,13 @@ def open_sources(
         ValueError, OSError: as `open_source`; ValueError for a URL or an annotation file among several.
     """
     if len(locations) == 1:
-        return open_source(locations[0], image_root=image_root, id_rule=id_rule, skip_bad_archives=skip_bad_archives)
+        return open_source(
+            locations[0],
+            image_root=image_root,
+            id_rule=id_rule,
+            skip_bad_archives=skip_bad_archives,
+            caption_column=caption_column,
+        )
     for location in locations:
         if is_url(location) or is_web(location):
             raise ValueError(f"{location!r}: of URLs, name one folder, or one pattern in quotes")
@@ -124,7 +152,10 @@ def open_sources(
             raise ValueError(
                 f"no such folder, file or pattern: {location!r} (of several arguments, the last one is the store)"
             )
-    return _open_together(locations, image_root, id_rule, skip_bad_archives)
+    source = _open_together(locations, image_root, id_rule, skip_bad_archives, caption_column)
+    if caption_column and source.kind != "image-list":
+        raise ValueError(f"--caption-column {caption_column} is for lists with columns; leave it out for these sources")
+    return source
 
 
 def with_prefix(source: Source, prefix: str) -> Source:
@@ -133,9 +164,12 @@ def with_prefix(source: Source, prefix: str) -> Source:
     return replace(renamed, id_prefix=prefix)
 
 
-def _open_together(locations: Sequence[str], image_root: str | None, id_rule: str, skip_bad_archives: bool) -> Source:
-    listing = folder.list_together(locations)
-    return _open_listing(listing, ("folder", listing.root), locations, image_root, id_rule, skip_bad_archives)
+def _open_together(
+    locations: Sequence[str], image_root: str | None, id_rule: str, skip_bad_archives: bool, caption_column: str
+) -> Source:
+    listing, kind = folder.list_together(locations), "folder"
+    found = (kind, listing.root)
+    return _open_listing(listing, found, locations, image_root, id_rule, skip_bad_archives, caption_column)
 
 
 def _open_listing(
@@ -145,6 +179,7 @@ def _open_listing(
     image_root: str | None,
     id_rule: str,
     skip_bad_archives: bool,
+    caption_column: str,
 ) -> Source:
     """A folder, a pattern or several of images, archives or lists.
 
@@ -156,7 +191,7 @@ def _open_listing(
     contents, notes = listed_images.look_into(listing), list[str]()
     if contents.lists and not contents.archives:
         root = _image_root(image_root, listing.root)
-        images = _chained(contents.lists, root, id_rule, notes)
+        images = _chained(contents.lists, root, id_rule, notes, caption_column)
         return _source("image-list", where, root, id_rule, images, notes)
     _refuse_root(locations[0], image_root)
     if contents.archives:
@@ -172,7 +207,7 @@ def _open_listing(
     return _source(kind, where, listing.root, id_rule, images, notes)
 
 
-def _open_file(where: str, extension: str, image_root: str | None, id_rule: str) -> Source:
+def _open_file(where: str, extension: str, image_root: str | None, id_rule: str, caption_column: str) -> Source:
     """An annotation file or list."""
     root = _image_root(image_root, _parent(where))
     notes: list[str] = []
@@ -182,11 +217,12 @@ def _open_file(where: str, extension: str, image_root: str | None, id_rule: str)
             if kind == "vcr" and image_root is None and not is_url(root):
                 inner = os.path.join(root, vcr.IMAGES_FOLDER)
                 root = inner if os.path.isdir(inner) else root
-            source = _source(kind, where, root, id_rule, _images_of(kind, path, root, id_rule, notes), notes)
+            images = _images_of(kind, path, root, id_rule, notes, caption_column)
+            source = _source(kind, where, root, id_rule, images, notes)
             folders = [] if image_root is not None else _other_roots(source)
             if len(folders) == 1:
                 notes = []
-                images = _images_of(kind, path, folders[0], id_rule, notes)
+                images = _images_of(kind, path, folders[0], id_rule, notes, caption_column)
                 source = _source(kind, where, folders[0], id_rule, images, notes)
             return source
         except ValueError as error:
@@ -218,18 +254,20 @@ def _kind_of(path: str, extension: str) -> str:
     return _KINDS.get(extension, "") if kind in BY_EXTENSION else kind
 
 
-def _images_of(kind: str, path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+def _images_of(
+    kind: str, path: str, root: str, id_rule: str, notes: list[str], caption_column: str
+) -> Iterator[ImageRef]:
     readers: dict[str, Callable[[], Iterator[ImageRef]]] = {
-        "coco": lambda: annotated_images.coco_images(path, root, id_rule),
+        "coco": lambda: annotated_images.coco_images(path, root, id_rule, notes),
         "karpathy": lambda: annotated_images.karpathy_images(path, root, id_rule, notes),
         "sbu": lambda: annotated_images.sbu_images(path, root, id_rule, notes),
-        "caption-tsv": lambda: annotated_images.tsv_images(path, root, id_rule, notes),
+        "caption-tsv": lambda: annotated_images.tsv_images(path, root, id_rule, notes, caption_column),
         "caption-list": lambda: annotated_images.captioned_images(path, root, id_rule, notes),
         "flickr30k": lambda: annotated_images.flickr_images(path, root, id_rule, notes),
-        "visual-genome": lambda: annotated_images.genome_images(path, root, id_rule),
+        "visual-genome": lambda: annotated_images.genome_images(path, root, id_rule, notes),
         "visual-genome-split": lambda: annotated_images.genome_split_images(path, root, id_rule, notes),
-        "vcr": lambda: annotated_images.vcr_images(path, root, id_rule),
-        "image-list": lambda: annotated_images.list_images(path, root, id_rule, notes),
+        "vcr": lambda: annotated_images.vcr_images(path, root, id_rule, notes),
+        "image-list": lambda: annotated_images.list_images(path, root, id_rule, notes, caption_column),
     }
     if kind not in readers:
         raise ValueError(
@@ -240,10 +278,12 @@ def _images_of(kind: str, path: str, root: str, id_rule: str, notes: list[str]) 
     return readers[kind]()
 
 
-def _chained(lists: Iterable[str], root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+def _chained(
+    lists: Iterable[str], root: str, id_rule: str, notes: list[str], caption_column: str
+) -> Iterator[ImageRef]:
     for each in lists:
         with local_copy(each) as path:
-            yield from annotated_images.list_images(path, root, id_rule, notes)
+            yield from annotated_images.list_images(path, root, id_rule, notes, caption_column)
 
 
 def _image_root(given: str | None, otherwise: str) -> str:

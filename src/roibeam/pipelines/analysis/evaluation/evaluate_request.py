@@ -40,6 +40,7 @@ class EvaluateRequest:
         out: folder for results.json, not there yet or empty; None is as of `answer_place`, "evaluation".
         captions: file; None takes those that the store keeps.
         split: of a Karpathy file; None is its split test.
+        caption_column: as of `CaptionFile`.
         images: of a model that was trained end to end: folder of the photos; None takes the places that the store
             recorded.
         min_match: share of the images of `captions` (0..1) that the store must have; the store's own have one anyway.
@@ -55,6 +56,7 @@ class EvaluateRequest:
     out: Path | None = None
     captions: str | None = None
     split: str | None = None
+    caption_column: str = ""
     images: str | None = None
     min_match: float = 1.0
     tokenizer: str | None = None
@@ -140,8 +142,10 @@ def _caption_file(request: EvaluateRequest) -> CaptionFile | None:
     if request.captions is None:
         if request.split is not None:
             raise ValueError("--split is of a Karpathy file; name one with --captions")
+        if request.caption_column:
+            raise ValueError("--caption-column is of a caption .tsv; name one with --captions")
         return None
-    file = CaptionFile(request.captions, split=request.split)
+    file = CaptionFile(request.captions, split=request.split, caption_column=request.caption_column)
     if file.kind == "karpathy" and request.split is None:
         return CaptionFile(request.captions, split=_HELD_OUT_SPLIT)
     return file

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.options import CAPTION_COLUMN, JSON
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 
@@ -49,6 +49,7 @@ def train_pairs_command(
     captions: Annotated[
         list[str] | None, option("captions", "Curated ones, which are right; may be given again.")
     ] = None,
+    caption_column: Annotated[str, CAPTION_COLUMN] = "",
     store: Annotated[list[str] | None, option("store", "Of the images of --captions, in the same order.")] = None,
     pairs: Annotated[Path | None, option("pairs")] = None,
     pairs_store: Annotated[str | None, option("pairs-store")] = None,
@@ -71,7 +72,7 @@ def train_pairs_command(
 
     request = TrainPairsRequest(
         out, tuple(captions or ()), tuple(store or ()), pairs, pairs_store, match_model, max_captions,
-        wanted_precision, seed,
+        wanted_precision, seed, caption_column,
     )  # fmt: skip
     _print(out, train_pairs(request), as_json=as_json)
 

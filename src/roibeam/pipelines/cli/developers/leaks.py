@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.options import HELD_OUT_NEEDED, ID_RULE, JSON, NUMBERS_OF
+from roibeam.pipelines.cli.options import CAPTION_COLUMN, HELD_OUT_NEEDED, ID_RULE, JSON, NUMBERS_OF
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 
@@ -24,6 +24,7 @@ def leaks_command(
     ] = None,
     numbers_of: Annotated[str | None, NUMBERS_OF] = None,
     id_rule: Annotated[str, ID_RULE] = "no-extension",
+    caption_column: Annotated[str, CAPTION_COLUMN] = "",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Tells which images are test images of a benchmark.
@@ -41,7 +42,9 @@ def leaks_command(
     if is_told(Path(images)):
         report = trained_report(Path(images), held_out)
     else:
-        report = find_leaks(images, held_out, image_root=photos, id_rule=id_rule, images_of=numbers_of)
+        report = find_leaks(
+            images, held_out, image_root=photos, id_rule=id_rule, images_of=numbers_of, caption_column=caption_column
+        )
     if as_json:
         typer.echo(json_line({"source": images, **report.to_json()}))
     else:

@@ -105,7 +105,7 @@ _INPUTS = {
         "Of the task's own boxes, beside the regions that --store detected (VCR).", "STORE", INPUT, is_advanced=True
     ),
     "url-column": _text("Column of the URLs, where ROWS is a table.", "NAME", INPUT),
-    "caption-column": _text("Column of the captions, where ROWS is a table.", "NAME", INPUT),
+    "caption-column": _text("Column of the captions: its name; in a caption .tsv 1 or 2.", "COLUMN", INPUT),
     "captions": _text("Captions: .json (COCO, Karpathy, SBU, list), .tsv or table.", "FILE", INPUT),
     "base-url": _text("Address that the path of an HTML file follows, to its images.", "URL", INPUT),
     "held-out-images": _text(

@@ -11,6 +11,7 @@ import typer
 
 from roibeam.pipelines.cli.options import (
     BACKGROUND_FIRST,
+    CAPTION_COLUMN,
     CHECKPOINT,
     CONFIG,
     JSON,
@@ -30,6 +31,7 @@ def evaluate_command(
     checkpoint: Annotated[str | None, CHECKPOINT] = None,
     store: Annotated[str | None, option("store", "Its images are evaluated on.")] = None,
     captions: Annotated[str | None, option("captions", default="those that the store keeps")] = None,
+    caption_column: Annotated[str, CAPTION_COLUMN] = "",
     split: Annotated[str | None, option("split", "Of a Karpathy file; restval too.", default="test")] = None,
     photos: Annotated[
         str | None, option("photos", "For a model trained end to end.", default="where the store says")
@@ -85,7 +87,7 @@ def evaluate_command(
     request = EvaluateRequest(
         checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, images=photos,
         min_match=min_match, tokenizer=tokenizer, options=config, config=how,
-        threads=threads, checksums=checksums,
+        threads=threads, checksums=checksums, caption_column=caption_column,
     )  # fmt: skip
     tell: Callable[[str], None] = (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
     _print(evaluate(request, tell), as_json=as_json)

@@ -10,6 +10,7 @@ import typer
 
 from roibeam.features.counted import counted
 from roibeam.pipelines.cli.options import (
+    CAPTION_COLUMN,
     DROP_HELD_OUT,
     HELD_OUT,
     JSON,
@@ -95,6 +96,7 @@ def pretrain_command(
         list[str] | None,
         option("objects", "For VisualBERT on VCR. Given again, for stores of several files.", is_advanced=True),
     ] = None,
+    caption_column: Annotated[str, CAPTION_COLUMN] = "",
     min_match: Annotated[float, option("min-match")] = MIN_MATCH,
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
     drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
@@ -211,7 +213,7 @@ def pretrain_command(
             min_match=min_match if "min_match" in options_given(context) else None,
             validation=validation_captions, validation_store=validation_store, held_out=held_out or (),
             leave_out_held_out=drop_held_out, images_of=numbers_of, stage_to=cache_dir,
-            stage_gb=cache_gb, checksums=checksums,
+            stage_gb=cache_gb, checksums=checksums, caption_column=caption_column,
         ),
         RequestedModel(
             recipe=recipe, toy=toy, system=system, size=model, from_bert=from_bert, from_run=from_run,

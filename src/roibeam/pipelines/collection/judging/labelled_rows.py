@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.features.printable import printable
+from roibeam.pipelines.foundation.files.image_ids import is_utf8
+from roibeam.pipelines.sources.datasets.csv_rows import read_csv_table
+from roibeam.pipelines.sources.datasets.rows import NOT_UTF8, OTHER_ENCODING, OTHER_FIELDS, BadRow
 
 IMAGE_LABELS = {"natural": True, "not": False}
 PAIR_LABELS = {"1": True, "0": False}
-_MAX_FIELD = 100_000
 
 
 @dataclass(frozen=True)
@@ -57,25 +58,28 @@ def read_labelled_texts(path: Path) -> list[LabelledText]:
 
 
 def _rows(path: Path, columns: Sequence[str], labels: Mapping[str, bool]) -> Iterator[dict[str, str]]:
-    csv.field_size_limit(_MAX_FIELD)
     num_rows = 0
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            missing = [column for column in columns if column not in (reader.fieldnames or ())]
-            if missing:
-                raise ValueError(f"no column {missing[0]!r}; expected a first line with {', '.join(columns)}")
-            for row in reader:
-                num_rows += 1
-                if None in row or None in row.values():
-                    raise ValueError(f"line {reader.line_num}: expected {len(reader.fieldnames or ())} fields")
-                if row["label"] not in labels:
-                    got = printable(row["label"], 40)
-                    raise ValueError(f"line {reader.line_num}: label {got!r}, expected {' or '.join(labels)}")
-                if not row["image"] or "\0" in row["image"]:
-                    raise ValueError(f"line {reader.line_num}: no image")
-                yield row
+        names, rows = read_csv_table(str(path))
+        missing = [column for column in columns if column not in names]
+        if missing:
+            raise ValueError(f"no column {missing[0]!r}; expected a first line with {', '.join(columns)}")
+        for found in rows:
+            num_rows += 1
+            if isinstance(found, BadRow):
+                reason = f"expected {len(names)} fields" if found.reason == OTHER_FIELDS else found.reason
+                raise ValueError(f"line {found.line}: {reason}")
+            line, fields = found
+            row = dict(zip(names, fields, strict=True))
+            if not is_utf8("".join(fields)):
+                raise ValueError(f"line {line}: {NOT_UTF8}; {OTHER_ENCODING}")
+            if row["label"] not in labels:
+                got = printable(row["label"], 40)
+                raise ValueError(f"line {line}: label {got!r}, expected {' or '.join(labels)}")
+            if not row["image"] or "\0" in row["image"]:
+                raise ValueError(f"line {line}: no image")
+            yield row
         if not num_rows:
             raise ValueError("no rows in it")
-    except (csv.Error, UnicodeDecodeError, ValueError) as error:
-        raise ValueError(f"{path}: {printable(str(error), 300)}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {printable(str(error).removeprefix(f'{str(path)!r}: '), 300)}") from None

@@ -45,6 +45,7 @@ class TrainPairsRequest:
         max_captions: curated captions at most, the first of each image before any second.
         precision: wanted of the pairs that pass.
         seed: of negatives and training.
+        caption_column: of `captions`, see `CaptionFile`.
     """
 
     out: Path
@@ -56,6 +57,7 @@ class TrainPairsRequest:
     max_captions: int = 5000
     precision: float = 0.95
     seed: int = 0
+    caption_column: str = ""
 
 
 @dataclass(eq=False)
@@ -87,7 +89,8 @@ def train_pairs(request: TrainPairsRequest) -> TrainedJudge:
         with FeatureStore(store_path) as store:
             regions = StoredRegions(store, named=store_path)
             names = _same_names(names, regions, store_path)
-            _add_captions(gathered, captions, regions, f"{number}:", request.max_captions)
+            file = CaptionFile(captions, caption_column=request.caption_column)
+            _add_captions(gathered, file, regions, f"{number}:", request.max_captions)
     if request.labels is not None and request.labels_store is not None:
         with FeatureStore(request.labels_store) as store:
             regions = StoredRegions(store, named=request.labels_store)
@@ -134,9 +137,9 @@ def _same_names(known: StoredRegions | None, found: StoredRegions, path: str) ->
     return found
 
 
-def _add_captions(gathered: _Gathered, path: str, regions: StoredRegions, prefix: str, most: int) -> None:
+def _add_captions(gathered: _Gathered, file: CaptionFile, regions: StoredRegions, prefix: str, most: int) -> None:
     texts: dict[str, list[str]] = defaultdict(list)
-    for caption in CaptionFile(path):
+    for caption in file:
         found = None if caption.name is None else regions.find(caption.name)
         if found is None:
             gathered.left_out["caption of an image that is not in the store"] += 1

@@ -44,6 +44,7 @@ from roibeam.pipelines.sources.datasets.refer import (
     refer_image_id,
     sentences_of,
 )
+from roibeam.pipelines.sources.datasets.rows import BadRows
 
 TEXTS = ("sentence", "raw", "tokens")
 ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES = "annotated", "detected", "stored"
@@ -136,11 +137,13 @@ class ReferringFiles(NamedTuple):
         sentences: of all splits.
         instances: all objects and the sizes of photos.
         detections: by the number of the photo, x, y, width, height; None where they are not asked for.
+        notes: on what of the files cannot be used and is left out.
     """
 
     sentences: Sequence[ReferringSentence]
     instances: ReferInstances
     detections: Mapping[int, Sequence[Box]] | None = None
+    notes: tuple[str, ...] = ()
 
 
 class SaidOfRegions(Protocol):
@@ -170,14 +173,19 @@ def read_referring(folder: Path, name: str, options: ReferringOptions) -> Referr
 
 def referring_files(refs: str, instances: str, detections: str | None = None) -> ReferringFiles:
     """As `read_referring`, of files by their paths."""
-    objects = read_refer_instances(instances)
-    sentences = list(sentences_of(refs, objects, instances))
-    if detections is None:
-        return ReferringFiles(sentences, objects)
-    found = defaultdict[int, list[Box]](list)
-    for number, box in read_refer_detections(detections):
-        found[number].append(box)
-    return ReferringFiles(sentences, objects, found)
+    bad = {
+        instances: BadRows("annotations", "annotation"),
+        refs: BadRows("reference", "reference"),
+        detections: BadRows("entry", "detection"),
+    }
+    objects = read_refer_instances(instances, bad[instances])
+    sentences = list(sentences_of(refs, objects, instances, bad[refs]))
+    found = None if detections is None else defaultdict[int, list[Box]](list)
+    if found is not None and detections is not None:
+        for number, box in read_refer_detections(detections, bad[detections]):
+            found[number].append(box)
+    notes = tuple(f"{path}: {note}" for path, each in bad.items() for note in each.notes())
+    return ReferringFiles(sentences, objects, found, notes)
 
 
 def referring_groups(files: ReferringFiles, split: str, options: ReferringOptions) -> list[TaskGroup]:

@@ -41,7 +41,7 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
         def read(split: str) -> TaskSplit:
             groups = referring_groups(files, split, options)
             missed = missed_objects(groups, options)
-            return TaskSplit(groups, notes=(f"{split}: {missed}",) if missed else ())
+            return TaskSplit(groups, notes=(*files.notes, *((f"{split}: {missed}",) if missed else ())))
 
         def judge(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
             return referring_scores(groups, said, options)

@@ -14,7 +14,7 @@ from roibeam.pipelines.extract.annotations import stored_captions
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile, CaptionFiles
+from roibeam.pipelines.sources.captions.caption_files import CaptionFile, CaptionFiles, given_file
 from roibeam.pipelines.sources.held_out import held_out_hint
 from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_store
 
@@ -29,6 +29,7 @@ class GivenStores:
             None takes the captions that the stores keep.
         weights: one for each store, or none.
         texts: of a task, that take the place of captions.
+        caption_column: as of `given_file`.
         checksums: how many records are compared with theirs, see `checked_one_in`.
     Raises:
         ValueError: when the numbers of them do not fit, or a caption file is none.
@@ -41,6 +42,7 @@ class GivenStores:
         weights: Sequence[float],
         *,
         texts: TaskTexts | None,
+        caption_column: str = "",
         checksums: str = ALL,
     ) -> None:
         if not stores:
@@ -60,7 +62,7 @@ class GivenStores:
         named = captions or [OWN_CAPTIONS] * len(stores)
         self._stores, self._texts, self._one_in = stores, texts, checked_one_in(checksums)
         self._weights: Sequence[float | None] = weights or [None] * len(stores)
-        files = [None if each == OWN_CAPTIONS else CaptionFile(each) for each in named]
+        files = [None if each == OWN_CAPTIONS else given_file(each, caption_column=caption_column) for each in named]
         self._files: Sequence[CaptionFile | CaptionFiles | None] = (
             [CaptionFiles([file for file in files if file is not None])] if joins else files
         )
@@ -114,10 +116,12 @@ class GivenValidation:
         ValueError: when the file is none, or a store is named without it.
     """
 
-    def __init__(self, captions: str | None, store: str | None) -> None:
+    def __init__(self, captions: str | None, store: str | None, *, caption_column: str = "") -> None:
         if captions is None and store is not None:
             raise ValueError("--validation-store: name the captions too, with --validation-captions")
-        self._store, self._file = store, None if captions is None else CaptionFile(captions)
+        self._store, self._file = store, None
+        if captions is not None:
+            self._file = given_file(captions, caption_column=caption_column)
         if captions is not None and self._file is not None and self._file.kind == "karpathy":
             self._file = CaptionFile(captions, split="val")
 

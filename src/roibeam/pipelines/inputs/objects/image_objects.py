@@ -6,6 +6,7 @@ read from the same file again: COCO instances (.json), or VCR's folder vcr1image
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Iterable, Sequence
 
@@ -25,6 +26,7 @@ from roibeam.pipelines.sources.datasets.vcr import (
 )
 from roibeam.pipelines.sources.image_finder import ImageFinder
 
+log = logging.getLogger(__name__)
 WHOLE_IMAGE = -1  # in place of a region's number
 
 
@@ -55,7 +57,9 @@ class ImageObjects:
         names = given or (OBJECT_CLASSES if self._folders else None)
         finder = ImageFinder(image_ids)
         for location in (each for each in locations if each not in self._folders):
-            own, images = read_coco_objects(location, id_rule="with-extension")
+            own, images, bad = read_coco_objects(location, id_rule="with-extension")
+            for note in (note for each in bad for note in each.notes()):
+                log.warning("%s: %s", location, note)
             own = tuple(map(_plain, own))
             if given is not None and not set(own) <= set(given):
                 unknown = next(each for each in own if each not in given)

@@ -31,7 +31,7 @@ from roibeam.pipelines.pretraining.requests.request import (
     RequestedModel,
 )
 from roibeam.pipelines.pretraining.requests.requested_settings import recipe_of
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.sources.captions.caption_files import given_file, is_tsv
 from roibeam.pipelines.sources.datasets.text_corpus import check_has_text
 from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import check_run_folder
@@ -83,11 +83,14 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
         return
     texts = TaskTexts(data.task_texts) if data.task_texts else None
     named.look(lambda: checked_one_in(data.checksums))
-    named.look(lambda: GivenStores(data.stores, data.captions, data.weights, texts=texts))
-    named.look(lambda: GivenValidation(data.validation, data.validation_store))
+    rules = {"caption_column": data.caption_column}
+    named.look(lambda: GivenStores(data.stores, data.captions, data.weights, texts=texts, **rules))
+    named.look(lambda: GivenValidation(data.validation, data.validation_store, **rules))
+    if data.caption_column and not any(map(is_tsv, (*data.captions, data.validation or ""))):
+        named.look(lambda: _refuse("--caption-column: none of --captions and --validation-captions is a caption .tsv"))
     for file in (*data.captions, data.validation):
         if file not in (None, OWN_CAPTIONS) and Path(file).stat().st_size <= _SMALL_FILE:
-            named.look(lambda file=file: next(CaptionFile(file).captions(), None))  # type: ignore[misc]
+            named.look(lambda file=file: next(given_file(file, **rules).captions(), None))  # type: ignore[misc]
     for store in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
         named.look(lambda store=store: FeatureStore(store).close())  # type: ignore[misc]
     if not goes_on:

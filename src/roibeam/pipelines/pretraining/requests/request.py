@@ -32,6 +32,7 @@ class RequestedData:
         held_out: rules of images that must not be inside, as RULE=FILE, see `HeldOut`.
         leave_out_held_out: drop such images instead of stopping.
         images_of: data set that bare numbers among ids belong to; None where kind and folder tell.
+        caption_column: of caption files that are .tsv, see `CaptionFile`.
         stage_to, stage_gb: local folder that shards of stores are copied to as they are read, and room in it, 10^9
             bytes, None for no limit.
         checksums: how many records are compared with theirs, see `checked_one_in`.
@@ -50,6 +51,7 @@ class RequestedData:
     held_out: Sequence[str] = ()
     leave_out_held_out: bool = False
     images_of: str | None = None
+    caption_column: str = ""
     stage_to: Path | None = None
     stage_gb: float | None = None
     checksums: str = ALL

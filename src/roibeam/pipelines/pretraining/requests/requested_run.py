@@ -130,8 +130,11 @@ def _pretrain_on_stores(
 ) -> PretrainResult:
     data = request.data
     texts = TaskTexts(data.task_texts) if data.task_texts else None
-    given = GivenStores(data.stores, data.captions, data.weights, texts=texts, checksums=data.checksums)
-    validated = GivenValidation(data.validation, data.validation_store)
+    given = GivenStores(
+        data.stores, data.captions, data.weights, texts=texts, checksums=data.checksums,
+        caption_column=data.caption_column,
+    )  # fmt: skip
+    validated = GivenValidation(data.validation, data.validation_store, caption_column=data.caption_column)
     min_match = MIN_MATCH if data.min_match is None else data.min_match
     with (
         given.opened(data.stage_to, data.stage_gb, images_of=data.images_of, min_match=min_match) as sources,

@@ -17,7 +17,7 @@ from roibeam.pipelines.sources.datasets import (
     sbu,
 )
 from roibeam.pipelines.sources.datasets.known_files import BY_EXTENSION, json_kind, kind_of, refuse_others
-from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows, CaptionRow, UrlRow
+from roibeam.pipelines.sources.datasets.rows import EMPTY_CAPTION, BadRow, BadRows, CaptionRow, UrlRow
 
 _KINDS = frozenset(("coco", "karpathy", "sbu", "caption-list", "flickr30k", *BY_EXTENSION))
 _BY_EXTENSION = {
@@ -50,11 +50,12 @@ class CaptionFile:
     Args:
         location: the file.
         split: of a Karpathy split, one of its splits in place of train and restval: for evaluation.
+        caption_column: of a .tsv, see `conceptual_captions.columns_of`; "" to find it.
     Raises:
         ValueError: if the file is missing or of another kind, or has no such split.
     """
 
-    def __init__(self, location: str, *, split: str | None = None) -> None:
+    def __init__(self, location: str, *, split: str | None = None, caption_column: str = "") -> None:
         if not os.path.isfile(location):
             raise ValueError(f"no such caption file: {location!r}")
         self.location = os.path.abspath(location)
@@ -68,6 +69,12 @@ class CaptionFile:
                 f"caption .tsv, a line each: the caption, a tab, the photo; a table of photos and captions as .csv, "
                 f".jsonl or .parquet; or a list of Flickr8k or Flickr30k"
             )
+        if caption_column and self.kind != "tsv":
+            raise ValueError(f"{location!r}: --caption-column {caption_column} is for a .tsv; leave it out")
+        self._columns: conceptual_captions.TsvColumns | None = None
+        if self.kind == "tsv":
+            root = os.path.dirname(self.location)
+            self._columns = conceptual_captions.columns_of(self.location, caption_column, root=root)
         if split is not None and self.kind != "karpathy":
             raise ValueError(f"{location!r} has no splits, a Karpathy file has; leave --split {split} out")
         if split is not None and split not in karpathy.SPLITS:
@@ -76,6 +83,7 @@ class CaptionFile:
         self._splits = karpathy.TRAINING_SPLITS if split is None else (split,)
         self.notes: list[str] = []
         self.other_splits: list[str] = []
+        self._bad: list[BadRows] = []
 
     def __iter__(self) -> Iterator[Caption]:
         return self.captions()
@@ -89,10 +97,15 @@ class CaptionFile:
         """
         self.notes.clear()
         self.other_splits.clear()
+        self._bad.clear()
         num_captions = 0
         for caption in self._captions():
             num_captions += 1
             yield caption
+        self.notes += [note for bad in self._bad for note in bad.notes()]
+        bad = [each for each in self._bad if each]
+        if not num_captions and bad and all(each.are_empty_captions for each in bad):
+            raise ValueError(f"{self.location}: all of its captions are empty; give captions with words in them")
         if not num_captions:
             raise ValueError(
                 f"{self.location!r}: no captions in it (an instances file has boxes only; give the captions file)"
@@ -101,8 +114,10 @@ class CaptionFile:
 
     def _captions(self) -> Iterator[Caption]:
         if self.kind == "coco":
-            for image_id, text in coco.read_coco(self.location, id_rule=_AS_WRITTEN).captions:
+            found = coco.read_coco(self.location, id_rule=_AS_WRITTEN)
+            for image_id, text in found.captions:
                 yield Caption(text, image_id)
+            self._bad += found.bad
         elif self.kind == "karpathy":
             yield from self._captions_of_splits()
         else:
@@ -120,29 +135,33 @@ class CaptionFile:
         elif self.kind == "image-list":
             rows = image_list.read_image_list(self.location, os.path.dirname(self.location), id_rule=_AS_WRITTEN)
         else:
-            rows = conceptual_captions.read_caption_rows(self.location, id_rule=_AS_WRITTEN)
+            rows = conceptual_captions.read_caption_rows(self.location, id_rule=_AS_WRITTEN, columns=self._columns)
         bad = BadRows("entry" if self.kind in ("sbu", "caption-list") else "line")
         usable: Iterator[CaptionRow | UrlRow | image_list.ListRow] = bad.passed(rows)
         for row in usable:
             if isinstance(row, CaptionRow):
                 yield Caption(row.caption, row.image_id, row.line - 1 if is_sbu else None)
             elif isinstance(row, UrlRow):
-                yield Caption(row.caption, None, row.line - 1)
+                header = self._columns.header if self._columns else 0  # no row, to what downloads the list
+                yield Caption(row.caption, None, row.line - 1 - header)
             else:
                 yield from (Caption(text, row.image_id) for text in row.captions)
-        self.notes += bad.notes()
+                for _ in range(row.empty_captions):
+                    bad.add(BadRow(row.line, EMPTY_CAPTION))
+        self._bad.append(bad)
 
     def _captions_of_splits(self) -> Iterator[Caption]:
-        num_left_out = 0
-        for image in karpathy.read_karpathy(self.location, id_rule=_AS_WRITTEN):
+        num_left_out, bad = 0, karpathy.bad_entries(self.location)
+        for image in karpathy.read_karpathy(self.location, id_rule=_AS_WRITTEN, bad=bad):
             if image.split in self._splits:
-                for sentence in image.sentences:
-                    yield Caption(sentence.text, image.image_id)
+                for text in image.captions(bad):
+                    yield Caption(text, image.image_id)
             else:
                 num_left_out += len(image.sentences)
                 self.other_splits.append(image.image_id)
         if self._splits == karpathy.TRAINING_SPLITS:
             self.notes += karpathy.evaluation_note(num_left_out)
+        self._bad.append(bad)
 
 
 class CaptionFiles:
@@ -162,6 +181,16 @@ class CaptionFiles:
             yield from file.captions()
             self.notes += [f"{os.path.basename(file.location)}: {note}" for note in file.notes]
             self.other_splits += file.other_splits
+
+
+def is_tsv(captions: str) -> bool:
+    """Whether a file of captions has columns."""
+    return captions.lower().endswith(".tsv")
+
+
+def given_file(captions: str, *, caption_column: str) -> CaptionFile:
+    """A caption file, one of several perhaps: `caption_column` is for those that have columns."""
+    return CaptionFile(captions, caption_column=caption_column if is_tsv(captions) else "")
 
 
 def read_captions(location: str) -> tuple[list[Caption], list[str]]:

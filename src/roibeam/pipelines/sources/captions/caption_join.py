@@ -210,7 +210,7 @@ def check_match(report: JoinReport, *, min_match: float, captions: str, images: 
     if report.columns_seem_swapped:
         raise ValueError(
             f"{captions}: the columns seem swapped: what should be a caption names an image, and {stranger[0]!r} names "
-            f"none; expected caption TAB path on each line"
+            f"none; expected caption TAB path on each line; --caption-column 2 reads them the other way round"
         )
     elsewhere = counted(report.images_of_other_splits, "image")
     others = f"; {elsewhere} of them in other splits of the file (roibeam evaluate --split names one)"
@@ -251,7 +251,9 @@ class GivenCaptions:
     report: JoinReport
 
 
-def give_captions(source: Source, location: str, *, min_match: float) -> tuple[Source, GivenCaptions]:
+def give_captions(
+    source: Source, location: str, *, min_match: float, caption_column: str = ""
+) -> tuple[Source, GivenCaptions]:
     """Reads the captions for a source. All of its images stay; those that the file does not name have no caption.
 
     Neither captions nor images are in memory all at once.
@@ -262,7 +264,7 @@ def give_captions(source: Source, location: str, *, min_match: float) -> tuple[S
         ValueError: one line: no caption file, a damaged one, a source with captions of its own, too few images found
             (see `check_match`).
     """
-    file = CaptionFile(location)
+    file = CaptionFile(location, caption_column=caption_column)
     join = CaptionJoin(_ids_without_captions(source))
     table = ScratchDatabase("CREATE TABLE captions (place INTEGER, caption TEXT)")
     table.add("INSERT INTO captions VALUES (?, ?)", join.rows(file.captions()))

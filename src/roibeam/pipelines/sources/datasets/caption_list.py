@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from roibeam.pipelines.foundation.files.image_ids import is_utf8
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list
-from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, caption_row
+from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, caption_row, caption_text
 
 # Of several the first that an entry has: the list "annotations" of a COCO file has an "id" of the caption, too.
 IMAGE_KEYS = ("image", "image_id", "id")
@@ -25,12 +24,13 @@ def read_caption_list(path: str, *, id_rule: str = "no-extension") -> Iterator[C
         for caption in captions if isinstance(captions, list) else [captions]:
             if name is None:
                 yield BadRow(number, f"none of {', '.join(IMAGE_KEYS)}")
-            elif not isinstance(caption, str) or not caption.strip():
-                yield BadRow(number, "empty caption")
-            elif not is_utf8(caption) or not is_utf8(name):
-                yield BadRow(number, "not valid UTF-8")
+                continue
+            try:
+                text = caption_text(caption)
+            except ValueError as error:
+                yield BadRow(number, str(error))
             else:
-                yield caption_row(number, caption.strip(), name, id_rule=id_rule)
+                yield caption_row(number, text, name, id_rule=id_rule)
 
 
 def _name(entry: Any) -> str | None:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, caption_row, read_lines
+from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, caption_row, caption_text, read_lines
 
 _PHRASE = re.compile(r"\[/EN#[0-9]+(?:/[^\s\]/]+)+ ([^\[\]]*)\]")
 _NAME = re.compile(r"[0-9]+\.txt", re.ASCII)
@@ -83,10 +83,10 @@ def read_caption_lines(path: str, *, id_rule: str = "no-extension") -> Iterator[
         name, caption = cells[1].strip(), cells[2].strip()
         if layout is _COMMA and (quoted := _QUOTED.fullmatch(caption)):
             caption = quoted[1].replace('""', '"').strip()
-        if caption:
-            yield caption_row(line, caption, name, id_rule=id_rule)
-        else:
-            yield BadRow(line, "empty caption")
+        try:
+            yield caption_row(line, caption_text(caption), name, id_rule=id_rule)
+        except ValueError as error:
+            yield BadRow(line, str(error))
 
 
 def is_sentence_folder(folder: str) -> bool:

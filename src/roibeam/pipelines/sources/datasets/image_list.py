@@ -26,10 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.files.image_ids import MAX_PATH_LETTERS, image_id_of, in_nfc, is_utf8, path_below
-from roibeam.pipelines.sources.datasets.csv_rows import read_csv_rows
-from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
-from roibeam.pipelines.sources.datasets.rows import BadRow, is_web_url, read_lines
+from roibeam.pipelines.sources.datasets.csv_rows import read_csv_table, refuse_same_names
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_rows
+from roibeam.pipelines.sources.datasets.rows import NOT_UTF8, BadRow, is_web_url, read_lines
 from roibeam.pipelines.sources.datasets.url_table import URL_NAMES
 
 IMAGE_COLUMNS = (
@@ -46,13 +47,14 @@ _MAX_PATH_BYTES = 4 * MAX_PATH_LETTERS
 @dataclass(frozen=True)
 class ListRow:
     """One usable row: its line in a text file, else its number (both from 1), image path below the image root, image
-    id, captions and labels."""
+    id, captions, labels, and how many empty captions it has beside."""
 
     line: int
     path: str
     image_id: str
     captions: tuple[str, ...]
     labels: tuple[str, ...]
+    empty_captions: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,22 +74,27 @@ def has_image_column(names: Iterable[str]) -> bool:
     return _first(IMAGE_COLUMNS, list(names)) is not None
 
 
-def read_image_list(path: str, root: str, *, id_rule: str = "no-extension") -> Iterator[ListRow | BadRow]:
+def read_image_list(
+    path: str, root: str, *, id_rule: str = "no-extension", caption_column: str = ""
+) -> Iterator[ListRow | BadRow]:
     """Rows in file order; a few thousand are in memory.
 
     Args:
         path: the file.
         root: absolute path or URL of the folder that images are below.
+        caption_column: name of the column of captions; "" for one of the usual names.
     Raises:
         ValueError: if the file is no such list, or has no column for the image; the error names those that it has.
         OSError: if it cannot be read.
     """
     extension = os.path.splitext(path)[1].lower()
     if extension == ".txt":
+        if caption_column:
+            raise ValueError(f"{path!r}: --caption-column {caption_column!r}: a .txt has a path a line and no columns")
         yield from _text_rows(path, root, id_rule)
         return
     read = {".parquet": _parquet_rows, ".csv": _csv_rows, ".jsonl": _json_rows}[extension]
-    for found in read(path):
+    for found in read(path, caption_column):
         if isinstance(found, BadRow):
             yield found
             continue
@@ -95,7 +102,8 @@ def read_image_list(path: str, root: str, *, id_rule: str = "no-extension") -> I
         try:
             yield _row(line, columns, entry, root, id_rule)
         except ValueError as error:
-            yield BadRow(line, str(error))
+            is_other = extension == ".csv" and not is_utf8("".join(entry.values()))
+            yield BadRow(line, NOT_UTF8 if is_other else str(error))
 
 
 def _row(line: int, columns: _Columns, entry: dict[str, Any], root: str, id_rule: str) -> ListRow:
@@ -113,7 +121,9 @@ def _row(line: int, columns: _Columns, entry: dict[str, Any], root: str, id_rule
         raise ValueError(f"image_id longer than {MAX_PATH_LETTERS} characters")
     captions = _texts(entry.get(columns.captions) if columns.captions else None, "caption")
     labels = _texts(entry.get(columns.labels) if columns.labels else None, "label")
-    return ListRow(line, below, str(image_id), captions, labels)
+    if empty := captions.count(""):
+        captions = tuple(filter(None, captions))
+    return ListRow(line, below, str(image_id), captions, labels, empty)
 
 
 def _without_root(name: str, root: str) -> str:
@@ -141,12 +151,12 @@ def _texts(value: Any, what: str) -> tuple[str, ...]:
         text = str(each).strip()
         if not is_utf8(text):
             raise ValueError(f"{what} is not valid UTF-8")
-        if text:
+        if text or what == "caption":
             found.append(text)
     return tuple(found)
 
 
-def _columns(names: list[str], where: str) -> _Columns:
+def _columns(names: list[str], where: str, caption_column: str) -> _Columns:
     image = _first(IMAGE_COLUMNS, names)
     if image is None:
         has_url = _first(URL_NAMES, names) is not None
@@ -156,7 +166,12 @@ def _columns(names: list[str], where: str) -> _Columns:
             + "; `roibeam download` fetches the photos of a table of URLs"
             * has_url
         )
-    return _Columns(image, _first(ID_COLUMNS, names), _first(CAPTION_COLUMNS, names), _first(LABEL_COLUMNS, names))
+    captions = _first((caption_column.lower(),) if caption_column else CAPTION_COLUMNS, names)
+    if caption_column and captions is None:
+        raise ValueError(
+            f"{where}: --caption-column {caption_column!r}: no such column; {name_hint(caption_column, names)}"
+        )
+    return _Columns(image, _first(ID_COLUMNS, names), captions, _first(LABEL_COLUMNS, names))
 
 
 def _first(wanted: tuple[str, ...], names: list[str]) -> str | None:
@@ -180,13 +195,14 @@ def _text_rows(path: str, root: str, id_rule: str) -> Iterator[ListRow | BadRow]
                 yield BadRow(row[0], str(error))
 
 
-def _parquet_rows(path: str) -> _Entries:
+def _parquet_rows(path: str, caption_column: str) -> _Entries:
     line = 0
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
             _refuse_bytes(path, schema)
-            columns = _columns(schema.names, repr(path))
+            refuse_same_names(path, schema.names)
+            columns = _columns(schema.names, repr(path), caption_column)
             for batch in file.iter_batches(_BATCH_ROWS, columns=columns.names(), use_threads=False):
                 _refuse_long(path, batch, columns, line)
                 for entry in batch.to_pylist():
@@ -223,26 +239,29 @@ def _refuse_bytes(path: str, schema: pa.Schema) -> None:
             )
 
 
-def _csv_rows(path: str) -> _Entries:
-    columns, names = None, list[str]()
-    for row in read_csv_rows(path):
+def _csv_rows(path: str, caption_column: str) -> _Entries:
+    names, rows = read_csv_table(path)
+    columns = _columns(names, repr(path), caption_column)
+    for row in rows:
+        yield row if isinstance(row, BadRow) else (row[0], columns, dict(zip(names, row[1], strict=True)))
+
+
+def _json_rows(path: str, caption_column: str) -> _Entries:
+    known: dict[tuple[str, ...], _Columns] = {}
+    given = [caption_column] if caption_column else []
+    is_there = not given
+    for row in read_json_rows(path):
         if isinstance(row, BadRow):
             yield row
             continue
-        line, values = row
-        if columns is None:
-            names, columns = values, _columns(values, repr(path))
-        else:
-            yield line, columns, dict(zip(names, values, strict=False))
-
-
-def _json_rows(path: str) -> _Entries:
-    known: dict[tuple[str, ...], _Columns] = {}
-    for line, (where, entry) in enumerate(read_json_lines(path), start=1):
+        line, entry = row
         names = tuple(entry)  # rows may lack what they have nothing for
         if names not in known:
-            known = {names: _columns(list(names), where)}
+            is_there = is_there or _first((caption_column.lower(),), list(names)) is not None
+            known = {names: _columns([*names, *given], f"{path!r}, line {line}", caption_column)}
         yield line, known[names], entry
+    if not is_there:
+        raise ValueError(f"{path!r}: --caption-column {caption_column!r}: no row has such a column")
 
 
 def _one_line(error: BaseException) -> str:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, TextIO
+
+from roibeam.pipelines.sources.datasets.rows import NOT_UTF8, OTHER_ENCODING, BadRow
 
 MAX_ENTRY_CHARACTERS = 16 * 2**20  # COCO's largest entries, outlines of crowds, have under 1 MB
 _CHUNK_CHARACTERS = 2**20
@@ -42,7 +45,7 @@ def read_json_members(path: str, *, expected: str) -> Iterator[tuple[str, int | 
         except _OtherJsonError:
             raise ValueError(f"{path!r}: expected {expected}, got other json") from None
         except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not json, or a number of 4,301 digits
-            raise ValueError(f"{path!r}: not a json file ({error})") from None
+            raise ValueError(f"{path!r}: not a json file ({_told(error)})") from None
 
 
 def read_json_list(path: str, *, expected: str) -> Iterator[Any]:
@@ -62,7 +65,7 @@ def read_json_list(path: str, *, expected: str) -> Iterator[Any]:
         except _OtherJsonError:
             raise ValueError(f"{path!r}: expected {expected}, got other json") from None
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path!r}: not a json file ({error})") from None
+            raise ValueError(f"{path!r}: not a json file ({_told(error)})") from None
 
 
 def read_json_lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -72,13 +75,28 @@ def read_json_lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         ValueError: naming the line that is no json object, not UTF-8 or longer than 16 MiB.
         OSError: if the file cannot be read.
     """
+    for row in read_json_rows(path):
+        if isinstance(row, BadRow):
+            raise ValueError(f"{path!r}, line {row.line}: {row.detail if isinstance(row, _BadLine) else row.reason}")
+        yield f"{path!r}, line {row[0]}", row[1]
+
+
+def read_json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]] | BadRow]:
+    """Each line's object with the number of the line; what `read_json_lines` refuses is a bad row.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
     with open(path, "rb") as file:
         line = 0
         while raw := file.readline(MAX_LINE_BYTES + 1):
             line += 1
-            where = f"{path!r}, line {line}"
             if len(raw) > MAX_LINE_BYTES:
-                raise ValueError(f"{where}: longer than {MAX_LINE_BYTES} bytes; expected one json object for each line")
+                while raw and not raw.endswith(b"\n"):
+                    raw = file.readline(MAX_LINE_BYTES)
+                reason = f"longer than {MAX_LINE_BYTES} bytes"
+                yield _BadLine(line, reason, f"{reason}; expected one json object for each line")
+                continue
             if line == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
             if not raw.strip():
@@ -86,10 +104,25 @@ def read_json_lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
             try:
                 entry = json.loads(raw.decode("utf-8"))
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{where}: not a json object ({error})") from None
+                reason = NOT_UTF8 if isinstance(error, UnicodeDecodeError) else "not a json object"
+                yield _BadLine(line, reason, f"not a json object ({_told(error)})")
+                continue
             if not isinstance(entry, dict):
-                raise ValueError(f"{where}: expected a json object, got {type(entry).__name__}")
-            yield where, entry
+                expected = "expected a json object"
+                yield _BadLine(line, expected, f"{expected}, got {type(entry).__name__}")
+                continue
+            yield line, entry
+
+
+@dataclass(frozen=True)
+class _BadLine(BadRow):
+    """With what an error says of it."""
+
+    detail: str
+
+
+def _told(error: Exception) -> str:
+    return f"{error}; {OTHER_ENCODING}" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 class _OtherJsonError(Exception):

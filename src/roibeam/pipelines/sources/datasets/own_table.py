@@ -6,7 +6,6 @@ with "|" between them. The columns may be called "question" and "answer" too, as
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.printable import printable
+from roibeam.pipelines.sources.datasets.csv_rows import read_strict_csv, refuse_same_names
 
 KINDS = (".jsonl", ".csv", ".parquet")
 _ALSO_CALLED = {"question": "text", "answer": "answers"}
@@ -129,19 +129,7 @@ def _text(row: Mapping[str, Any], name: str, where: str) -> str | None:
 
 
 def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            for number, row in enumerate(reader):
-                if more := row.get(None):
-                    columns = len(reader.fieldnames or ())
-                    raise ValueError(
-                        f"{str(path)!r}, row {number} (line {reader.line_num}): {columns + len(more)} fields, the "
-                        f"header has {columns}; a text with commas stands in quotes"
-                    )
-                yield row
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{str(path)!r}: no CSV table in UTF-8: {error}") from None
+    return read_strict_csv(str(path))
 
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -163,7 +151,9 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     from pyarrow import parquet
 
     try:
-        for batch in parquet.ParquetFile(path).iter_batches():
+        file = parquet.ParquetFile(path)
+        refuse_same_names(str(path), file.schema_arrow.names)
+        for batch in file.iter_batches():
             yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{str(path)!r}: no parquet table: {' '.join(str(error).split())}") from None

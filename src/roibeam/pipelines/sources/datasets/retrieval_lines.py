@@ -35,7 +35,7 @@ def read_retrieval_lines(path: str) -> Iterator[CaptionedLine]:
         ValueError: naming the file and the line that is not as these files have it.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield _line(line, f"{path!r}, line {number}")

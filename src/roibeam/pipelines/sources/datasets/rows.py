@@ -6,13 +6,23 @@ import codecs
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
+from roibeam.features.counted import counted
+from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 
 Row = TypeVar("Row")
 
 MAX_LINE_BYTES = 2**20  # the longest captions have 3 kB, the longest paragraphs of a corpus some 100 kB
+MAX_CAPTION_LETTERS = 250_000  # with a path they fit a line, whatever letters they are
+NOT_UTF8 = "not UTF-8"
+OTHER_ENCODING = "perhaps cp1252, as Windows writes it: save the file as UTF-8"
+OTHER_FIELDS = "another number of fields than the header"
+EMPTY_CAPTION = "empty caption"
+LONG_CAPTION = f"caption longer than {MAX_CAPTION_LETTERS} characters"
+
+
+_UNITS = {"line": "lines", "entry": "entries", "row": "rows", "reference": "references"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,8 @@ class UrlRow:
 
 @dataclass(frozen=True)
 class BadRow:
-    """One row that cannot be used: its line or entry (from 1) and a short reason, the same for all rows of its kind."""
+    """One row that cannot be used: its line or entry (from 1; of a list in a json object its index, from 0) and a short
+    reason, the same for all rows of its kind."""
 
     line: int
     reason: str
@@ -46,34 +57,76 @@ class BadRows:
     """Counts rows that cannot be used, so that one line can say which.
 
     Args:
-        unit: what a row is to whoever looks for it, "line" or "entry".
+        unit: where a row stands in its file: "line", "entry", or the member of a json object whose list it is in, such
+            as "annotations".
+        what: it is.
     """
 
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
+    def __init__(self, unit: str, what: str = "row") -> None:
+        self._unit, self._what = unit, what
         self._reasons: Counter[str] = Counter()
         self._first: list[int] = []
+        self._first_of: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return self._reasons.total()
+
+    def add(self, row: BadRow, count: int = 1) -> None:
+        self._reasons[row.reason] += count
+        self._first_of.setdefault(row.reason, row.line)
+        if len(self._first) < 10:
+            self._first.append(row.line)
+
+    @property
+    def are_empty_captions(self) -> bool:
+        """Whether there are bad rows, and all of them are empty captions."""
+        return set(self._reasons) == {EMPTY_CAPTION}
 
     def passed(self, rows: Iterable[Row | BadRow]) -> Iterator[Row]:
         """The rows without the bad ones, which are counted as they come."""
         for row in rows:
-            if not isinstance(row, BadRow):
+            if isinstance(row, BadRow):
+                self.add(row)
+            else:
                 yield row
-                continue
-            self._reasons[row.reason] += 1
-            if len(self._first) < 10:
-                self._first.append(row.line)
+
+    def by_reason(self) -> dict[str, int]:
+        """How many there are of each reason, which is followed by the place of the first."""
+        return {f"{reason} (first {self._place(self._first_of[reason])})": n for reason, n in self._reasons.items()}
 
     def notes(self) -> list[str]:
-        """One line on the bad rows of those that passed, if there were any."""
-        total = self._reasons.total()
+        """A line on the bad rows of those that passed, if there were any; one on their encoding if that is to blame."""
+        total = len(self)
         if not total:
             return []
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self._reasons.items()))
-        lines = ", ".join(map(str, self._first)) + (", ..." if total > len(self._first) else "")
-        rows_left_out = "row left out" if total == 1 else "rows left out"
-        units = self._unit if total == 1 else {"line": "lines", "entry": "entries"}[self._unit]
-        return [f"{total} {rows_left_out}: {reasons} ({units} {lines})"]
+        places = ", ".join(map(str if self._unit in _UNITS else self._place, self._first))
+        units = (_UNITS[self._unit] if total > 1 else self._unit) + " " if self._unit in _UNITS else ""
+        more = ", ..." if total > len(self._first) else ""
+        # Of half a surrogate pair in a json file, which an entry may have, no encoding is to blame.
+        cure = [f"what is {NOT_UTF8} is {OTHER_ENCODING}"] if self._unit == "line" and NOT_UTF8 in self._reasons else []
+        return [f"{counted(total, self._what)} left out: {reasons} ({units}{places}{more})", *cure]
+
+    def _place(self, line: int) -> str:
+        return f"{self._unit} {line}" if self._unit in _UNITS else f"{self._unit}[{line}]"
+
+
+def caption_text(value: Any) -> str:
+    """A caption as a file has it -> as it is kept, without white space around it.
+
+    Raises:
+        ValueError: with a short reason, the same in all formats, so that rows can be counted by it.
+    """
+    if value is not None and not isinstance(value, str):
+        raise ValueError("caption is no text")
+    text = (value or "").strip()
+    if not text:
+        raise ValueError(EMPTY_CAPTION)
+    if not is_utf8(text):
+        raise ValueError("caption is not valid UTF-8")
+    if len(text) > MAX_CAPTION_LETTERS:
+        raise ValueError(LONG_CAPTION)
+    return text
 
 
 def caption_row(line: int, caption: str, name: str, *, id_rule: str) -> CaptionRow | BadRow:
@@ -89,14 +142,23 @@ def is_web_url(text: str) -> bool:
     return text.lower().startswith(("http://", "https://"))
 
 
+def refuse_utf16(path: str) -> None:
+    """Raises ValueError for a text file in the encoding that Windows calls Unicode; none of its lines could be read."""
+    with open(path, "rb") as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise ValueError(f'{path!r}: UTF-16, as Windows writes it ("Unicode"); save the file as UTF-8')
+
+
 def read_lines(path: str) -> Iterator[tuple[int, str] | BadRow]:
     """Lines of a UTF-8 text file, numbered from 1, without their ends (LF or CRLF) and without a byte order mark.
 
     A line that is not UTF-8 or longer than 1 MiB is a bad row; never more than that is in memory.
 
     Raises:
-        OSError: if the file cannot be read.
+        ValueError: if the file is UTF-16.
+        OSError: if it cannot be read.
     """
+    refuse_utf16(path)
     with open(path, "rb") as file:
         line = 0
         while raw := file.readline(MAX_LINE_BYTES + 1):
@@ -111,4 +173,4 @@ def read_lines(path: str) -> Iterator[tuple[int, str] | BadRow]:
             try:
                 yield line, raw.rstrip(b"\r\n").decode("utf-8")
             except UnicodeDecodeError:
-                yield BadRow(line, "not UTF-8")
+                yield BadRow(line, NOT_UTF8)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
-from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, UrlRow, is_web_url
+from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, UrlRow, caption_text, is_web_url
 
 EXPECTED = 'an SBU file with "image_urls" and "captions" lists'
 
@@ -32,7 +32,7 @@ def read_sbu(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow
     for row, (url, caption) in enumerate(_read_pairs(path), start=1):
         try:
             name = _local_name(url)
-            text = _caption(caption)
+            text = caption_text(caption)
         except ValueError as error:
             yield BadRow(row, str(error))
             continue
@@ -49,7 +49,7 @@ def read_sbu_urls(path: str) -> Iterator[UrlRow | BadRow]:
             yield BadRow(row, "no http or https URL")
             continue
         try:
-            yield UrlRow(row, _caption(caption), url.strip())
+            yield UrlRow(row, caption_text(caption), url.strip())
         except ValueError as error:
             yield BadRow(row, str(error))
 
@@ -108,11 +108,3 @@ def _local_name(url: Any) -> str:
     if not name:
         raise ValueError("URL names no file")
     return path_below(name)
-
-
-def _caption(caption: Any) -> str:
-    if not isinstance(caption, str) or not caption.strip():
-        raise ValueError("empty caption")
-    if not is_utf8(caption):
-        raise ValueError("caption is not valid UTF-8")
-    return caption.strip()

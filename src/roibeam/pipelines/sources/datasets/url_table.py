@@ -11,8 +11,8 @@ from pathlib import Path
 
 from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.files.image_ids import is_utf8
-from roibeam.pipelines.sources.datasets.csv_rows import read_csv_rows
-from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow, is_web_url
+from roibeam.pipelines.sources.datasets.csv_rows import read_csv_table, refuse_same_names
+from roibeam.pipelines.sources.datasets.rows import NOT_UTF8, BadRow, UrlRow, caption_text, is_web_url
 
 KINDS = (".parquet", ".csv")
 URL_NAMES, CAPTION_NAMES = ("url", "image_url"), ("caption", "text", "top_caption")
@@ -51,13 +51,14 @@ def read_url_table(path: str, columns: UrlColumns) -> Iterator[UrlRow | BadRow]:
         if isinstance(row, str):
             yield BadRow(number, row)
             continue
-        url, caption = ((value or "").strip() for value in row)
+        url = (row[0] or "").strip()
         if not is_web_url(url):
             yield BadRow(number, "no http or https URL")
-        elif not caption:
-            yield BadRow(number, "empty caption")
-        else:
-            yield UrlRow(number, caption, url)
+            continue
+        try:
+            yield UrlRow(number, caption_text(row[1]), url)
+        except ValueError as error:
+            yield BadRow(number, str(error))
 
 
 def _column(path: str, names: Sequence[str], asked: str, usual: Sequence[str], option: str) -> str:
@@ -82,6 +83,7 @@ def _parquet_rows(path: str, columns: UrlColumns) -> Iterator[tuple[str | None, 
     except pa.ArrowInvalid:
         raise ValueError(f"{path!r}: no parquet file, or a damaged one") from None
     with file:
+        refuse_same_names(path, file.schema_arrow.names)
         chosen = columns.of(path, file.schema_arrow.names)
         for name in chosen:
             kind = file.schema_arrow.field(name).type
@@ -96,18 +98,12 @@ def _parquet_rows(path: str, columns: UrlColumns) -> Iterator[tuple[str | None, 
 
 def _csv_rows(path: str, columns: UrlColumns) -> Iterator[tuple[str, str] | str]:
     """(URL, caption) of each row, or what is wrong with it."""
-    rows = read_csv_rows(path)
-    header = next(rows, None)
-    if header is None or isinstance(header, BadRow):
-        raise ValueError(f"{path!r}: nothing in it, expected a table whose first line names the columns")
-    names = [name.strip() for name in header[1]]
+    names, rows = read_csv_table(path)
     places = [names.index(name) for name in columns.of(path, names)]
     for row in rows:
         if isinstance(row, BadRow):
             yield row.reason
-        elif len(row[1]) != len(names):
-            yield "another number of fields than the header"
         elif not all(is_utf8(row[1][place]) for place in places):
-            yield "not UTF-8"
+            yield NOT_UTF8
         else:
             yield row[1][places[0]], row[1][places[1]]

@@ -16,7 +16,8 @@ import numpy as np
 
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
-from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines, read_json_rows
+from roibeam.pipelines.sources.datasets.rows import BadRow
 
 IMAGES_FOLDER = "vcr1images"
 NUM_CHOICES = 4
@@ -49,22 +50,29 @@ class VcrImage:
     objects: tuple[str, ...]
 
 
-def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> Iterator[VcrImage]:
+def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> Iterator[VcrImage | BadRow]:
     """The image of each question of an annotation file, in file order: an image comes as often as it is asked about.
 
     Raises:
-        ValueError: naming the line that is not as VCR writes it.
+        OSError: if the file cannot be read.
     """
-    for where, row in read_json_lines(path):
+    for found in read_json_rows(path):
+        if isinstance(found, BadRow):
+            yield found
+            continue
+        line, row = found
         name, objects = row.get("img_fn"), row.get("objects", [])
         if not isinstance(name, str):
-            raise ValueError(f"{where}: expected a VCR row with img_fn, got {shown(name)} there")
+            yield BadRow(line, "no img_fn")
+            continue
         if not isinstance(objects, list) or not all(isinstance(each, str) and is_utf8(each) for each in objects):
-            raise ValueError(f"{where}: objects must be a list of names, got {shown(objects)}")
+            yield BadRow(line, "objects is no list of names")
+            continue
         try:
             below = path_below(name)
         except ValueError as error:
-            raise ValueError(f"{where}: img_fn {name!r}: {error}") from None
+            yield BadRow(line, f"img_fn: {error}")
+            continue
         yield VcrImage(image_id_of(below, id_rule=id_rule), below, tuple(dict.fromkeys(objects)))
 
 
@@ -181,7 +189,7 @@ def read_object_names(path: str) -> tuple[str, ...]:
         ValueError: for a file that cannot be read, without a name, or with one twice.
     """
     try:
-        lines = Path(path).expanduser().read_text("utf-8").splitlines()
+        lines = Path(path).expanduser().read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"object_names {path!r}: cannot be read: {error}") from None
     names = tuple(line.strip() for line in lines if line.strip())

@@ -137,21 +137,26 @@ def _outcome(folder: str, row: SplitRow, objects: NameList, attributes: NameList
         return BadRow(row.line, "damaged xml file")
 
 
-def read_image_data(path: str, *, id_rule: str = "no-extension") -> Iterator[tuple[str, str]]:
+def read_image_data(path: str, *, id_rule: str = "no-extension") -> Iterator[tuple[str, str] | BadRow]:
     """The images of visualgenome.org's image_data.json in its order: id, and path ("VG_100K_2/1.jpg") by their URL.
 
     Raises:
-        ValueError: naming the entry that has no such URL.
+        ValueError: if it is no json list; at the end, if no entry has such a URL.
         OSError: if the file cannot be read.
     """
-    for index, entry in enumerate(read_json_list(path, expected=IMAGE_DATA)):
+    first_bad, is_usable = "", False
+    for number, entry in enumerate(read_json_list(path, expected=IMAGE_DATA), start=1):
         url = entry.get("url") if isinstance(entry, dict) else None
         match = _IMAGE_URL.search(url) if isinstance(url, str) else None
         if match is None:
-            raise ValueError(
-                f"{path!r}, entry {index}: expected a url that ends in VG_100K/<number>.jpg, got {shown(url)}"
-            )
+            wanted = "expected a url that ends in VG_100K/<number>.jpg"
+            first_bad = first_bad or f"{path!r}, entry {number - 1}: {wanted}, got {shown(url)}"
+            yield BadRow(number, "no url that ends in VG_100K/<number>.jpg")
+            continue
+        is_usable = True
         yield image_id_of(match[1], id_rule=id_rule), match[1]
+    if first_bad and not is_usable:
+        raise ValueError(first_bad)
 
 
 def read_object_names(path: str) -> tuple[str, ...]:

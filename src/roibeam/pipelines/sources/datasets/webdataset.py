@@ -28,6 +28,7 @@ from roibeam.extraction.photos.photo_file import IMAGE_EXTENSIONS
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.archives import Member
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, in_nfc
+from roibeam.pipelines.sources.datasets.rows import EMPTY_CAPTION
 
 TEXT_EXTENSIONS = (".txt", ".json", ".cls")
 _MAX_TEXT_BYTES = 2**20
@@ -119,14 +120,18 @@ class _Sample:
             stems = [_stem(image.path) for image in self._images]
         for stem, texts in self._texts.items():
             if stem not in stems and (stem != self.key or not stems):
-                self._notes.lone_texts += sum(map(bool, texts.values()))
+                self._notes.lone_texts += sum(map(any, texts.values()))
         shared = {} if self.key in stems else self._texts.get(self.key or "", {})
         for image, stem in zip(self._images, stems, strict=True):
             own = self._texts.get(stem, {})
+            found = [texts.get(extension, ()) for texts in (own, shared) for extension in (".txt", ".json")]
+            captions = next((each for each in found if any(each)), next(filter(None, found), ()))
+            if empty := captions.count(""):
+                self._notes.bad_texts[EMPTY_CAPTION] += empty
             yield ImageRef(
                 image_id_of(image.path, id_rule=self._id_rule),
                 image.location,
-                captions=own.get(".txt") or own.get(".json") or shared.get(".txt") or shared.get(".json") or (),
+                captions=tuple(filter(None, captions)),
                 labels=own.get(".cls") or shared.get(".cls") or (),
             )
 
@@ -141,7 +146,7 @@ class _Sample:
 
 
 def _texts(data: bytes, extension: str) -> tuple[str, ...]:
-    """The captions or the label in a file; none where it has none.
+    """The captions or the label in a file; none where it has none, "" for a caption that is empty.
 
     Raises:
         ValueError: with a short reason, so that files can be counted by it.
@@ -151,7 +156,7 @@ def _texts(data: bytes, extension: str) -> tuple[str, ...]:
     try:
         text = data.decode("utf-8-sig")
         if extension != ".json":
-            return (text.strip(),) if text.strip() else ()
+            return (text.strip(),) if text.strip() or extension == ".txt" else ()
         content = json.loads(text)
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
@@ -159,7 +164,7 @@ def _texts(data: bytes, extension: str) -> tuple[str, ...]:
         raise ValueError("not json") from None
     caption = content.get("caption") if isinstance(content, dict) else None
     captions = caption if isinstance(caption, list) else [caption]
-    found = [each.strip() for each in captions if isinstance(each, str) and each.strip()]
+    found = [each.strip() for each in captions if isinstance(each, str)]
     if any("\ud800" <= letter <= "\udfff" for each in found for letter in each):
         raise ValueError("not UTF-8")
     return tuple(found)

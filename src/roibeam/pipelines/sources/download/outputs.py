@@ -97,6 +97,8 @@ def _write_captions(path: Path, url_list: UrlList, journal: Journal) -> tuple[in
             if isinstance(outcome, StoredImage):
                 # A tab or a line end inside a caption, as SBU's json may have it, would be another column or row.
                 caption = re.sub(r"[\t\r\n]+", " ", entry.caption)
+                if not count and caption.startswith("\ufeff"):
+                    file.write("\ufeff")  # readers take one mark off the file's first line
                 file.write(f"{caption}\t{outcome.path}\n")
                 count += 1
                 num_bytes += outcome.num_bytes if first == row else 0

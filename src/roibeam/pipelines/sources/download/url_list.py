@@ -1,7 +1,8 @@
 """The list that is downloaded: its rows, and which of them name a URL that an earlier row has named.
 
 Id rule: an image is known by the index of its row, from 0: the line of a Conceptual Captions file (blank and bad lines
-count), the entry of SBU's lists, the row of a table. Rows with one URL share the image of the first of them.
+count, a header does not), the entry of SBU's lists, the row of a table. Rows with one URL share the image of the first
+of them.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from functools import partial
 import numpy as np
 import xxhash
 
-from roibeam.pipelines.sources.datasets.conceptual_captions import read_caption_urls
+from roibeam.pipelines.sources.datasets.conceptual_captions import TsvColumns, columns_of, read_caption_urls
 from roibeam.pipelines.sources.datasets.known_files import refuse_others
 from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow
 from roibeam.pipelines.sources.datasets.sbu import read_sbu_urls
 from roibeam.pipelines.sources.datasets.url_table import KINDS, UrlColumns, read_url_table
 
 LARGEST_NUM_ROWS = 100_000_000  # eight digits of an image's name
-_READERS = {".tsv": read_caption_urls, ".json": read_sbu_urls}
 _ROW_WORDS = {".tsv": "line", ".json": "entry"}  # of a table "row"
 
 
@@ -49,13 +49,15 @@ class UrlList:
     def __init__(self, path: str, columns: UrlColumns | None = None) -> None:
         extension, columns = os.path.splitext(path)[1].lower(), columns or UrlColumns()
         self.path, self.row_word = path, _ROW_WORDS.get(extension, "row")
-        self._read = _reader(path, extension, columns)
+        tsv = columns_of(path, columns.caption) if extension == ".tsv" else TsvColumns()
+        self._header = tsv.header
+        self._read = _reader(path, extension, columns, tsv)
         self._state = self._file_state()
         with open(path, "rb") as file:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self.state = self.sha256
-        if columns != UrlColumns():
-            self.state = hashlib.sha256(repr((self.sha256, columns)).encode()).hexdigest()
+        if columns != UrlColumns() or tsv.header:
+            self.state = hashlib.sha256(repr((self.sha256, columns, *([tsv.header] * tsv.header))).encode()).hexdigest()
         high, low, indexes = array("Q"), array("Q"), array("q")  # 128 bits: two URLs of 64 could look the same
         self.num_bad_rows, self.last_row, first_bad = 0, -1, None
         for index, row in self.rows():
@@ -84,7 +86,7 @@ class UrlList:
         for row in self._read(self.path):
             if row.line > LARGEST_NUM_ROWS:
                 raise ValueError(f"{self.path!r}: over {LARGEST_NUM_ROWS:,} rows; cut it into several lists")
-            yield row.line - 1, row
+            yield row.line - 1 - self._header, row
         if self._file_state() != self._state:
             raise ValueError(f"{self.path!r}: changed while it was read; run again")
 
@@ -97,18 +99,23 @@ class UrlList:
         return state.st_size, state.st_mtime_ns
 
 
-def _reader(path: str, extension: str, columns: UrlColumns) -> Callable[[str], Iterator[UrlRow | BadRow]]:
+def _reader(
+    path: str, extension: str, columns: UrlColumns, tsv: TsvColumns
+) -> Callable[[str], Iterator[UrlRow | BadRow]]:
     refuse_others(path, ("sbu", "url-list"))
     if extension in KINDS:
         return partial(read_url_table, columns=columns)
-    if extension not in _READERS:
+    if extension not in _ROW_WORDS:
         raise ValueError(
             f"{path!r}: expected a Conceptual Captions .tsv (caption TAB URL, or URL TAB caption), an SBU .json, or a "
             f"table with columns of URLs and captions ({' or '.join(KINDS)})"
         )
-    if columns != UrlColumns():
-        raise ValueError(f"{path!r}: --url-column and --caption-column are for a table ({' or '.join(KINDS)})")
-    return _READERS[extension]
+    if columns.url or (columns.caption and extension != ".tsv"):
+        raise ValueError(
+            f"{path!r}: --url-column and --caption-column are for a table ({' or '.join(KINDS)}); of a .tsv, "
+            f"--caption-column 1 or 2 is the place of the captions"
+        )
+    return partial(read_caption_urls, columns=tsv) if extension == ".tsv" else read_sbu_urls
 
 
 def _first_rows(high: np.ndarray, low: np.ndarray, indexes: np.ndarray) -> np.ndarray:

@@ -5,12 +5,12 @@ Things have the name of their class. For people each public code has a rule of i
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from roibeam.pipelines.sources.datasets.csv_rows import read_strict_csv
 from roibeam.pipelines.sources.datasets.vcr_texts import NAMES, PERSON, VcrTokens, names_by_mention
 
 BY_MENTION, RESTARTED, IN_TURN, DRAWN = "mention", "restarted", "in-turn", "drawn"
@@ -126,11 +126,7 @@ def read_people_names(path: str) -> Sequence[str]:
     """
     if path in ("", VL_BERT):
         return VL_BERT_NAMES if path else NAMES
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        try:
-            names = tuple(row["name"] for row in csv.DictReader(file, strict=True) if row.get("name"))
-        except (csv.Error, UnicodeDecodeError, KeyError) as error:
-            raise ValueError(f"{path!r}: cannot be read as .csv: {error}") from None
+    names = tuple(row["name"] for row in read_strict_csv(path) if row.get("name"))
     if not names:
         raise ValueError(f'{path!r}: expected a table with names in a column "name", got none')
     return names
