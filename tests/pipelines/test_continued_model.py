@@ -36,10 +36,10 @@ def a_model(folder: Path) -> ModelCheckpoint:
 def test_the_words_of_a_model_are_not_made_anew(tmp_path: Path) -> None:
     start = a_model(tmp_path / "model")
     with pytest.raises(ValueError, match=r"--tokenizer is missing: .*model has none beside it"):
-        run_pretrain(make_store(), tmp_path / "run", start=start, background_first=True, **ONE_STEP)
+        run_pretrain(make_store(), tmp_path / "run", start=start, background="first", **ONE_STEP)
     assert not (tmp_path / "run").exists()
     spec = str(tmp_path / "tokenizer")
-    run_pretrain(make_store(), tmp_path / "run", start=start, background_first=True, tokenizer_spec=spec, **ONE_STEP)
+    run_pretrain(make_store(), tmp_path / "run", start=start, background="first", tokenizer_spec=spec, **ONE_STEP)
 
 
 def test_the_words_of_a_run_are_those_of_the_run_before(tmp_path: Path) -> None:
@@ -61,10 +61,14 @@ def test_background_is_moved_to_the_end_of_published_classes(tmp_path: Path) -> 
     torch.nn.init.normal_(start.model.masked_region_head.decoder.bias)
     with pytest.raises(ValueError, match=f"its {NUM_CLASSES + 1} classes of regions begin with background"):
         continued_model(start, system, {})
-    moved = continued_model(start, system, {}, background_first=True)
+    moved = continued_model(start, system, {}, background="first")
     assert torch.equal(head(moved), torch.cat([head(start.model)[1:], head(start.model)[:1]]))
-    kept = continued_model(start, system, {}, background_first=False)
+    kept = continued_model(start, system, {}, background="last")
     assert torch.equal(head(kept), head(start.model))
+    with pytest.raises(ValueError, match=r"--background none: .*: it predicts background too; leave it out"):
+        continued_model(start, system, {}, background="none")
+    with pytest.raises(ValueError, match="--background 'middle': choose one of first, last, none"):
+        continued_model(start, system, {}, background="middle")
 
 
 def test_where_nothing_is_to_be_said_of_background(tmp_path: Path) -> None:
@@ -72,9 +76,9 @@ def test_where_nothing_is_to_be_said_of_background(tmp_path: Path) -> None:
     of_run = load_model(str(tmp_path / "one"))
     assert torch.equal(head(continued_model(of_run, SYSTEMS["vlbert"], {})), head(of_run.model))
     with pytest.raises(ValueError, match="a run of roibeam pretrain has background last; leave it out"):
-        continued_model(of_run, SYSTEMS["vlbert"], {}, background_first=True)
+        continued_model(of_run, SYSTEMS["vlbert"], {}, background="first")
     wordy = VisualBertForPreTraining(visualbert_small(region_feature_size=WIDTH))
     published = dataclasses.replace(of_run, model=wordy, source=tmp_path / "published")
     continued_model(published, SYSTEMS["visualbert"], {})
     with pytest.raises(ValueError, match="it predicts no classes of regions; leave it out"):
-        continued_model(published, SYSTEMS["visualbert"], {}, background_first=True)
+        continued_model(published, SYSTEMS["visualbert"], {}, background="first")

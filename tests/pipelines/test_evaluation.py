@@ -281,12 +281,16 @@ def test_what_is_predicted_is_hidden_and_nothing_else(tokenizer: Any) -> None:
 
 def test_targets_of_a_model_that_counts_background_first(tokenizer: Any) -> None:
     last, _ = masked_batch(build("ViLBERT"), tokenizer)
-    first, _ = masked_batch(build("ViLBERT"), tokenizer, background_first=True)
+    first, _ = masked_batch(build("ViLBERT"), tokenizer, background="first")
     assert last.region_targets is not None and first.region_targets is not None
     assert torch.equal(first.region_targets[..., 1:], last.region_targets[..., :-1])
     assert torch.equal(first.region_targets[..., 0], last.region_targets[..., -1])
-    with pytest.raises(ValueError, match="predicts no classes of regions; leave --background-first out"):
-        EvaluationSamples(build("VisualBERT").config, tokenizer, num_classes=3, background_first=True)
+    with pytest.raises(ValueError, match="predicts no classes of regions; leave --background first out"):
+        EvaluationSamples(build("VisualBERT").config, tokenizer, num_classes=3, background="first")
+    with pytest.raises(ValueError, match="one more than the store has classes: one is background; say first or last"):
+        EvaluationSamples(build("ViLBERT").config, tokenizer, num_classes=3, background="none")
+    with pytest.raises(ValueError, match="--background 'middle': choose one of first, last, none"):
+        EvaluationConfig(background="middle")
 
 
 def test_the_best_regions_are_kept(tokenizer: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_commands import one_line
 
@@ -101,3 +103,91 @@ def test_what_does_not_fit_the_file_is_one_clear_line(
     given = [str(option).format(**places) for option in options]
     done = roibeam("store", "import", files[layout], tmp_path / "store", *given)
     assert words in one_line(done) and not (tmp_path / "store" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("format_name", ["lxmert", "lxmert-h5"])
+@pytest.mark.parametrize("names", ["__background__\nNAMES", "NAMES\nbackground\n", '["BG", "NAMES"]'])
+def test_names_without_the_one_of_background(
+    roibeam: Roibeam, files: dict[str, Path], tmp_path: Path, format_name: str, names: str
+) -> None:
+    """It has no id in a store; with it every region would have the name of the class before or behind."""
+    text = names.replace("NAMES", ('", "' if names.startswith("[") else "\n").join(NAMES))
+    (tmp_path / "list.txt").write_text(text)
+    source = files["lxmert"]
+    if format_name == "lxmert-h5":
+        source = tmp_path / "a.h5"
+        format_named("lxmert-h5").write(RECORDS, source)
+    done = roibeam("store", "import", source, tmp_path / "store", "--vocab", tmp_path / "list.txt")
+    assert done.code == 0 and "is left out: background has no number; the first name is 'cat'" in done.err
+    assert FeatureStore(tmp_path / "store").manifest.classes == NAMES
+    assert roibeam("store", "import", source, tmp_path / "plain").code == 0
+    copied = roibeam("store", "copy", tmp_path / "plain", tmp_path / "named", "--vocab", tmp_path / "list.txt")
+    assert copied.code == 0 and "is left out: background has no number" in copied.err
+    assert FeatureStore(tmp_path / "named").manifest.classes == NAMES
+
+
+def test_where_background_is(roibeam: Roibeam, tmp_path: Path) -> None:
+    """Numbers that speak against the layout stop the command; the option decides, and stays with the store."""
+    rows = np.full((3, 7), 0.01)
+    rows[np.arange(3), [0, 2, 5]] = 0.8
+    rows[:, 6] = 0.15  # background, behind the others; the writer puts the last column in front
+    in_file = np.roll(rows, -1, axis=1).astype(np.float16)
+    kept = [dataclasses.replace(measured(name, 3), class_distribution=in_file) for name in ("a", "b", "c")]
+    path = tmp_path / "a.tsv"
+    format_named("butd-tsv").write(kept, path, layout="caffe-cls-prob")
+    done = roibeam("store", "import", path, tmp_path / "store")
+    assert done.code == 1 and not (tmp_path / "store" / "manifest.json").exists()
+    words = "rows of 7 class probabilities are read with background in the first column, but the last is the largest or"
+    assert words in one_line(done)
+    assert one_line(done).endswith("--background first or --background last of `roibeam store import`")
+    differs = roibeam("store", "diff", path, path)
+    assert differs.code == 2 and "--background last of `roibeam store import`" in one_line(differs)
+    assert roibeam("store", "import", path, tmp_path / "store", "--background", "last").code == 0
+    store = FeatureStore(tmp_path / "store")
+    assert [record.class_ids.tolist() for record in store] == [[0, 2, 5]] * 3
+    assert store.manifest.config["options"]["background"] == store.fingerprint.details["background"] == "last"
+    again = roibeam("store", "import", path, tmp_path / "store", "--background", "first")
+    assert "is another store already" in again.err
+    named = ("--vocab", names_file(tmp_path, 7), "--background")
+    assert roibeam("store", "import", path, tmp_path / "none", *named, "none").code == 0
+    assert FeatureStore(tmp_path / "none").manifest.classes is not None
+    assert "7 classes, but the detector has 6" in one_line(
+        roibeam("store", "import", path, tmp_path / "b", *named, "last")
+    )
+
+
+def names_file(folder: Path, count: int) -> Path:
+    (folder / "names.txt").write_text("".join(f"thing {number}\n" for number in range(count)))
+    return folder / "names.txt"
+
+
+def test_options_of_reading_that_do_not_fit(roibeam: Roibeam, files: dict[str, Path], tmp_path: Path) -> None:
+    for layout, options, words in (
+        ("caffe", ("--background", "last"), "--background last: "),
+        ("lxmert", ("--background", "middle"), "--background 'middle': choose one of first, last, none"),
+        ("lxmert", ("--feature-dtype", "half"), "--feature-dtype 'half': choose one of float16, bfloat16, float32"),
+        ("caffe-cls-prob", ("--vocab", names_file(tmp_path, 7)), "without background, say --background none"),
+        ("lxmert", ("--num-classes", largest_id()), "counts background as 0, import it with --background first"),
+    ):
+        done = roibeam("store", "import", files[layout], tmp_path / "store", *options)
+        assert done.code == 1 and words in one_line(done), options
+        assert not (tmp_path / "store" / "manifest.json").exists()
+
+
+def largest_id() -> int:
+    return max(int(record.class_ids.max()) for record in RECORDS)
+
+
+def test_number_types_of_bytes(roibeam: Roibeam, tmp_path: Path) -> None:
+    """Float16 in base64 looks like half as many float32; stored so, every number would be nonsense."""
+    values = np.random.default_rng(0).normal(size=(4, 6, 32)).astype(np.float32)
+    halves = values.astype(np.float16).view(np.float32)
+    kept = [dataclasses.replace(measured(f"image{number}", 6), features=each) for number, each in enumerate(halves)]
+    format_named("butd-tsv").write(kept, tmp_path / "a.tsv", layout="caffe")
+    for dtype in ("float16", "float32"):
+        done = roibeam("store", "import", tmp_path / "a.tsv", tmp_path / "store", "--dtype", dtype)
+        assert done.code == 1 and "read as float32, but their bytes look like float16" in one_line(done)
+    assert roibeam("store", "import", tmp_path / "a.tsv", tmp_path / "store", "--feature-dtype", "float16").code == 0
+    store = FeatureStore(tmp_path / "store")
+    np.testing.assert_array_equal(next(iter(store)).features, values[0].astype(np.float16))
+    assert store.manifest.config["options"]["file_feature_dtype"] == "float16"

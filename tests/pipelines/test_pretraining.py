@@ -155,7 +155,7 @@ def test_a_second_stage_reads_features_of_the_space_of_the_first(store, tmp_path
     # A model's folder by itself, as an official file, does not say what it was trained on.
     alone = tmp_path / "model"
     shutil.copytree(start.source, alone)
-    told = {"tokenizer_spec": str(start.tokenizer), "background_first": False}
+    told = {"tokenizer_spec": str(start.tokenizer), "background": "last"}
     for number, (space, begun, more) in enumerate([(now, load_model(str(alone)), told), (trained, start, {})]):
         run = run_pretrain(store_of(space), tmp_path / f"run-{number}", start=begun, **more)
         assert run.training.last["step"] == 6

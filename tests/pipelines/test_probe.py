@@ -110,11 +110,12 @@ def test_a_hidden_region_is_hidden(tokenizer: Any) -> None:
 
 
 def test_names_of_labels() -> None:
-    last, first = Names(CLASSES), Names(CLASSES, background_first=True)
+    last, first = Names(CLASSES), Names(CLASSES, background="first")
     assert [last.of_model(label, 4) for label in range(4)] == [*CLASSES, "background"]
     assert [first.of_model(label, 4) for label in range(4)] == ["background", *CLASSES]
     assert [last.of_model(label, 3) for label in range(3)] == list(CLASSES)
-    assert Names(()).of_model(7, 9) == "class 7"
+    assert Names(()).of_model(7, 9) == "class 7" and Names((), background="last").of_model(8, 9) == "background"
+    assert [Names(CLASSES, background="none").of_model(label, 4) for label in (2, 3)] == [CLASSES[2], "class 3"]
 
 
 def test_a_model_with_task_tokens_is_told_the_task(tokenizer: Any) -> None:

@@ -92,7 +92,8 @@ def test_requests_in_stages(request_of: Callable[[str], PretrainRequest], tmp_pa
         (RequestedModel(recipe="imagebert-stage-2"), "goes on from imagebert-stage-1: name its run with --from-run"),
         (RequestedModel(recipe="imagebert-stage-1", system="vlbert"), "leave --system and --model out"),
         (RequestedModel(toy=True), "--toy is the small variant of a --recipe"),
-        (RequestedModel(background_first=True), "of a model to start from, name it with --from-run"),
+        (RequestedModel(background="middle"), "--background 'middle': choose one of first, last, none"),
+        (RequestedModel(background="first"), "of a model to start from, name it with --from-run"),
         (RequestedModel(size="huge"), "--model 'huge': choose one of small"),
     ],
 )

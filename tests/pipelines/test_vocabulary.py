@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from roibeam.pipelines.sources.datasets.vcr import read_object_names
+from roibeam.pipelines.sources.datasets.visual_genome import read_names
 from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
 
 
@@ -56,6 +59,50 @@ def one_list(tmp_path: Path, content: bytes, num_classes: int) -> tuple[str, ...
 )
 def test_lines_end_at_line_feeds_alone(tmp_path: Path, content: bytes, names: tuple[str, ...]) -> None:
     assert one_list(tmp_path, content, len(names)) == names
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\ufeff__background__\r\ncat\r\ndog\r\n", "cat,kitten\ndog\nBackground", "no object\ncat\ndog", "BG\ncat\ndog",
+        '["cat", "dog"]', '\ufeff ["__background__", "cat", "dog"]', '{"0": "cat", "1": "dog"}',
+        '{"1": "dog", "0": "cat"}', '{"1": "cat", "2": "dog"}', '{"0": "no-object", "1": "cat", "2": "dog"}',
+        '{"dog": 1, "cat": 0}', '[{"id": 2, "name": "dog"}, {"id": 1, "name": "cat"}]',
+        '{"images": [], "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]}',
+        '{"names": ["cat", "dog"]}', '{"idx_to_label": {"1": "cat", "2": "dog"}, "label_to_idx": {"cat": 1, "dog": 2}}',
+    ],
+)  # fmt: skip
+def test_forms_of_one_list(tmp_path: Path, content: str) -> None:
+    """Background has no number here, so a name of it is left out where it is first or last."""
+    assert one_list(tmp_path, content.encode(), 2) == ("cat", "dog")
+    objects = read_object_names(str(tmp_path / "names.txt"))  # of vcr.object_names and sampling.object_names
+    assert [name.partition(",")[0] for name in objects] == ["cat", "dog"]
+    assert read_names(str(tmp_path / "names.txt")).ids["dog"] == 1  # of --labels-vocab
+
+
+def test_background_between_other_names_is_a_class(tmp_path: Path) -> None:
+    assert one_list(tmp_path, b"cat\nbackground\ndog\n", 3) == ("cat", "background", "dog")
+    assert one_list(tmp_path, b"background noise\ncat\n", 2) == ("background noise", "cat")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"cat\rdog\r", "line 1: holds a carriage return"),
+        ("cat\ndog".encode("utf-16"), "is UTF-16 text; convert it to UTF-8"),
+        (b"1\n2\n3\n", "its names are numbers, the first '1'"),
+        (b"", "holds no name"),
+        (b'["cat", 3]', "its JSON is no list of class names; expected is a list of names, "),
+        (b'{"a": {"b": 1}}', "its JSON is no list of class names"),
+        (b'["cat"', "begins like JSON and is none"),
+        (b'{"0": "cat", "2": "dog"}', "its 2 names have numbers from 0 to 2, 1 is missing"),
+        (b'["__background__", "cat", "dog", "cow"]', "3 classes, but the detector has 2"),
+    ],
+)
+def test_what_is_no_list_of_names_is_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)) as raised:
+        one_list(tmp_path, content, 2)
+    assert "\n" not in str(raised.value) and "names.txt" in str(raised.value)
 
 
 @pytest.mark.parametrize("content", [b"cat\n\ndog\n", b"cat\n , dog\ncow", b"cat\n\n"])

@@ -13,6 +13,7 @@ from typing import Self
 
 from roibeam.features.exchange.feature_file import FeatureFile
 from roibeam.features.exchange.formats import format_of, recognise
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.reading.indexed_ids import IndexedIds
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint
 from roibeam.features.record.imported import ABSENT, has_classes, num_classes_of
@@ -69,7 +70,11 @@ class RecordSource:
             self.num_classes = num_classes_of(store.fingerprint)
         else:
             found = format_of(path)
-            file = found.open(Path(path))
+            reading = Reading()
+            file = found.open(Path(path), reading)
+            if reading.doubts:
+                file.__exit__(None, None, None)
+                reading.check(self.name)
             self._opened, self.feature_dim = file, int(file.details["feature_dim"])
             self.fingerprint = Fingerprint(IMPORTED_PREFIX + found.name)
             self.has_classes = file.details["classes"] != ABSENT

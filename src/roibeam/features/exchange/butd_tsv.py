@@ -1,11 +1,13 @@
 """Reading the bottom-up-attention TSV: one image per line, arrays as base64 of raw little-endian C-order bytes.
 
-Three layouts are in the world, none has a header, and the number of columns tells them apart:
+Three layouts are in the world. Most files have no header row, and the number of columns tells them apart:
 
     6   image_id image_w image_h num_boxes boxes features               peteanderson80/bottom-up-attention
     7   the same and cls_prob, BACKGROUND FIRST in each row             forks of it that keep the class scores
     10  img_id img_h img_w objects_id objects_conf attrs_id attrs_conf  airsplay/py-bottom-up-attention, LXMERT;
         num_boxes boxes features                                        height before width here
+
+A first line of such names (`_COLUMN_NAMES`) is a header: then the columns are in its order, whatever that is.
 
 These files come from other people's runs: killed writers leave torn lines, restarted ones repeat images, somebody has
 edited them. A line that cannot be used becomes a `DeadLetter` with its line number; the others are read.
@@ -13,10 +15,8 @@ edited them. A line that cannot be used becomes a `DeadLetter` with its line num
 
 from __future__ import annotations
 
-import binascii
 import bisect
 import os
-import re
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,13 +30,17 @@ from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, MAX_NAMELESS_E
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
+    array_of_bytes,
     attributes_or_none,
+    base64_bytes,
     check_scores,
-    classes_from_rows,
+    float32_array,
     id_array,
     region_record,
+    whole_number,
     without_classes,
 )
+from roibeam.features.exchange.reading import Reading, spread_out
 from roibeam.features.record.digest import record_digest
 from roibeam.features.record.imported import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord, check_image_id
@@ -52,10 +56,11 @@ _UTF8_BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class TsvLayout:
-    """One of the three layouts: its name, and its columns in file order."""
+    """One of the three layouts: its name, its columns in file order, and whether a header row names them."""
 
     name: str
     columns: tuple[str, ...]
+    in_header: bool = False
 
     @property
     def classes(self) -> str:
@@ -80,6 +85,13 @@ LAYOUTS = {
         TsvLayout("lxmert", _LXMERT),
     )
 }
+_COLUMN_NAMES = {name: name for name in (*_LXMERT, "cls_prob")} | {
+    "img_id": "image_id", "image_w": "width", "img_w": "width", "image_width": "width",
+    "image_h": "height", "img_h": "height", "image_height": "height", "num_box": "num_boxes",
+    "objects_prob": "cls_prob",
+}  # fmt: skip
+_FEWEST_HEADER_NAMES = 3
+_SPELLINGS = {"width": "image_w", "height": "image_h"}
 
 
 class ButdTsv:
@@ -90,18 +102,19 @@ class ButdTsv:
 
     Args:
         path: an uncompressed file (it is read by position).
+        reading: how its arrays are read.
     Attributes:
         columns: the layout of the file; lines with another number of columns are dead letters.
         widths: values per row of "features" (D) and "cls_prob" (C + 1), from the first usable line; a line of other
             widths is a dead letter.
-        num_lines, num_blank: lines in all, and how many of them hold nothing.
+        num_lines, num_blank: lines in all, and how many of them hold no image: blank ones, and header rows.
         letters: dead letters of the lines that name no image.
     Raises:
         ValueError: when the file has no usable line among its first 100, or over 10,000 lines without an image id.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
+        self.path, self._reading = Path(path), reading or Reading()
         if self.path.exists() and not self.path.is_file():
             raise ValueError(f"{self.path}: is no regular file; give a bottom-up-attention TSV")
         self._file = open(self.path, "rb", buffering=_READ_BUFFER_BYTES)
@@ -111,9 +124,10 @@ class ButdTsv:
             self._keys: list[bytes] = []
             self._offsets, self._numbers = array("q"), array("q")
             self._torn_line: int | None = None
+            self._header: TsvLayout | None = None
             self._index()
             self._order = sorted(range(len(self._keys)), key=self._keys.__getitem__)  # stable: lines stay in file order
-            self.columns, self.widths = self._sniff()
+            self.columns, self.widths, self._background = self._sniff()
         except BaseException:
             self._file.close()
             raise
@@ -144,13 +158,11 @@ class ButdTsv:
             "feature_dim": self.widths["features"],
             "boxes": "pixels",
         }
-        if "cls_prob" in self.widths:
-            details |= {"background": "first", "num_classes": self.widths["cls_prob"] - 1}
-        return details
+        return details if "cls_prob" not in self.widths else details | self._background
 
     @property
     def num_entries(self) -> int:
-        """Lines that are not blank."""
+        """Lines that are neither blank nor a header."""
         return self.num_lines - self.num_blank
 
     def ids(self) -> Iterator[str]:
@@ -198,7 +210,7 @@ class ButdTsv:
 
     def _index(self) -> None:
         """Notes id and position of each line, reading none of it twice."""
-        offset = 0
+        offset, header = 0, b""
         while line := self._file.readline(MAX_LINE_BYTES + 1):
             start = offset
             too_long = len(line) > MAX_LINE_BYTES and not line.endswith(b"\n")
@@ -210,19 +222,28 @@ class ButdTsv:
                 continue
             if start == 0 and line.startswith(_UTF8_BOM):
                 line = line[len(_UTF8_BOM) :]
+            if start == 0 and not too_long:
+                header, self._header = line, header_layout(line, str(self.path))
+            if self._header is not None and line == header:  # also where headed files were put together
+                self.num_blank += 1
+                continue
             try:
                 if too_long:
                     detail = f"has {length:,} bytes, a line has at most {MAX_LINE_BYTES:,}; are line ends missing?"
                     raise EntryError("read", "line too long", detail)
                 if not line.endswith(b"\n"):
                     self._torn_line = len(self._keys)
-                self._keys.append(_line_key(line))
+                self._keys.append(_line_key(line, self._key_column))
                 self._offsets.append(start)
                 self._numbers.append(self.num_lines)
             except EntryError as error:
                 if not too_long and not line.endswith(b"\n"):
                     error = EntryError("read", "torn line", f"the file ends inside this line ({error})")
                 self._note_line_without_id(line, error)
+
+    @property
+    def _key_column(self) -> int:
+        return 0 if self._header is None else self._header.columns.index("image_id")
 
     def _skip_line(self) -> int:
         """Reads to the end of the line, keeping none of it; returns how many bytes that were."""
@@ -245,8 +266,8 @@ class ButdTsv:
             DeadLetter(shown or f"line {self.num_lines}", location, error.stage, error.reason, str(error))
         )
 
-    def _sniff(self) -> tuple[TsvLayout, dict[str, int]]:
-        """Layout and widths, from the first line that can be used."""
+    def _sniff(self) -> tuple[TsvLayout, dict[str, int], dict[str, Any]]:
+        """Layout, widths and place of background, from the first line that can be used; settles the reading."""
         first_error = str(self.letters[0].detail) if self.letters else "nothing in it"
         first_line = self.letters[0].location if self.letters else str(self.path)
         for line in range(min(len(self._keys), _SNIFFED_LINES)):
@@ -259,18 +280,40 @@ class ButdTsv:
                 if record.num_regions:
                     widths = {"features": record.features.shape[1]}
                     if isinstance(record.class_distribution, np.ndarray):
-                        widths["cls_prob"] = record.class_distribution.shape[1]
-                    return layout, widths
+                        widths["cls_prob"] = self._reading.num_columns(record.class_distribution)
+                    self._look_around(line, record, layout, widths)
+                    return layout, widths, self._reading.details(record)
                 raise EntryError("record", "no boxes", "has no boxes, so no feature width")
             except EntryError as error:
                 if line == 0 and not self.letters:
                     first_error, first_line = str(error), self._location(line)
+        self._reading.settle()
+        self._reading.check(self.path)  # says more than that no line can be used
         raise ValueError(
             f"{self.path}: none of its first {_SNIFFED_LINES} lines is a line of a bottom-up-attention TSV (6, 7 or 10 "
             f"columns with tabs between them, arrays in base64): {first_line}: {first_error}{self._other_format()}"
         )
 
+    def _look_around(self, first: int, record: RegionRecord, layout: TsvLayout, widths: Mapping[str, int]) -> None:
+        """Reads some lines of the whole file besides the first, so that doubts do not rest on one image."""
+        lines, records, swapped = spread_out(len(self._keys), but=first), [record], 0
+        for line in lines:
+            try:
+                records.append(self._read(line, layout, widths, "float32"))
+            except EntryError as error:  # becomes a dead letter when its turn comes
+                swapped += error.reason == "height and width swapped"
+        self._reading.settle()
+        if swapped and not layout.in_header and not any(map(_fits_only_as_it_is, records)):
+            names = " ".join(_SPELLINGS.get(name, name) for name in layout.columns[:3])
+            self._reading.doubts.append(
+                f"its columns are read as {names} ..., but the boxes of {swapped} of the {len(lines) + 1} lines that "
+                f"were looked at fit only when height and width are swapped, and no line's fit only as they are; put a "
+                f"first line in front that names all columns in their order, with tabs between them"
+            )
+
     def _layout_of(self, line: int) -> TsvLayout:
+        if self._header is not None:
+            return self._header
         columns = self._bytes_of(line).count(b"\t") + 1
         if columns not in LAYOUTS:
             raise EntryError("read", "wrong columns", f"has {columns} columns, the layouts have 6, 7 or 10")
@@ -279,9 +322,9 @@ class ButdTsv:
     def _read(self, line: int, layout: TsvLayout, widths: Mapping[str, int], dtype: str) -> RegionRecord:
         data = self._bytes_of(line)
         try:
-            if _line_key(data) != self._keys[line]:
+            if _line_key(data, self._key_column) != self._keys[line]:
                 raise EntryError("read", "changed", "the file was changed while it was read; run the command again")
-            return parse_line(data, layout, widths=widths, dtype=dtype)
+            return parse_line(data, layout, self._reading, widths=widths, dtype=dtype)
         except EntryError as error:
             if line == self._torn_line:
                 detail = f"the file ends inside this line, its writer was killed or the copy stopped ({error})"
@@ -326,7 +369,35 @@ def read_butd_tsv(path: str | os.PathLike[str]) -> Iterator[RegionRecord]:
                 yield outcome
 
 
-def parse_line(line: bytes, layout: TsvLayout, *, widths: Mapping[str, int], dtype: str = "float32") -> RegionRecord:
+def header_layout(line: bytes, path: str) -> TsvLayout | None:
+    """The layout that a header row names; None for a line of values.
+
+    Raises:
+        ValueError: when some names are not known, come twice or are missing.
+    """
+    cells = [cell.strip(b" \"'#\r\n").lower().decode("ascii", "replace") for cell in line[:2000].split(b"\t")]
+    known = [_COLUMN_NAMES[cell] for cell in cells if cell in _COLUMN_NAMES]
+    if len(known) < _FEWEST_HEADER_NAMES:
+        return None
+    needed = [*_CAFFE]
+    for kind in ("objects", "attrs"):
+        if f"{kind}_id" in known or f"{kind}_conf" in known:
+            needed += ["objects_id", "objects_conf", f"{kind}_id", f"{kind}_conf"]
+    wrong = [f"{cell!r} is no column that is known" for cell in cells if cell not in _COLUMN_NAMES]
+    wrong += [f"{name!r} comes twice" for name in dict.fromkeys(known) if known.count(name) > 1]
+    wrong += [f"{_SPELLINGS.get(name, name)!r} is missing" for name in needed if name not in known]
+    if wrong:
+        raise ValueError(
+            f"{path}: line 1 is a header, and {wrong[0]}; columns are image_id, image_w, image_h, num_boxes, boxes, "
+            f"features, and, where the file has them, cls_prob, objects_id, objects_conf, attrs_id, attrs_conf"
+        )
+    name = "lxmert" if "objects_id" in known else "caffe-cls-prob" if "cls_prob" in known else "caffe"
+    return TsvLayout(name, tuple(known), in_header=True)
+
+
+def parse_line(
+    line: bytes, layout: TsvLayout, reading: Reading, *, widths: Mapping[str, int], dtype: str = "float32"
+) -> RegionRecord:
     """One line, with or without its line end, as a record.
 
     Without classes in the file, class ids and scores are 0; with `cls_prob` the class is the best foreground class, and
@@ -334,6 +405,7 @@ def parse_line(line: bytes, layout: TsvLayout, *, widths: Mapping[str, int], dty
     that are 0 with confidence 0 in every region (how the COCO script of py-bottom-up-attention writes none) are None.
 
     Args:
+        reading: of the file.
         widths: values per row that "features" and "cls_prob" must have; one that is not named is what the bytes give.
         dtype: key of `FEATURE_DTYPES`.
     Raises:
@@ -345,36 +417,53 @@ def parse_line(line: bytes, layout: TsvLayout, *, widths: Mapping[str, int], dty
         raise EntryError("read", "wrong columns", f"has {got} columns, the lines of this file have {wanted}{glued}")
     # The line end, \n or \r\n, goes where blanks around a field go.
     column = dict(zip(layout.columns, line.split(b"\t"), strict=True))
-    image_id = _line_key(line).decode("utf-8")
+    image_id = _line_key(line, layout.columns.index("image_id")).decode("utf-8")
     height, width = _integer(column, "height", 1, 2**31 - 1), _integer(column, "width", 1, 2**31 - 1)
     num_regions = _integer(column, "num_boxes", 0, MAX_REGIONS)
-    boxes = _array(column, "boxes", np.float32, (num_regions, 4))
-    features = _array(column, "features", np.float32, (num_regions, widths.get("features")))
+    boxes = float32_array(_array(column, "boxes", num_regions, 4), "boxes", rows=num_regions, columns=4)
+    data = base64_bytes(column["features"].strip(), "features")
+    reading.watch(data, reading.dtype_name)
+    features = reading.plain(_rows(data, "features", reading.dtype, num_regions, widths.get("features")))
     classes = without_classes(num_regions)
+    if "cls_prob" in column:
+        data = base64_bytes(column["cls_prob"].strip(), "cls_prob")
+        dtype_of_rows = reading.row_dtype(data, num_regions)
+        rows = _rows(data, "cls_prob", dtype_of_rows, num_regions, widths.get("cls_prob"))
+        classes = reading.classes(rows.astype(np.float32), "cls_prob")
     if "objects_id" in column:
-        classes = _classes_of_columns(column, num_regions)
-    elif "cls_prob" in column:
-        rows = _array(column, "cls_prob", np.float32, (num_regions, widths.get("cls_prob")))
-        classes = classes_from_rows(rows, name="cls_prob")
+        classes = _classes_of_columns(column, num_regions, classes, reading)
     return region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
 
 
-def _classes_of_columns(column: dict[str, bytes], num_regions: int) -> RegionClasses:
-    """Classes and attributes of the LXMERT layout."""
-    ids, scores = {}, {}
-    for kind in ("objects", "attrs"):
-        ids[kind] = id_array(_array(column, f"{kind}_id", np.int64, (num_regions,)), f"{kind}_id", num_regions)
-        scores[kind] = _array(column, f"{kind}_conf", np.float32, (num_regions,))
-        check_scores(scores[kind], f"{kind}_conf")
-    return RegionClasses(ids["objects"], scores["objects"], None, *attributes_or_none(ids["attrs"], scores["attrs"]))
+def _classes_of_columns(
+    column: dict[str, bytes], num_regions: int, classes: RegionClasses, reading: Reading
+) -> RegionClasses:
+    """Classes and attributes of the LXMERT layout; `classes` are those of the rows, where the file has them."""
+    ids, scores = _ids_and_scores(column, "objects", num_regions)
+    has_rows = classes.class_distribution is not None
+    ids = reading.stated_ids(ids, classes) if has_rows else reading.class_ids(ids, "objects_id")
+    classes = classes._replace(class_ids=ids, class_scores=scores)
+    if "attrs_id" in column:
+        ids_or_none, scores_or_none = attributes_or_none(*_ids_and_scores(column, "attrs", num_regions))
+        classes = classes._replace(attribute_ids=ids_or_none, attribute_scores=scores_or_none)
+    return classes
 
 
-def _line_key(line: bytes) -> bytes:
+def _ids_and_scores(column: dict[str, bytes], kind: str, num_regions: int) -> tuple[np.ndarray, np.ndarray]:
+    ids = id_array(_array(column, f"{kind}_id", num_regions)[:, 0], f"{kind}_id", num_regions)
+    scores = _array(column, f"{kind}_conf", num_regions)[:, 0].astype(np.float32)
+    check_scores(scores, f"{kind}_conf")
+    return ids, scores
+
+
+def _line_key(line: bytes, column: int = 0) -> bytes:
     """The image id as it stands in the line."""
     end = line.find(b"\t")
     if end < 0:
         raise EntryError("read", "wrong columns", "has no tab, so no columns")
-    key = line[:end].strip()
+    key = (line[:end] if column == 0 else (line.split(b"\t", column + 1)[column : column + 1] or [b""])[0]).strip()
+    if key.startswith(b"b'") and key.endswith(b"'") and len(key) > 3:  # bytes that Python 3 wrote as text
+        key = key[2:-1]
     try:
         check_image_id(key.decode("utf-8"))
     except UnicodeDecodeError:
@@ -386,22 +475,21 @@ def _line_key(line: bytes) -> bytes:
 
 
 def _integer(column: dict[str, bytes], name: str, smallest: int, largest: int) -> int:
-    text = column[name].strip()
-    value = int(text) if re.fullmatch(rb"[0-9]{1,10}", text) else -1
-    if not smallest <= value <= largest:
-        shown = text[:40].decode("ascii", "backslashreplace")
-        raise EntryError("read", "bad number", f"{name} must be an integer from {smallest} to {largest}, got {shown!r}")
-    return value
+    return whole_number(column[name].strip().decode("latin1"), name, smallest, largest)
 
 
-def _array(column: dict[str, bytes], name: str, kind: type, shape: tuple[int, int | None] | tuple[int]) -> np.ndarray:
-    """An array of `shape` from base64; the None in it is what the bytes give. With no rows it becomes 1."""
-    try:
-        data = binascii.a2b_base64(column[name].strip(), strict_mode=True)
-    except binascii.Error as error:
-        raise EntryError("decode", "bad base64", f"{name}: {error}") from None
-    dtype = np.dtype(kind).newbyteorder("<")
-    rows, columns = shape[0], shape[1] if len(shape) == 2 else 1
+def _array(column: dict[str, bytes], name: str, num_regions: int, columns: int = 1) -> np.ndarray:
+    """(K, columns) from base64; how many bytes there are tells the type of the numbers."""
+    data = base64_bytes(column[name].strip(), name)
+    kind = "<i8" if name.endswith("_id") else "<f4"
+    if num_regions and len(data) % (num_regions * columns) == 0:
+        array = array_of_bytes(data, name, kind, num_regions * columns)
+        return _rows(data, name, array.dtype, num_regions, columns)
+    return _rows(data, name, np.dtype(kind), num_regions, columns)
+
+
+def _rows(data: bytes, name: str, dtype: np.dtype, rows: int, columns: int | None) -> np.ndarray:
+    """(rows, columns); columns of None are what the bytes give. With no rows it becomes 1."""
     if columns is None:
         columns = len(data) // (rows * dtype.itemsize) if rows else 1
     if len(data) != rows * columns * dtype.itemsize or columns < 1:
@@ -410,8 +498,13 @@ def _array(column: dict[str, bytes], name: str, kind: type, shape: tuple[int, in
             "decode", "wrong byte count", f"{name} has {len(data):,} bytes, {rows} boxes need {wanted} "
             f"(num_boxes, dtype or feature width is another)",
         )  # fmt: skip
-    values = np.frombuffer(data, dtype)
-    return values.reshape(rows, columns) if len(shape) == 2 else values
+    return np.frombuffer(data, dtype).reshape(rows, columns)
+
+
+def _fits_only_as_it_is(record: RegionRecord) -> bool:
+    """Whether the boxes would reach out of an image of swapped height and width."""
+    far_x, far_y = record.boxes[:, 2:].max(axis=0, initial=0).tolist()
+    return bool(far_x > record.height + 1 or far_y > record.width + 1)
 
 
 def _key(image_id: str) -> bytes:

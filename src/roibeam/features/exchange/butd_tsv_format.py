@@ -9,6 +9,7 @@ attributes, "caffe-cls-prob" none for attributes, "lxmert" none for class distri
 from __future__ import annotations
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,15 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from roibeam.features.exchange.aside import written_aside
-from roibeam.features.exchange.butd_tsv import LAYOUTS, ButdTsv, TsvLayout
+from roibeam.features.exchange.butd_tsv import LAYOUTS, ButdTsv, TsvLayout, header_layout
 from roibeam.features.exchange.continued import ContinuedFile
 from roibeam.features.exchange.entry_record import rows_of_classes
 from roibeam.features.exchange.export_losses import count_losses
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 
 _LAYOUTS = {layout.name: layout for layout in LAYOUTS.values()}
 _DEFAULT_LAYOUT = "lxmert"
 _SNIFFED_BYTES = 4096
+_NUMBER = re.compile(rb" *[0-9]+(?:\.0*)? *")
 
 
 class ButdTsvFormat:
@@ -36,20 +39,25 @@ class ButdTsvFormat:
     layouts = ("lxmert", "caffe", "caffe-cls-prob")
 
     def looks_like(self, path: Path) -> bool:
-        """Whether the first line begins with an id and two numbers, or the name says so: a TSV has no signature, and
-        its first line may be torn."""
+        """Whether the first line begins with an id and two numbers, or names columns, or the name says so: a TSV has no
+        signature, and its first line may be torn."""
         if not path.is_file():
             return False
         try:
             with open(path, "rb") as file:
-                cells = file.read(_SNIFFED_BYTES).split(b"\t", 3)
+                line = file.read(_SNIFFED_BYTES).partition(b"\n")[0].removeprefix(b"\xef\xbb\xbf")
         except OSError:
             return False
-        numbers = len(cells) == 4 and all(cell.strip().isdigit() for cell in cells[1:3])
-        return numbers or path.suffix in self.suffixes
+        cells = line.split(b"\t", 3)
+        if path.suffix in self.suffixes or (len(cells) == 4 and all(map(_NUMBER.fullmatch, cells[1:3]))):
+            return True
+        try:
+            return header_layout(line, str(path)) is not None
+        except ValueError:
+            return True
 
-    def open(self, path: Path) -> ButdTsv:
-        return ButdTsv(path)
+    def open(self, path: Path, reading: Reading | None = None) -> ButdTsv:
+        return ButdTsv(path, reading)
 
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; layout "lxmert" by default. Features are float32, lossless from float16 and bfloat16."""

@@ -10,12 +10,14 @@ import bisect
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from roibeam.features.exchange.entry_record import EntryError
+from roibeam.features.exchange.reading import Reading, spread_out
 from roibeam.features.printable import printable
 from roibeam.features.record.digest import record_digest
 from roibeam.features.record.region_record import RegionRecord, check_image_id
@@ -40,8 +42,9 @@ class EntryFile(ABC):
     layout: str
     details: dict[str, Any]
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reading: Reading | None = None) -> None:
         self.path = path
+        self._reading = reading or Reading()
         self.letters: list[DeadLetter] = []
         self._ids: Sequence[bytes] = ()
         self._order: Sequence[int] = ()
@@ -116,8 +119,8 @@ class EntryFile(ABC):
         # Stable: entries of one image stay in the file's order.
         self._order = range(len(ids)) if in_order else array("q", sorted(range(len(ids)), key=ids.__getitem__))
 
-    def _first_records(self, expected: str) -> Iterator[RegionRecord]:
-        """Records with regions from among the first 100 entries, to know the file by.
+    def _first_record(self, expected: str) -> RegionRecord:
+        """The first record with regions of the first 100 entries, to know the file by; settles the reading.
 
         Args:
             expected: for the error: what the format is.
@@ -125,21 +128,27 @@ class EntryFile(ABC):
             ValueError: when there is none.
         """
         first_error = self.letters[0].detail if self.letters else "holds no entry"
-        usable = 0
+        found = None
         for entry in range(min(len(self._ids), _SNIFFED_ENTRIES)):
             try:
                 record = self._read(entry, "float32")
-                if not record.num_regions:
-                    raise EntryError("record", "no boxes", "has no boxes, so no feature width")
-                usable += 1
-                yield record
+                if record.num_regions:
+                    found = record
+                    break
+                raise EntryError("record", "no boxes", "has no boxes, so no feature width")
             except EntryError as error:
                 if entry == 0 and not self.letters:
                     first_error = f"{self._place(entry)}: {error}"
-        if not usable:
+        for other in spread_out(len(self._ids), but=entry) if found else ():
+            with suppress(EntryError):  # becomes a dead letter when its turn comes
+                self._read(other, "float32")
+        self._reading.settle()
+        if found is None:
+            self._reading.check(self.path)  # says more than that no entry can be used
             raise ValueError(
                 f"{self.path}: none of its first {_SNIFFED_ENTRIES} entries is one of {expected}: {first_error}"
             )
+        return found
 
     def _note(self, name: str, place: str, error: EntryError) -> None:
         """A dead letter of an entry that `ids` cannot name."""

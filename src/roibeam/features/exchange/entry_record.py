@@ -7,6 +7,7 @@ are in range, class probabilities sum up to 1 and have background in the first p
 from __future__ import annotations
 
 import binascii
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from roibeam.features.record.region_record import FEATURE_DTYPES, MAX_REGIONS, R
 _BOX_SLACK_PX = 1.0  # boxes of the original lie in 0 .. width; published ports overshoot by rounding
 _PROBABILITY_SLACK = 1e-3  # float32 softmax of 1601 classes, summed, or its float16 values
 _MAX_CLASSES = MAX_REGIONS + 1
+_LONGEST_NUMBER = 40  # characters
+_WHOLE = re.compile(r"([0-9]{1,10})(?:\.0{0,10})?", re.ASCII)  # pandas writes whole numbers as 314.0
 
 
 class EntryError(ValueError):
@@ -57,10 +60,18 @@ def classes_from_rows(rows: np.ndarray, *, name: str) -> RegionClasses:
     check_scores(rows, name)
     off = float(np.abs(rows.sum(axis=1, dtype=np.float64) - 1).max())
     if not off <= _PROBABILITY_SLACK:
-        raise EntryError("record", "bad value", f"{name}: a row sums up to 1 +- {off:.3g}; probabilities sum up to 1")
+        detail = f"{name}: a row sums up to 1 +- {off:.3g}; probabilities sum up to 1, with --background none up to it"
+        raise EntryError("record", "bad value", detail)
     class_ids = rows[:, 1:].argmax(axis=1)
     scores = np.ascontiguousarray(rows[np.arange(num_regions), class_ids + 1])
     return RegionClasses(class_ids.astype(np.uint16), scores, np.roll(rows, -1, axis=1).astype(np.float16))
+
+
+def with_background(rows: np.ndarray, name: str) -> np.ndarray:
+    """Rows without background with one more column in front: what they lack to 1."""
+    check_scores(rows, name)
+    rest = 1 - rows.sum(axis=1, dtype=np.float64, keepdims=True)
+    return np.concatenate([rest.astype(np.float32).clip(0, None), rows], axis=1)
 
 
 def rows_of_classes(record: RegionRecord) -> np.ndarray | None:
@@ -120,17 +131,34 @@ def float32_array(value: Any, name: str, *, rows: int | None = None, columns: in
         return float_array(value, name, rows=rows, columns=columns).astype(np.float32, copy=False)
 
 
-def decoded_base64(value: str | bytes | memoryview, name: str, kind: str) -> np.ndarray:
-    """A flat array of `kind` (a numpy dtype such as "<f4") from base64, with or without line ends in it."""
-    if isinstance(value, str) and "\n" in value:  # base64.encodebytes
-        value = value.replace("\n", "")
-    elif isinstance(value, bytes) and b"\n" in value:
-        value = value.replace(b"\n", b"")
+def base64_bytes(value: Any, name: str) -> bytes:
+    """The bytes of base64, with or without line ends in it or the b'...' that Python 3 writes around bytes as text."""
     try:
-        data = binascii.a2b_base64(value, strict_mode=True)
+        data = value.encode("ascii") if isinstance(value, str) else value
+        if data[:1] == b"b" and data[1:2] in (b"'", b'"') and data[-1:] == data[1:2]:
+            data = data[2:-1]
+            if b"\\" in bytes(data):
+                data = bytes(data).replace(b"\\n", b"")
+        elif isinstance(data, bytes) and b"\n" in data:  # base64.encodebytes
+            data = data.replace(b"\n", b"")
+        return binascii.a2b_base64(data, strict_mode=True)
     except ValueError as error:  # also for text that is not ASCII
         raise EntryError("decode", "bad base64", f"{name}: {error}") from None
+
+
+def array_of_bytes(data: bytes, name: str, kind: Any, num_values: int | None = None) -> np.ndarray:
+    """A flat array of `kind` (a numpy dtype such as "<f4").
+
+    Args:
+        num_values: where it is known, integers may have 4 bytes in place of 8, and floats 2, 4 or 8: their number
+            tells.
+    """
     dtype = np.dtype(kind)
+    if num_values:
+        sizes = (4, 8) if dtype.kind == "i" else (2, 4, 8)
+        size = len(data) // num_values
+        if size in sizes and size * num_values == len(data):
+            dtype = np.dtype(f"<{dtype.kind}{size}")
     if len(data) % dtype.itemsize:
         raise EntryError(
             "decode", "wrong byte count", f"{name} has {len(data):,} bytes, not a multiple of {dtype.itemsize}"
@@ -155,13 +183,17 @@ def check_scores(values: np.ndarray, name: str) -> None:
 
 
 def whole_number(value: Any, name: str, smallest: int, largest: int) -> int:
-    """An int, or what stands for one in these files: digits as text (csv), a numpy integer, an array of one."""
+    """An int, or what stands for one in these files: digits as text (csv; also "314.0"), a numpy integer, an array of
+    one."""
     if isinstance(value, np.ndarray) and value.shape in ((), (1,)):
         value = value.reshape(())[()]
     number = None
-    if isinstance(value, (str, bytes)) and len(value) <= 10:
+    if isinstance(value, memoryview):
+        value = bytes(value[:_LONGEST_NUMBER])
+    if isinstance(value, (str, bytes)) and len(value) < _LONGEST_NUMBER:
         text = value.decode("latin1") if isinstance(value, bytes) else value
-        number = int(text) if text.isascii() and text.isdigit() else None
+        whole = _WHOLE.fullmatch(text.strip())
+        number = int(whole[1]) if whole else None
     elif isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         number = int(value)
     elif isinstance(value, (float, np.floating)) and float(value).is_integer():

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.shard.sequence import Repeat
@@ -79,8 +80,13 @@ class FeatureFormat(Protocol):
     def looks_like(self, path: Path) -> bool:
         """Whether the file's own first bytes or keys say that it is this format; reads little, never raises."""
 
-    def open(self, path: Path) -> FeatureFile:
-        """Raises ValueError, naming the file, what was expected and what was found, when it is not this format."""
+    def open(self, path: Path, reading: Reading | None = None) -> FeatureFile:
+        """
+        Args:
+            reading: how its arrays are read; its `doubts` are there when the file is open.
+        Raises:
+            ValueError: naming the file, what was expected and what was found, when it is not this format.
+        """
 
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """Writes records in their order to a new file or folder; aside first, so that a killed export leaves none;

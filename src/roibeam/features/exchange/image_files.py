@@ -12,6 +12,7 @@ from pathlib import Path
 from roibeam.features.exchange.continued import ContinuedFolder
 from roibeam.features.exchange.entry_file import EntryFile, usable_id
 from roibeam.features.exchange.entry_record import EntryError
+from roibeam.features.exchange.reading import Reading
 
 _LONGEST_NAME = 255  # bytes; what ext4, XFS and NTFS take
 _LOOKED_AT = 1000
@@ -26,8 +27,10 @@ class ImageFolder(EntryFile):
         companion: ending of files that belong to another one, such as "_info.npy".
     """
 
-    def __init__(self, path: Path, suffix: str, *, companion: str | None = None) -> None:
-        super().__init__(path)
+    def __init__(
+        self, path: Path, suffix: str, *, companion: str | None = None, reading: Reading | None = None
+    ) -> None:
+        super().__init__(path, reading)
         if not path.is_dir():
             raise ValueError(f"{path}: is no folder; give the folder with the {suffix} files")
         self._suffix = suffix

@@ -29,7 +29,6 @@ from roibeam.features.exchange.entry_record import (
     attributes_or_none,
     check_scores,
     float32_array,
-    float_array,
     id_array,
     region_record,
     whole_number,
@@ -37,6 +36,7 @@ from roibeam.features.exchange.entry_record import (
 )
 from roibeam.features.exchange.export_losses import count_losses
 from roibeam.features.exchange.h5_arrays import H5_ERRORS, has_member, is_hard, member_kind, open_h5, read_dataset
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.imported import ABSENT
 from roibeam.features.record.region_record import RegionRecord
 
@@ -51,8 +51,8 @@ class LxmertH5(EntryFile):
 
     layout = "group-per-image"
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, reading: Reading | None = None) -> None:
+        super().__init__(path, reading)
         self._file = open_h5(path)
         try:
             self._found: list[bytes] = []
@@ -61,7 +61,7 @@ class LxmertH5(EntryFile):
             self._set_ids(self._found)
             self._seen.clear()
             self._width: int | None = None
-            record = next(self._first_records("an HDF5 file with a group per image (features, boxes, img_w, img_h)"))
+            record = self._first_record("an HDF5 file with a group per image (features, boxes, img_w, img_h)")
             self._width = record.features.shape[1]
             self._has_classes = has_member(h5py.h5g.open(self._file.id, record.image_id.encode()), _CLASSES[0])
             self.details = {
@@ -113,7 +113,7 @@ class LxmertH5(EntryFile):
             group = h5py.h5g.open(self._file.id, self._ids[entry])
         except H5_ERRORS as error:
             raise EntryError("read", "damaged", f"cannot be opened: {error}") from None
-        features = float_array(read_dataset(group, b"features"), "features", columns=self._width)
+        features = self._reading.features(read_dataset(group, b"features"), "features", columns=self._width)
         num_regions = len(features)
         boxes = float32_array(read_dataset(group, b"boxes"), "boxes", rows=num_regions, columns=4)
         height, width = (
@@ -127,10 +127,11 @@ class LxmertH5(EntryFile):
         has_classes = has_member(group, _CLASSES[0]) if self._has_classes is None else self._has_classes
         classes = without_classes(num_regions)
         if has_classes:
-            classes = RegionClasses(*_ids_and_scores(group, _CLASSES, num_regions))
+            ids, scores = _ids_and_scores(group, _CLASSES, num_regions)
+            classes = RegionClasses(self._reading.class_ids(ids, _CLASSES[0].decode()), scores)
         if has_classes and has_member(group, _ATTRIBUTES[0]):
-            ids, scores = attributes_or_none(*_ids_and_scores(group, _ATTRIBUTES, num_regions))
-            classes = classes._replace(attribute_ids=ids, attribute_scores=scores)
+            attribute_ids, attribute_scores = attributes_or_none(*_ids_and_scores(group, _ATTRIBUTES, num_regions))
+            classes = classes._replace(attribute_ids=attribute_ids, attribute_scores=attribute_scores)
         return classes
 
     def _place(self, entry: int) -> str:
@@ -164,8 +165,8 @@ class LxmertH5Format:
     def looks_like(self, path: Path) -> bool:
         return path.is_file() and bool(h5py.is_hdf5(path))
 
-    def open(self, path: Path) -> LxmertH5:
-        return LxmertH5(path)
+    def open(self, path: Path, reading: Reading | None = None) -> LxmertH5:
+        return LxmertH5(path, reading)
 
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`. Features are float32. All eight datasets are always there, since volta's converter takes

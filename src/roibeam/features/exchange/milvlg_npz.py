@@ -37,6 +37,7 @@ from roibeam.features.exchange.export_losses import count_losses
 from roibeam.features.exchange.image_files import ImageFolder, first_file, write_file
 from roibeam.features.exchange.npy_bytes import npz_values, read_file
 from roibeam.features.exchange.old_numpy import npz_bytes
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.imported import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
@@ -49,10 +50,10 @@ _LAYOUTS = ("milvlg", "openvqa", "gqa")
 class MilvlgNpz(ImageFolder):
     """A folder, opened; see `FeatureFile`."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, _SUFFIX)
+    def __init__(self, path: Path, reading: Reading | None = None) -> None:
+        super().__init__(path, _SUFFIX, reading=reading)
         self.layout, self._width, self._has_classes = "", None, None
-        record = next(self._first_records("a folder with an .npz per image (x, bbox, image_h, image_w)"))
+        record = self._first_record("a folder with an .npz per image (x, bbox, image_h, image_w)")
         self._width = record.features.shape[1]
         info = npz_values(read_file(self.path / f"{record.image_id}{_SUFFIX}"), ("info",)).get("info", {})
         self._has_classes = self.layout == "milvlg" and "objects_id" in info
@@ -72,6 +73,7 @@ class MilvlgNpz(ImageFolder):
             missing = "x" if "x" not in values else "bbox"
             raise EntryError("decode", "missing array", f"has no {missing}; files of bboxes alone have no features")
         boxes = float32_array(values["bbox"], "bbox", columns=4)
+        values["x"] = self._reading.typed(values["x"], "x")
         layout = self._layout_of(values, len(boxes))
         if self.layout and layout != self.layout:
             raise EntryError("decode", "another layout", f"is of layout {layout}, the first file is of {self.layout}")
@@ -89,7 +91,10 @@ class MilvlgNpz(ImageFolder):
         if not isinstance(info, dict):
             raise EntryError("decode", "wrong type", f"info is a {type(info).__name__}, expected a dict")
         has_classes = "objects_id" in info if self._has_classes is None else self._has_classes
-        return _classes_of(info, num_regions) if has_classes else without_classes(num_regions)
+        if not has_classes:
+            return without_classes(num_regions)
+        classes = _classes_of(info, num_regions)
+        return classes._replace(class_ids=self._reading.class_ids(classes.class_ids, "info.objects_id"))
 
     def _layout_of(self, values: dict[str, Any], num_boxes: int) -> str:
         x = values["x"]
@@ -141,8 +146,8 @@ class MilvlgNpzFormat:
         except EntryError:
             return True  # nobody else's files end so; opening it says what is wrong with them
 
-    def open(self, path: Path) -> MilvlgNpz:
-        return MilvlgNpz(path)
+    def open(self, path: Path, reading: Reading | None = None) -> MilvlgNpz:
+        return MilvlgNpz(path, reading)
 
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; layout "milvlg" by default. Features are float32, packed as the extractor packs them."""

@@ -10,7 +10,9 @@ Classes (extract_features_vmb.py, frcnn/extract_features_frcnn.py of the same fo
     foreground  (K, 1600); background is what a row lacks to 1; `objects` from 0     vmb
     background  (K, 1601), background first; `objects` counts it, so 0 is background vmb --background
 
-Rows of 1601 values, or of another width that all sum up to 1, have background.
+Rows of 1601 values, or of another width that all sum up to 1, have background, if `Reading.background` does not say
+otherwise: "none" is the form "foreground", and where background is last (what detectron2's softmax gives) `objects`
+counts from the first class on.
 """
 
 from __future__ import annotations
@@ -24,21 +26,21 @@ from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
     check_scores,
-    classes_from_rows,
     float32_array,
-    float_array,
     id_array,
     region_record,
     rows_of_classes,
     whole_number,
     without_classes,
 )
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.imported import ABSENT
 from roibeam.features.record.region_record import RegionRecord
 
 _LARGEST_SIDE = 2**31 - 1
 _SUM_SLACK = 1e-3
 _WIDTHS = {1600: "foreground", 1601: "background"}
+_FORMS: dict[str | None, str] = {"first": "background", "last": "background last", "none": "foreground"}
 _SIDES = ("image_height", "image_width")
 
 
@@ -47,15 +49,17 @@ class MmfDicts:
 
     Args:
         items: some of them, to know it by; what cannot be read among them tells nothing.
+        reading: of the file.
     Attributes:
         feature_dim: D that every record must have; None until it is set.
-        form: of `cls_prob`: "scores", "foreground", "background", or `ABSENT`.
+        form: of `cls_prob`: "scores", "foreground", "background", "background last", or `ABSENT`.
         columns: values in a row of it; None for "scores".
         has_objects: whether the dicts have `objects`.
         normalised: whether boxes are shares of the image.
     """
 
-    def __init__(self, items: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, items: Iterable[dict[str, Any]], reading: Reading) -> None:
+        self._reading = reading
         self.feature_dim: int | None = None
         self.form, self.columns = ABSENT, None
         self.has_objects = self.normalised = False
@@ -73,7 +77,7 @@ class MmfDicts:
                 sums.append(float(rows.sum(axis=1, dtype=np.float64).min()))
         if self.columns is not None:
             complete = "background" if min(sums) > 1 - _SUM_SLACK else "foreground"
-            self.form = _WIDTHS.get(self.columns, complete)
+            self.form = _FORMS.get(reading.background, _WIDTHS.get(self.columns, complete))
 
     @property
     def details(self) -> dict[str, Any]:
@@ -83,8 +87,8 @@ class MmfDicts:
             "boxes": "normalised" if self.normalised else "pixels",
             "classes": "cls_prob" if rows else "objects" if self.has_objects else ABSENT,
             "attributes": ABSENT,
-            "background": "first" if self.form == "background" else ABSENT,
-            "num_classes": self.columns - (self.form == "background") if self.columns is not None else None,
+            "background": {"background": "first", "background last": "last"}.get(self.form, ABSENT),
+            "num_classes": self.columns - (self.form != "foreground") if self.columns is not None else None,
             "feature_dim": self.feature_dim,
         }
 
@@ -97,34 +101,32 @@ class MmfDicts:
         boxes = float32_array(item["bbox"], "bbox", columns=columns)
         if self.normalised:
             boxes = boxes[:, :4] * np.array([width, height, width, height], np.float32)
-        features = float_array(features, "features", rows=len(boxes), columns=self.feature_dim)
+        features = self._reading.features(features, "features", rows=len(boxes), columns=self.feature_dim)
         return region_record(image_id, height, width, boxes, features, self._classes(item, len(boxes)), dtype=dtype)
 
     def _classes(self, item: dict[str, Any], num_regions: int) -> RegionClasses:
         if self.columns is None:
             return self._classes_of_objects(item, num_regions)
         rows = float32_array(item.get("cls_prob"), "cls_prob", rows=num_regions, columns=self.columns)
-        if self.form == "foreground":
-            check_scores(rows, "cls_prob")
-            rest = 1 - rows.sum(axis=1, dtype=np.float64, keepdims=True)
-            rows = np.concatenate([rest.astype(np.float32).clip(0, None), rows], axis=1)
-        classes = classes_from_rows(rows, name="cls_prob")
+        classes = self._reading.classes(rows, "cls_prob", background="none" if self.form == "foreground" else "first")
         if not self.has_objects or not num_regions:
             return classes
-        # A region whose best class is background has no other class by `objects`; then it is the best of the row.
         stated = id_array(item.get("objects"), "objects", num_regions).astype(np.int64)
-        column = stated + (self.form == "foreground")
-        column = np.where(column == 0, classes.class_ids.astype(np.int64) + 1, column)
-        if int(column.max()) >= rows.shape[1]:
+        if int(stated.max()) >= rows.shape[1]:
             detail = f"objects has ids up to {stated.max()}, cls_prob has {self.columns} columns"
             raise EntryError("record", "bad value", detail)
+        # A region whose best class is background has no other class by `objects`; then it is the best of the row.
+        background = {"background": 0, "background last": rows.shape[1] - 1}.get(self.form, -1)
+        first = self.form == "background"
+        column = np.where(stated == background, classes.class_ids.astype(np.int64) + first, stated)
         scores = np.ascontiguousarray(rows[np.arange(num_regions), column])
-        return classes._replace(class_ids=(column - 1).astype(np.uint16), class_scores=scores)
+        ids = self._reading.stated_ids((column - first).astype(np.uint16), classes)
+        return classes._replace(class_ids=ids, class_scores=scores)
 
     def _classes_of_objects(self, item: dict[str, Any], num_regions: int) -> RegionClasses:
         if not self.has_objects:
             return without_classes(num_regions)
-        ids = id_array(item.get("objects"), "objects", num_regions)
+        ids = self._reading.class_ids(id_array(item.get("objects"), "objects", num_regions), "objects")
         if self.form == ABSENT:
             return without_classes(num_regions)._replace(class_ids=ids)
         scores = float32_array(item.get("cls_prob"), "cls_prob", rows=num_regions, columns=1).reshape(-1)

@@ -24,6 +24,7 @@ from roibeam.features.exchange.entry_record import EntryError, rows_of_classes
 from roibeam.features.exchange.export_losses import count_losses
 from roibeam.features.exchange.mmf_dicts import MmfDicts, mmf_dict
 from roibeam.features.exchange.pickled_entries import PickledEntries, field_names, first_item, write_pickled_entries
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 
 _LAYOUTS = ("background", "foreground")
@@ -34,11 +35,11 @@ _SUFFIX = ".lmdb"
 class MmfLmdb(PickledEntries):
     """See `FeatureFile`."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, reading: Reading | None = None) -> None:
+        super().__init__(path, reading)
         try:
-            self._dicts = MmfDicts(self._first_dicts())
-            record = next(self._first_records("MMF's LMDB (a pickled dict with features, bbox, image_height, ...)"))
+            self._dicts = MmfDicts(self._first_dicts(), self._reading)
+            record = self._first_record("MMF's LMDB (a pickled dict with features, bbox, image_height, ...)")
         except BaseException:
             self._close()
             raise
@@ -77,8 +78,8 @@ class MmfLmdbFormat:
         item = first_item(path)
         return "features" in item and ("feature_path" in item or "bbox" in item) and "boxes" not in item
 
-    def open(self, path: Path) -> MmfLmdb:
-        return MmfLmdb(path)
+    def open(self, path: Path, reading: Reading | None = None) -> MmfLmdb:
+        return MmfLmdb(path, reading)
 
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16."""

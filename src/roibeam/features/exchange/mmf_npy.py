@@ -32,6 +32,7 @@ from roibeam.features.exchange.image_files import ImageFolder, first_file, write
 from roibeam.features.exchange.mmf_dicts import MmfDicts, mmf_dict
 from roibeam.features.exchange.npy_bytes import npy_value, read_file
 from roibeam.features.exchange.old_numpy import npy_bytes
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 
 _SUFFIX, _INFO_SUFFIX = ".npy", "_info.npy"
@@ -42,11 +43,11 @@ _LOOKED_AT = 8  # files that tell what the rows of cls_prob are
 class MmfNpy(ImageFolder):
     """A folder, opened; see `FeatureFile`."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, _SUFFIX, companion=_INFO_SUFFIX)
+    def __init__(self, path: Path, reading: Reading | None = None) -> None:
+        super().__init__(path, _SUFFIX, companion=_INFO_SUFFIX, reading=reading)
         self._in_one_file: bool | None = None
-        self._dicts = MmfDicts(self._first_dicts())
-        record = next(self._first_records("a folder with .npy files per image (features and _info.npy, or one dict)"))
+        self._dicts = MmfDicts(self._first_dicts(), self._reading)
+        record = self._first_record("a folder with .npy files per image (features and _info.npy, or one dict)")
         self._dicts.feature_dim = record.features.shape[1]
         foreground = "foreground" if self._dicts.form == "foreground" else "background"
         self.layout = "vilbert-mt" if self._in_one_file else foreground
@@ -105,8 +106,8 @@ class MmfNpyFormat:
     def looks_like(self, path: Path) -> bool:
         return first_file(path, _SUFFIX, companion=_INFO_SUFFIX) is not None
 
-    def open(self, path: Path) -> MmfNpy:
-        return MmfNpy(path)
+    def open(self, path: Path, reading: Reading | None = None) -> MmfNpy:
+        return MmfNpy(path, reading)
 
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; layout "background" by default. Features are float32, lossless from float16 and

@@ -31,7 +31,7 @@ _ZIP_ENTRY = b"PK\x01\x02"  # starts an entry of a zip's list of members
 _MAX_DIMENSIONS = 8
 _MAGIC, _LENGTH_BYTES = b"\x93NUMPY", {b"\x01\x00": 2, b"\x02\x00": 4}  # versions; 3 is for names of fields
 _HEADER = re.compile(
-    rb"\{'descr': '(?P<descr>[<>|=][biufO][0-9]{0,2})', 'fortran_order': (?P<fortran>True|False), "
+    rb"\{'descr': '(?P<descr>[<>|=](?:[biufO][0-9]{0,2}|V2))', 'fortran_order': (?P<fortran>True|False), "
     rb"'shape': \((?P<shape>(?:[0-9]{1,18}L?, ?)*(?:[0-9]{1,18}L?)?)\),? *\} *\n?"
 )
 

@@ -16,6 +16,7 @@ from roibeam.features.exchange.export_losses import NO_REGIONS
 from roibeam.features.exchange.lmdb_entries import LmdbEntries, first_values
 from roibeam.features.exchange.lmdb_output import LmdbOutput
 from roibeam.features.exchange.old_numpy import plain_pickle
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.printable import printable
 from roibeam.features.record.imported import ABSENT
 from roibeam.features.record.region_record import RegionRecord
@@ -37,8 +38,8 @@ class PickledEntries(EntryFile):
             a file); "not read" when it is over 64 MiB.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, reading: Reading | None = None) -> None:
+        super().__init__(path, reading)
         self._entries = LmdbEntries(path)
         try:
             # Values are found by their position in the file: the keys stay there, `_numbers` says which are images.
@@ -77,7 +78,8 @@ class PickledEntries(EntryFile):
             raise EntryError(
                 "record", "another image id", f"its value says it is of {printable(described(stated))}; is it damaged?"
             )
-        self._ids_agree = agree
+        if self._ids_agree is None:
+            self._ids_agree = agree
 
     def _place(self, entry: int) -> str:
         return self._named(self._ids[entry])

@@ -32,9 +32,7 @@ from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
     check_scores,
-    classes_from_rows,
     float32_array,
-    float_array,
     region_record,
     rows_of_classes,
 )
@@ -44,6 +42,7 @@ from roibeam.features.exchange.lmdb_entries import DATA_FILE_NAME, LmdbEntries, 
 from roibeam.features.exchange.lmdb_output import LmdbOutput
 from roibeam.features.exchange.npy_bytes import npz_values
 from roibeam.features.exchange.numpy_msgpack import arrays_from_msgpack, arrays_to_msgpack
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.printable import printable
 from roibeam.features.record.imported import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
@@ -65,8 +64,8 @@ class UniterLmdb(EntryFile):
     An image that `__keys__` or the json of counts names and the LMDB does not hold is in `letters`.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, reading: Reading | None = None) -> None:
+        super().__init__(path, reading)
         self._folder = _database_folder(path)
         self._entries = LmdbEntries(self._folder)
         try:
@@ -89,21 +88,20 @@ class UniterLmdb(EntryFile):
             self._has_labels: bool | None = None
             self._width: int | None = None
             self.layout = ""
-            record = next(self._first_records("UNITER's LMDB (features and norm_bb in msgpack or npz)"))
+            record = self._first_record("UNITER's LMDB (features and norm_bb in msgpack or npz)")
         except BaseException:
             self._entries.close()
             raise
         self._width = record.features.shape[1]
         if isinstance(record.class_distribution, np.ndarray):
-            self._columns = record.class_distribution.shape[1]
+            self._columns = self._reading.num_columns(record.class_distribution)
         self.details = {
             "layout": self.layout,
             "boxes": "normalised",
             "image_size": ABSENT,
             "classes": "soft_labels" if self._has_labels else ABSENT,
             "attributes": ABSENT,
-            "background": "first" if self._has_labels else ABSENT,
-            "num_classes": self._columns - 1 if self._columns else None,
+            **self._reading.details(record),
             "feature_dim": self._width,
             "key_list": key_list,
             "counts": counts,
@@ -133,13 +131,13 @@ class UniterLmdb(EntryFile):
         columns = 7 if isinstance(shares, np.ndarray) and shares.ndim == 2 and shares.shape[1] == 7 else 6
         boxes = np.ascontiguousarray(float32_array(shares, "norm_bb", columns=columns)[:, :4])
         rows = len(boxes)
-        features = float_array(values["features"], "features", rows=rows, columns=self._width)
+        features = self._reading.features(values["features"], "features", rows=rows, columns=self._width)
         scores = float32_array(values["conf"], "conf", rows=rows, columns=1).reshape(-1)
         check_scores(scores, "conf")
         classes = RegionClasses(np.zeros(rows, np.uint16), scores)
         if has_labels:
             labels = float32_array(values["soft_labels"], "soft_labels", rows=rows, columns=self._columns)
-            classes = classes_from_rows(labels, name="soft_labels")._replace(class_scores=scores)
+            classes = self._reading.classes(labels, "soft_labels")._replace(class_scores=scores)
         used = self._used(number, rows)
         classes = RegionClasses._make(None if part is None else part[:used] for part in classes)
         _check_shares(boxes)
@@ -258,8 +256,8 @@ class UniterLmdbFormat:
                 continue
         return False
 
-    def open(self, path: Path) -> UniterLmdb:
-        return UniterLmdb(path)
+    def open(self, path: Path, reading: Reading | None = None) -> UniterLmdb:
+        return UniterLmdb(path, reading)
 
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; `path` is the folder above the LMDB. Names are those of the reader's defaults: conf_th

@@ -28,12 +28,11 @@ import numpy as np
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
+    array_of_bytes,
     attributes_or_none,
+    base64_bytes,
     check_scores,
-    classes_from_rows,
-    decoded_base64,
     float32_array,
-    float_array,
     id_array,
     region_record,
     rows_of_classes,
@@ -42,6 +41,7 @@ from roibeam.features.exchange.entry_record import (
 )
 from roibeam.features.exchange.export_losses import count_losses
 from roibeam.features.exchange.pickled_entries import PickledEntries, field_names, first_item, write_pickled_entries
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.imported import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
@@ -53,27 +53,26 @@ _OPTIONAL = ("cls_prob", "objects_id", "attrs_id")
 class VilbertLmdb(PickledEntries):
     """See `FeatureFile`; the layout and which classes the file has are those of its first usable entry."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, reading: Reading | None = None) -> None:
+        super().__init__(path, reading)
         self.layout = ""
         self._has: frozenset[str] = frozenset()
         self._widths: dict[str, int] = {}
         try:
-            record = next(self._first_records("ViLBERT's LMDB (a pickled dict with boxes, features, image_h, image_w)"))
+            record = self._first_record("ViLBERT's LMDB (a pickled dict with boxes, features, image_h, image_w)")
         except BaseException:
             self._close()
             raise
         self._widths = {"features": record.features.shape[1]}
         rows = record.class_distribution
         if isinstance(rows, np.ndarray):
-            self._widths["cls_prob"] = rows.shape[1]
+            self._widths["cls_prob"] = self._reading.num_columns(rows)
         self.details = {
             "layout": self.layout,
             "boxes": "pixels",
             "classes": next((name for name in ("objects_id", "cls_prob") if name in self._has), ABSENT),
             "attributes": "attrs_id" if "attrs_id" in self._has else ABSENT,
-            "background": "first" if "cls_prob" in self._has else ABSENT,
-            "num_classes": self._widths["cls_prob"] - 1 if "cls_prob" in self._has else None,
+            **self._reading.details(record),
             "feature_dim": record.features.shape[1],
             "key_list": self.key_list,
         }
@@ -85,13 +84,14 @@ class VilbertLmdb(PickledEntries):
         self._check_id(image_id, item.get(prefix + "_id"))
         height = whole_number(item.get(prefix + "_h"), prefix + "_h", 1, _LARGEST_SIDE)
         width = whole_number(item.get(prefix + "_w"), prefix + "_w", 1, _LARGEST_SIDE)
-        boxes = float32_array(_values(item, "boxes", "<f4"), "boxes", columns=4)
+        stated = None
         if layout != "multi-task" and item.get("num_boxes") is not None:
             stated = whole_number(item["num_boxes"], "num_boxes", 0, MAX_REGIONS)
-            if stated != len(boxes):
-                raise EntryError("decode", "wrong byte count", f"has {len(boxes)} boxes, num_boxes says {stated}")
-        features = float_array(
-            _values(item, "features", "<f4"), "features", rows=len(boxes), columns=self._widths.get("features")
+        boxes = float32_array(_values(item, "boxes", "<f4", 4 * (stated or 0)), "boxes", columns=4)
+        if stated not in (None, len(boxes)):
+            raise EntryError("decode", "wrong byte count", f"has {len(boxes)} boxes, num_boxes says {stated}")
+        features = self._reading.features(
+            item["features"], "features", rows=len(boxes), columns=self._widths.get("features")
         )
         has = frozenset(name for name in _OPTIONAL if item.get(name) is not None)
         if self.layout and has != self._has:
@@ -105,11 +105,18 @@ class VilbertLmdb(PickledEntries):
     def _classes(self, item: dict[str, Any], has: frozenset[str], num_regions: int) -> RegionClasses:
         classes = without_classes(num_regions)
         if "cls_prob" in has:
-            rows = _values(item, "cls_prob", "<f4")
+            rows = item["cls_prob"]
+            if isinstance(rows, (str, bytes)):
+                data = base64_bytes(rows, "cls_prob")
+                rows = array_of_bytes(data, "cls_prob", self._reading.row_dtype(data, num_regions))
             rows = float32_array(rows, "cls_prob", rows=num_regions, columns=self._widths.get("cls_prob"))
-            classes = classes_from_rows(rows, name="cls_prob")
+            classes = self._reading.classes(rows, "cls_prob")
         if "objects_id" in has:
             ids, scores = _ids(item, "objects_id", num_regions), _scores(item, "objects_conf", num_regions)
+            if "cls_prob" in has:
+                ids = self._reading.stated_ids(ids, classes)
+            else:
+                ids = self._reading.class_ids(ids, "objects_id")
             classes = classes._replace(class_ids=ids, class_scores=scores)
         if "attrs_id" in has:
             found = _ids(item, "attrs_id", num_regions), _scores(item, "attrs_conf", num_regions)
@@ -128,20 +135,22 @@ def _layout_of(item: dict[str, Any]) -> tuple[str, str]:
     return ("multi-task" if isinstance(item["features"], np.ndarray) else "beta"), "image"
 
 
-def _values(item: dict[str, Any], name: str, kind: str) -> Any:
+def _values(item: dict[str, Any], name: str, kind: str, num_values: int) -> Any:
     """A field as it is, or out of its base64."""
     value = item[name]
-    return decoded_base64(value, name, kind) if isinstance(value, (str, bytes)) else value
+    if isinstance(value, (str, bytes)):
+        return array_of_bytes(base64_bytes(value, name), name, kind, num_values)
+    return value
 
 
 def _ids(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
-    return id_array(_values(item, name, "<i8"), name, num_regions)
+    return id_array(_values(item, name, "<i8", num_regions), name, num_regions)
 
 
 def _scores(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
     if item.get(name) is None:
         raise EntryError("read", "missing field", f"has ids but no {name!r}")
-    values = float32_array(_values(item, name, "<f4"), name, rows=num_regions, columns=1).reshape(-1)
+    values = float32_array(_values(item, name, "<f4", num_regions), name, rows=num_regions, columns=1).reshape(-1)
     check_scores(values, name)
     return values
 
@@ -158,8 +167,8 @@ class VilbertLmdbFormat:
         item = first_item(path)
         return "boxes" in item and "features" in item and ("image_h" in item or "img_h" in item)
 
-    def open(self, path: Path) -> VilbertLmdb:
-        return VilbertLmdb(path)
+    def open(self, path: Path, reading: Reading | None = None) -> VilbertLmdb:
+        return VilbertLmdb(path, reading)
 
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16."""

@@ -28,8 +28,10 @@ from roibeam.features.exchange.entry_file import EntryFile, usable_id
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
+    array_of_bytes,
+    base64_bytes,
     classes_from_rows,
-    decoded_base64,
+    float32_array,
     float_array,
     region_record,
     rows_of_classes,
@@ -38,6 +40,7 @@ from roibeam.features.exchange.entry_record import (
 )
 from roibeam.features.exchange.export_losses import NO_REGIONS, count_losses
 from roibeam.features.exchange.flat_json import FlatJsonError, JsonScalar, flat_items
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.exchange.zip_members import ZipMembers
 from roibeam.features.exchange.zip_output import ZipOutput
 from roibeam.features.printable import printable
@@ -54,8 +57,8 @@ _LAYOUTS = ("frcnn",)
 class VlbertZip(EntryFile):
     """See `FeatureFile`; which fields the file has is what its first usable member has."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, reading: Reading | None = None) -> None:
+        super().__init__(path, reading)
         self.layout = _LAYOUTS[0]
         self._zip = ZipMembers(path)
         try:
@@ -73,7 +76,7 @@ class VlbertZip(EntryFile):
             self._set_ids(ids)
             self._has: frozenset[str] | None = None
             self._widths: dict[str, int] = {}
-            record = next(self._first_records("VL-BERT's (a json with image_w, image_h, num_boxes, boxes, features)"))
+            record = self._first_record("VL-BERT's (a json with image_w, image_h, num_boxes, boxes, features)")
         except BaseException:
             self._zip.close()
             raise
@@ -84,8 +87,7 @@ class VlbertZip(EntryFile):
             "boxes": "pixels",
             "classes": "classes" if "classes" in has else ABSENT,
             "attributes": "attrs" if "attrs" in has else ABSENT,
-            "background": "first" if "classes" in has else ABSENT,
-            "num_classes": self._widths["classes"] - 1 if "classes" in has else None,
+            **self._reading.details(record),
             "feature_dim": record.features.shape[1],
         }
 
@@ -105,26 +107,32 @@ class VlbertZip(EntryFile):
         height = whole_number(fields.get("image_h"), "image_h", 1, _LARGEST_SIDE)
         width = whole_number(fields.get("image_w"), "image_w", 1, _LARGEST_SIDE)
         rows = whole_number(fields.get("num_boxes"), "num_boxes", 0, MAX_REGIONS)
-        boxes = float_array(_array(fields, "boxes"), "boxes", rows=rows, columns=4)
-        features = float_array(_array(fields, "features"), "features", rows=rows, columns=self._widths.get("features"))
-        whole = _array(fields, "image_box_feature") if fields.get("image_box_feature") is not None else None
+        boxes = float32_array(_array(fields, "boxes", 4 * rows), "boxes", rows=rows, columns=4)
+        features = self._reading.features(
+            _text(fields, "features"), "features", rows=rows, columns=self._widths.get("features")
+        )
+        whole = None
+        if fields.get("image_box_feature") is not None:
+            whole = self._reading.features(_text(fields, "image_box_feature"), "image_box_feature", rows=1)[0]
         classes = self._classes(fields, has, rows)
         image_id = self._ids[entry].decode("utf-8")
         record = region_record(image_id, height, width, boxes, features, classes, dtype=dtype, image_feature=whole)
         if self._has is None and record.num_regions:
             self._has = has
             if isinstance(record.class_distribution, np.ndarray):
-                self._widths["classes"] = record.class_distribution.shape[1]
+                self._widths["classes"] = self._reading.num_columns(record.class_distribution)
         return record
 
     def _classes(self, fields: dict[str, JsonScalar], has: frozenset[str], num_regions: int) -> RegionClasses:
         classes = without_classes(num_regions)
         if "classes" in has:
-            rows = _array(fields, "classes")
-            columns = self._widths.get("classes")
-            classes = classes_from_rows(float_array(rows, "classes", rows=num_regions, columns=columns), name="classes")
+            data = base64_bytes(_text(fields, "classes"), "classes")
+            rows = array_of_bytes(data, "classes", self._reading.row_dtype(data, num_regions))
+            rows = float32_array(rows, "classes", rows=num_regions, columns=self._widths.get("classes"))
+            classes = self._reading.classes(rows, "classes")
         if "attrs" in has:
-            found = classes_from_rows(float_array(_array(fields, "attrs"), "attrs", rows=num_regions), name="attrs")
+            rows = array_of_bytes(base64_bytes(_text(fields, "attrs"), "attrs"), "attrs", "<f4")
+            found = classes_from_rows(float_array(rows, "attrs", rows=num_regions), name="attrs")
             classes = classes._replace(attribute_ids=found.class_ids, attribute_scores=found.class_scores)
         return classes
 
@@ -156,11 +164,15 @@ def _fields(data: bytes) -> dict[str, JsonScalar]:
     return fields
 
 
-def _array(fields: dict[str, JsonScalar], name: str) -> np.ndarray:
+def _text(fields: dict[str, JsonScalar], name: str) -> str | memoryview:
     value = fields.get(name)
     if not isinstance(value, (str, memoryview)):
         raise EntryError("decode", "missing field", f"{name} must be text of base64, got {type(value).__name__}")
-    return decoded_base64(value, name, "<f4")
+    return value
+
+
+def _array(fields: dict[str, JsonScalar], name: str, num_values: int) -> np.ndarray:
+    return array_of_bytes(base64_bytes(_text(fields, name), name), name, "<f4", num_values)
 
 
 class VlbertZipFormat:
@@ -189,8 +201,8 @@ class VlbertZipFormat:
             return False
         return False
 
-    def open(self, path: Path) -> VlbertZip:
-        return VlbertZip(path)
+    def open(self, path: Path, reading: Reading | None = None) -> VlbertZip:
+        return VlbertZip(path, reading)
 
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16.

@@ -33,7 +33,7 @@ CHECKPOINT_HELP = (
 CHECKPOINT = argument("CHECKPOINT", CHECKPOINT_HELP, callback=named_step)
 TOKENIZER = option("tokenizer", default="that of the checkpoint's run")
 CONFIG = option("config")
-BACKGROUND_FIRST = option("background-first", pair=False)
+BACKGROUND = option("background", default="last, as in our stores and the models trained on them")
 TASK_TOKEN = option("task-token")
 
 # The detector of extract, probe and look.

@@ -14,6 +14,7 @@ from roibeam.model.common.bert import BertSizes
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.inputs.needed_features import Features
+from roibeam.pipelines.inputs.region_names import check_background
 from roibeam.pipelines.model_files.bert_start import PublishedBert, start_from_bert
 from roibeam.pipelines.model_files.changed_model import built_config, changed_model
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
@@ -55,7 +56,7 @@ class ModelChoice:
         bert: what the model starts from; its sizes take the place of the preset's (but see `System.as_deep_as_bert`).
         start: a trained model of the same system to start from, as stages do; its configuration takes the place of the
             preset's. Parts that `overrides` add are drawn anew, parts that they leave out are dropped.
-        background_first: of `start`, see `continued_model`.
+        background: of `start`, see `continued_model`.
         recipe, features: the recipe's name, and what it needs of a store; "" and None without one, and of its toy.
     """
 
@@ -65,7 +66,7 @@ class ModelChoice:
     tokenizer_spec: str = "captions"
     bert: PublishedBert | None = None
     start: ModelCheckpoint | None = None
-    background_first: bool | None = None
+    background: str | None = None
     recipe: str = ""
     features: Features | None = None
 
@@ -87,7 +88,7 @@ class ModelChoice:
         """
         if self.start is not None:
             changed = {**changes, **self.overrides}
-            return continued_model(self.start, self.system, changed, background_first=self.background_first)
+            return continued_model(self.start, self.system, changed, background=self.background)
         build = self.build_config or self.system.sizes["small"]
         return new_model(self.system, build, fields, vocab_size=vocab_size, bert=self.bert, overrides=self.overrides)
 
@@ -203,40 +204,42 @@ def check_system(start: ModelCheckpoint, system: System) -> None:
 
 
 def continued_model(
-    start: ModelCheckpoint, system: System, overrides: Mapping[str, Any], *, background_first: bool | None = None
+    start: ModelCheckpoint, system: System, overrides: Mapping[str, Any], *, background: str | None = None
 ) -> nn.Module:
     """The model of an earlier stage, with its weights, as this stage wants it.
 
     Args:
         overrides: fields of its configuration that change. Parameters that come with them are as they were drawn,
             those that go with them are dropped.
-        background_first: where the classes of its region head have background, if it is not a run's: those of our
-            stores have it last, so it is moved there. Published models have it first, most of them.
+        background: where the classes of its region head have background (first, last or none), if it is not a run's:
+            those of our stores have it last, so it is moved there. Published models have it first, most of them.
     Raises:
         ValueError: when it is a model of another system, a parameter that stays would have another shape, or nobody
             says where background is.
     """
     check_system(start, system)
     state = start.model.state_dict()
-    if _has_background_first(start, background_first):
+    if _has_background_first(start, background):
         state |= {name: state[name].roll(-1, dims=0) for name in _CLASS_PARAMETERS}
         logger.info("%s: background moved behind the other classes of regions, as in our stores", start.source)
     return changed_model(start.model, overrides, source=start.source, state=state)
 
 
-def _has_background_first(start: ModelCheckpoint, told: bool | None) -> bool:
+def _has_background_first(start: ModelCheckpoint, background: str | None) -> bool:
+    check_background(background)
     objective = region_objective(start.model.config)
     with_background = objective is not None and objective.loss in ("cross entropy", "kl")
     of_run = trained_with(start) != TrainedWith()
-    if told and (of_run or not with_background):
-        why = (
-            "a run of roibeam pretrain has background last" if with_background else "it predicts no classes of regions"
-        )
-        raise ValueError(f"--background-first: {start.source}: {why}; leave it out")
-    if told is None and with_background and not of_run:
+    wrong = {"first", "none"} if with_background and of_run else {"none"} if with_background else {"first"}
+    if background in wrong:
+        why = "it predicts no classes of regions"
+        if with_background:
+            why = "a run of roibeam pretrain has background last" if of_run else "it predicts background too"
+        raise ValueError(f"--background {background}: {start.source}: {why}; leave it out")
+    if background is None and with_background and not of_run:
         raise ValueError(
             f"{start.source} does not tell whether its {objective.labels if objective else 0} classes of regions begin "
             f"with background, as those of most published models do, or end with it, as in our stores: say "
-            f"--background-first or --background-last"
+            f"--background first or --background last"
         )
-    return bool(told)
+    return background == "first"

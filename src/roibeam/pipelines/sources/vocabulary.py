@@ -80,12 +80,12 @@ def read_vocabulary(spec: str, *, vg_url: str = VG_URL) -> Vocabulary:
     return Vocabulary(classes, attributes)
 
 
-def check_length(names: Sequence[str], wanted: int, what: str, spec: str) -> None:
-    """Raises ValueError when a list has another length than a detector's."""
+def check_length(names: Sequence[str], wanted: int, what: str, spec: str, *, hint: str = "") -> None:
+    """Raises ValueError, which ends with `hint`, when a list has another length than a detector's."""
     if len(names) != wanted:
         raise ValueError(
             f"vocabulary {spec!r}: {len(names)} {what}, but the detector has {wanted}; "
-            f"give the list it was trained with"
+            f"give the list it was trained with{hint}"
         )
 
 

@@ -19,6 +19,9 @@ Outcome = TypeVar("Outcome")
 _MOST_CLASSES = 2**16 - 1  # ids are uint16, and background has one
 
 
+_ONE_OVER = "; if the file counts background as 0, import it with --background first"
+
+
 @dataclass(frozen=True)
 class ImportedClasses:
     """Attributes:
@@ -51,14 +54,25 @@ class ImportedClasses:
             raise ValueError(
                 f"record {image_id!r}: has {what} {largest}, but by {self.told_by} ids are 0..{number - 1}; give the "
                 f"number or the list of the detector that the features are of"
+                f"{_ONE_OVER if what == 'class' and largest == number else ''}"
             )
 
 
-def imported_classes(file: FeatureFile, source: Path, *, num_classes: int | None, vocab: str | None) -> ImportedClasses:
+def _rows_hint(names: Vocabulary, own: int, background: str | None) -> str:
+    """What it may be when a file's rows are for one class less than there are names."""
+    if background is None and len(names.classes or ()) == own + 1:
+        return f"; its rows have {own + 1} values: if they are without background, say --background none"
+    return ""
+
+
+def imported_classes(
+    file: FeatureFile, source: Path, *, num_classes: int | None, vocab: str | None, background: str | None = None
+) -> ImportedClasses:
     """
     Args:
         num_classes: foreground classes, as the user says; None for what the file tells.
         vocab: of `read_vocabulary`; says number and names.
+        background: where the user says that class rows have it.
     Raises:
         ValueError: when both are given, the file says otherwise, or it has no class ids.
     """
@@ -68,6 +82,10 @@ def imported_classes(file: FeatureFile, source: Path, *, num_classes: int | None
         raise ValueError(f"--num-classes {num_classes}: --vocab {vocab} says how many classes there are; leave one out")
     if given and file.details["classes"] == ABSENT:
         raise ValueError(f"{option}: {source} (layout {file.layout}) has no class ids; leave the option out")
+    if background is not None and file.details["classes"] == ABSENT:
+        raise ValueError(
+            f"--background {background}: {source} (layout {file.layout}) has no classes; leave the option out"
+        )
     if num_classes is not None and not 1 <= num_classes <= _MOST_CLASSES:
         raise ValueError(f"--num-classes {num_classes}: must be in 1..{_MOST_CLASSES}, background not counted")
     if None not in (num_classes, own) and num_classes != own:
@@ -75,7 +93,7 @@ def imported_classes(file: FeatureFile, source: Path, *, num_classes: int | None
     if vocab is not None:
         names = read_vocabulary(vocab)
         if own is not None:
-            check_length(names.classes or (), own, "classes", vocab)
+            check_length(names.classes or (), own, "classes", vocab, hint=_rows_hint(names, own, background))
         if file.details["attributes"] == ABSENT:
             names = Vocabulary(names.classes)
         return ImportedClasses(len(names.classes or ()), option, names)

@@ -16,6 +16,7 @@ from roibeam.features.counted import counted
 from roibeam.features.exchange.check_report import CheckReport
 from roibeam.features.exchange.feature_file import FeatureFile
 from roibeam.features.exchange.formats import format_named, format_of
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.folders.folder_lock import run_lock
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.fingerprint import Fingerprint
@@ -80,6 +81,8 @@ def import_features(
     shard_size: int = DEFAULT_SHARD_SIZE,
     num_classes: int | None = None,
     vocab: str | None = None,
+    background: str | None = None,
+    feature_dtype: str | None = None,
     scratch: str | None = None,
 ) -> ImportSummary:
     """Writes the records of a feature file to the folder `out`, in key order.
@@ -96,15 +99,20 @@ def import_features(
         num_classes: foreground classes of the detector, for a file that has class ids and does not say; None: not
             known, or what the file says.
         vocab: in place of that, the names of its classes and attributes, see `read_vocabulary`.
+        background: where rows of class probabilities have background: first, last or none; in a file with class ids
+            alone, first says that 0 is background. None: as the format has it, if the numbers do not speak against it.
+        feature_dtype: key of `FILE_DTYPES`: what numbers the bytes of the features are. None: what the file says, and
+            float32 where they are base64, if the bytes do not speak against it.
         scratch: parent of the scratch folders that URLs need; None for the machine's temporary folder.
     Raises:
         ValueError: when `source` is no such file, `out` holds anything but a part of this import, or the file does not
-            fit `num_classes` or `vocab`.
+            fit `num_classes` or `vocab`; when its numbers look as if they were to be read in another way.
         OSError: when `out` cannot be written.
     """
     start = time.monotonic()
     if dtype not in IMPORT_DTYPES:
         raise ValueError(f"--dtype {dtype!r}: choose one of {', '.join(IMPORT_DTYPES)}")
+    reading = Reading(background, feature_dtype)
     named = NamedFiles()
     named.need("SOURCE", source)
     named.need("--vocab", None if vocab == PUBLISHED_LISTS else vocab)
@@ -117,8 +125,9 @@ def import_features(
     with borrowed_files(source, scratch=scratch) as files:
         refuse_others(str(files.path), ("features", "lmdb"))
         found = format_of(files.path, format_name)
-        with found.open(files.path) as file, work_folder(folder, scratch) as work, run_lock(folder):
-            request = _Request(files, dtype, shard_size, num_classes, vocab)
+        with found.open(files.path, reading) as file, work_folder(folder, scratch) as work, run_lock(folder):
+            reading.check(source)
+            request = _Request(files, dtype, shard_size, num_classes, vocab, reading)
             published, report, manifests = _imported(found.name, file, folder, work, request)
     repeats = sum(manifest.stats["equal_repeats"] for manifest in manifests)
     failures = Counter(letter.reason for manifest in manifests for letter in manifest.dead_letters)
@@ -134,6 +143,14 @@ class _Request:
     shard_size: int
     num_classes: int | None
     vocab: str | None
+    reading: Reading
+
+    @property
+    def given(self) -> dict[str, int | str]:
+        """The options that say what the file does not, as far as they were given."""
+        reading = {"background": self.reading.background, "file_feature_dtype": self.reading.feature_dtype}
+        options = {"num_classes": self.num_classes, "vocab": self.vocab, **reading}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 def _imported(
@@ -141,8 +158,11 @@ def _imported(
 ) -> tuple[StoreManifest, CheckReport, list[ShardManifest]]:
     """The store manifest, what was in the source, and the manifests of all shards; needs the folder's lock."""
     files, dtype, shard_size = request.files, request.dtype, request.shard_size
-    classes = imported_classes(file, files.path, num_classes=request.num_classes, vocab=request.vocab)
+    classes = imported_classes(
+        file, files.path, num_classes=request.num_classes, vocab=request.vocab, background=request.reading.background
+    )
     details = {"layout": file.layout, **file.details, "feature_dtype": dtype}
+    details |= {name: value for name, value in request.given.items() if name not in ("num_classes", "vocab")}
     details |= {} if classes.number is None else {"num_classes": classes.number}
     fingerprint = imported_fingerprint(name, details)
     report = CheckReport(file.layout, file.details)
@@ -168,7 +188,7 @@ def _imported(
         fingerprint=fingerprint,
         config={
             "source": {"kind": name, "location": files.location, "bytes": files.num_bytes},
-            "options": {"feature_dtype": dtype, "shard_size": shard_size, **_given(request.num_classes, request.vocab)},
+            "options": {"feature_dtype": dtype, "shard_size": shard_size, **request.given},
             "entries": {
                 "all": file.num_entries,
                 "equal_repeats": sum(manifest.stats["equal_repeats"] for manifest in manifests),
@@ -201,11 +221,6 @@ def _write_shards(
         counted_outcomes = progress.counting(outcomes)
         deque(islice(counted_outcomes, done), maxlen=0)
         manifests.extend(write_shard_sequence(counted_outcomes, sequence))
-
-
-def _given(num_classes: int | None, vocab: str | None) -> dict[str, int | str]:
-    options = {"num_classes": num_classes, "vocab": vocab}
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _plan_digest(fingerprint: Fingerprint, files: BorrowedFiles, shard_size: int, names: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roibeam.pipelines.foundation.device_choice import check_device_name
+from roibeam.pipelines.inputs.region_names import check_background
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class EvaluationConfig:
         retrieval: whether all pairs are scored.
         folds: parts of the images that are searched by themselves.
         task: number of the task token, for a model with such tokens.
-        background_first: where the model's classes have background.
+        background: where the model's classes have it: first, last or none; None: last.
         device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>".
     """
 
@@ -30,13 +31,14 @@ class EvaluationConfig:
     retrieval: bool = True
     folds: int = 1
     task: int | None = None
-    background_first: bool = False
+    background: str | None = None
     device: str = "auto"
 
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("batch_size", 1), ("max_images", 0), ("max_regions", 0), ("folds", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"EvaluationConfig: {name} must be at least {least}, got {getattr(self, name)}")
+        check_background(self.background)
         check_device_name(self.device)
         if self.folds > 1 and not self.retrieval:
             raise ValueError("folds are of retrieval; leave them out, or retrieval in")

@@ -182,7 +182,7 @@ def _samples(
         tokenizer,
         num_classes=known_classes(store, first),
         with_class_ids=has_classes(store.fingerprint),
-        background_first=config.background_first,
+        background=config.background,
         max_regions=config.max_regions,
         task=config.task,
         features=features,

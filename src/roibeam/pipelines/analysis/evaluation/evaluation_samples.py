@@ -105,8 +105,8 @@ class EvaluationSamples:
         num_classes: foreground classes of the store; None when it does not tell: as many as the model knows.
         with_class_ids: False for a store whose class ids mean nothing: a model that predicts classes of regions is
             asked for none.
-        background_first: whether class 0 of the model is background, as in the published stores of bottom-up attention;
-            else background is the last, as in ours.
+        background: where the model's classes have it: "first", as in the published stores of bottom-up attention,
+            "last" or "none"; None: last, as in ours, if it has one.
         max_regions: those with the best scores are kept, in the order of the record; 0 keeps all.
         task: number of the task token, for a model that has such tokens.
         features: changes a batch of images, such as `PhotoFeatures`; None leaves it with the stored features.
@@ -122,7 +122,7 @@ class EvaluationSamples:
         *,
         num_classes: int | None,
         with_class_ids: bool = True,
-        background_first: bool = False,
+        background: str | None = None,
         max_regions: int = 0,
         task: int | None = None,
         features: Callable[[VLBatch], VLBatch] | None = None,
@@ -136,9 +136,9 @@ class EvaluationSamples:
         self.objective = region_objective(config)
         self.config, self._tokenizer, self._features = config, tokenizer, features
         self._as_read = as_read or (lambda record: record)
-        self._num_classes = _classes_of(self.objective, num_classes, background_first=background_first)
+        self._num_classes = _classes_of(self.objective, num_classes, background=background)
         self.asks_regions = self.objective is not None and (with_class_ids or not self.objective.labels)
-        self._background_first, self._max_regions, self._task = background_first, max_regions, task
+        self._background, self._max_regions, self._task = background, max_regions, task
         # VL-BERT needs two positions more than pieces; nobody misses them in the others.
         self._longest = config.max_position_embeddings - 2 - getattr(config, "first_position", 0)
 
@@ -274,25 +274,32 @@ class EvaluationSamples:
         if self._num_classes is None:
             return features
         targets = ClassTargets.of(record, kept, masked, self._num_classes)
-        return dataclasses.replace(targets, rows=targets.rows.roll(1, dims=1)) if self._background_first else targets
+        if self._background != "first":
+            return targets
+        return dataclasses.replace(targets, rows=targets.rows.roll(1, dims=1))
 
 
-def _classes_of(objective: RegionObjective | None, num_classes: int | None, *, background_first: bool) -> int | None:
+def _classes_of(objective: RegionObjective | None, num_classes: int | None, *, background: str | None) -> int | None:
     """Foreground classes of the targets; None where the model predicts none."""
     if objective is None or not objective.labels:
-        if background_first:
-            raise ValueError("this model predicts no classes of regions; leave --background-first out")
+        if background is not None:
+            raise ValueError(f"this model predicts no classes of regions; leave --background {background} out")
         return None
     if num_classes is None:
-        num_classes = objective.labels - 1
+        num_classes = objective.labels - (background != "none")
     with_background = objective.labels == num_classes + 1
     if not with_background and not (objective.loss == "class" and objective.labels == num_classes):
         raise ValueError(
             f"the model has {objective.labels} region labels, this store has {num_classes} classes and background; "
             f"evaluate on a store of the detector that it was trained with"
         )
-    if background_first and not with_background:
-        raise ValueError("this model's classes are without background; leave --background-first out")
+    if background in ("first", "last") and not with_background:
+        raise ValueError(f"this model's classes are without background; leave --background {background} out")
+    if background == "none" and with_background:
+        raise ValueError(
+            f"--background none: the model has {objective.labels} region labels, one more than the store has classes: "
+            f"one is background; say first or last"
+        )
     return num_classes
 
 

@@ -51,7 +51,7 @@ class ProbeRequest:
             as in `roibeam extract`; refused with `store`.
         tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
         options: official JSON configuration beside an official checkpoint.
-        background_first: as of `Names`.
+        background: as of `Names`.
         hide, layer, head, top, task: as of `probe`.
         device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>": of the model, and of the detector.
     """
@@ -71,7 +71,7 @@ class ProbeRequest:
     settings: tuple[str, ...] = ()
     tokenizer: str | None = None
     options: Path | None = None
-    background_first: bool = False
+    background: str | None = None
     hide: tuple[int, ...] | None = None
     layer: int | None = None
     head: int | None = None
@@ -170,7 +170,7 @@ def write_probe(request: ProbeRequest) -> Probed:
         model = PhotoModel(found.joint.to(device.name), seen.pixels)
     else:
         model.to(device.name)
-    names = Names(seen.classes, background_first=request.background_first)
+    names = Names(seen.classes, background=request.background)
     asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
     result = probe(model, found.as_read(seen.record), request.text, tokenizer, names, **asked)
     numbers = write_probe_files(

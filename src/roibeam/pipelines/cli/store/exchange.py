@@ -39,6 +39,23 @@ def import_command(
         ),
     ] = None,
     vocab: Annotated[str | None, option("vocab", "In place of --num-classes.", group=INPUT, default="none")] = None,
+    background: Annotated[
+        str | None,
+        option(
+            "background",
+            "In a file with class ids alone, first says that they count background as 0.",
+            group=INPUT,
+            default="as the format has it",
+        ),
+    ] = None,
+    feature_dtype: Annotated[
+        str | None,
+        option(
+            "feature-dtype",
+            values="float16, bfloat16, float32, float64, uint8 or big-endian-float32",
+            default="what the file says, else float32",
+        ),
+    ] = None,
     shard_size: Annotated[int, option("shard-size")] = 4000,
     max_failures: Annotated[float, option("max-failures")] = 0.05,
     scratch: Annotated[str | None, SCRATCH] = None,
@@ -57,7 +74,7 @@ def import_command(
     check_scratch(scratch, (source, out))
     summary = import_features(
         source, out, format_name=format_name, dtype=dtype, shard_size=shard_size, num_classes=num_classes, vocab=vocab,
-        scratch=scratch,
+        background=background, feature_dtype=feature_dtype, scratch=scratch,
     )  # fmt: skip
     manifest = summary.manifest
     if as_json:

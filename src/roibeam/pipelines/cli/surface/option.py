@@ -18,7 +18,6 @@ def option(
     default: str | None = None,
     group: str | None = None,
     is_advanced: bool | None = None,
-    pair: bool = True,
     callback: Callable[[Any], Any] | None = None,
 ) -> Any:
     """The option of that name.
@@ -30,13 +29,12 @@ def option(
         group: of `--help`; None for that of the table.
         is_advanced: shown by `--help-all` alone; None as the table says.
         callback: what the value becomes.
-        pair: False leaves out the second form of a flag that has one.
     Raises:
         KeyError: for a name that is not in the table.
     """
     known = OPTIONS[name]
     meaning = f"{known.meaning.rstrip('.')}: {values}." if values else known.meaning
-    off = f"/--{known.off}" if known.off and pair else ""
+    off = f"/--{known.off}" if known.off else ""
     declarations = [f"--{name}{off}", *([known.short] if known.short else [])]
     return typer.Option(
         *declarations,

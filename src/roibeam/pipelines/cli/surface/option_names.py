@@ -154,6 +154,7 @@ _INPUTS = {
         "Classes and outlines of the regions: COCO instances .json, or VCR's folder vcr1images.", "FILE", INPUT
     ),
     "text-corpus": _path("Also train on plain text: UTF-8, a sentence or paragraph on each line.", "FILE", INPUT),
+    "feature-dtype": _text("Number type of the features in the file.", "TYPE", INPUT, is_advanced=True),
     "store-weight": _number("How often to draw from this store, relative to the others.", "WEIGHT", INPUT),
     "validation-captions": _text("Captions that evaluations ask about and that are not trained on.", "FILE", INPUT),
     "validation-store": _text("Store of the images of --validation-captions.", "STORE", INPUT),
@@ -215,8 +216,8 @@ _MODELS = {
         MODEL,
         is_advanced=True,
     ),
-    "background-first": _flag(
-        "For official checkpoints, in which class 0 is background.", MODEL, off="background-last", is_advanced=True
+    "background": _text(
+        "Where classes have background: first, last or none.", "PLACE", MODEL, is_advanced=True
     ),
     "task-token": _count("Which task a multi-task ViLBERT shall do.", MODEL, least=0, is_advanced=True),
     "end-to-end": _flag("Train through the detector's network, on photos instead of stored features.", END_TO_END),

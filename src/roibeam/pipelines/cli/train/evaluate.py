@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from roibeam.pipelines.cli.options import (
-    BACKGROUND_FIRST,
+    BACKGROUND,
     CAPTION_COLUMN,
     CHECKPOINT,
     CONFIG,
@@ -47,7 +47,7 @@ def evaluate_command(
     ] = 0,
     tokenizer: Annotated[str | None, TOKENIZER] = None,
     config: Annotated[Path | None, CONFIG] = None,
-    background_first: Annotated[bool, BACKGROUND_FIRST] = False,
+    background: Annotated[str | None, BACKGROUND] = None,
     task_token: Annotated[int | None, TASK_TOKEN] = None,
     max_regions: Annotated[int | None, option("max-regions", group=QUESTION, is_advanced=True, default="all")] = None,
     device: Annotated[str, option("device")] = "auto",
@@ -82,7 +82,7 @@ def evaluate_command(
     how = EvaluationConfig(
         seed=seed, batch_size=batch_size, max_images=max_images or 0, max_regions=max_regions or 0,
         retrieval=not no_retrieval,
-        folds=folds, task=task_token, background_first=background_first, device=device,
+        folds=folds, task=task_token, background=background, device=device,
     )  # fmt: skip
     request = EvaluateRequest(
         checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, images=photos,

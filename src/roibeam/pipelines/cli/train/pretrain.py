@@ -117,8 +117,8 @@ def pretrain_command(
             "from-run", "Its configuration and tokenizer are taken over; the optimizer is new.", callback=named_step
         ),
     ] = None,
-    background_first: Annotated[
-        bool | None, option("background-first", "With --from-run.", default="needed for a model that is no run's")
+    background: Annotated[
+        str | None, option("background", "With --from-run.", default="needed for a model that is no run's")
     ] = None,
     tokenizer: Annotated[
         str | None,
@@ -217,7 +217,7 @@ def pretrain_command(
         ),
         RequestedModel(
             recipe=recipe, toy=toy, system=system, size=model, from_bert=from_bert, from_run=from_run,
-            background_first=background_first, tokenizer=tokenizer,
+            background=background, tokenizer=tokenizer,
         ),
         RequestedTraining(
             steps=steps, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from roibeam.pipelines.cli.options import (
-    BACKGROUND_FIRST,
+    BACKGROUND,
     CHECKPOINT,
     CONFIG,
     CONVENTIONS,
@@ -57,7 +57,7 @@ def probe_command(
     settings: Annotated[list[str] | None, DETECTOR_SET] = None,
     tokenizer: Annotated[str | None, TOKENIZER] = None,
     config: Annotated[Path | None, CONFIG] = None,
-    background_first: Annotated[bool, BACKGROUND_FIRST] = False,
+    background: Annotated[str | None, BACKGROUND] = None,
     task_token: Annotated[int | None, TASK_TOKEN] = None,
     device: Annotated[str, option("device")] = "auto",
     out: Annotated[
@@ -84,7 +84,7 @@ def probe_command(
     request = ProbeRequest(
         checkpoint=checkpoint, image=image, text=text, out=out, store=store, photo=photo, preset=preset,
         detector=detector, weights=weights, conventions=conventions, selection=selection, vocab=vocab,
-        settings=tuple(settings or ()), tokenizer=tokenizer, options=config, background_first=background_first,
+        settings=tuple(settings or ()), tokenizer=tokenizer, options=config, background=background,
         hide=None if hide is None else tuple(hide), layer=layer, head=head, top=top, task=task_token,
         device=device,
     )  # fmt: skip

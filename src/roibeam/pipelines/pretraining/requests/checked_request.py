@@ -16,6 +16,7 @@ from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFi
 from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
+from roibeam.pipelines.inputs.region_names import check_background
 from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
 from roibeam.pipelines.model_files.start_files import bert_files, check_tokenizer_file
 from roibeam.pipelines.model_files.trained_with import check_feature_space
@@ -177,8 +178,9 @@ def _check_stores(request: PretrainRequest) -> None:
 
 
 def _check_start(asked: RequestedModel, recipe: Recipe | None) -> None:
-    if asked.background_first is not None and asked.from_run is None:
-        raise ValueError("--background-first/--background-last: of a model to start from, name it with --from-run")
+    check_background(asked.background)
+    if asked.background is not None and asked.from_run is None:
+        raise ValueError(f"--background {asked.background}: of a model to start from, name it with --from-run")
     if asked.from_run is not None and asked.from_bert is not None:
         raise ValueError("--from-run and --from-bert: a model starts from one of them")
     _check_files_of_start(asked)

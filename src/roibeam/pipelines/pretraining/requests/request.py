@@ -70,7 +70,7 @@ class RequestedModel:
         system, size: without a recipe; None as of `chosen_system`, and small.
         from_bert: hf:<repo>, or a folder; "none" for new weights; None for the recipe's, else new weights.
         from_run: run, or model of the same system, to go on from as a second stage does.
-        background_first: where the classes of such a model have background, see `continued_model`.
+        background: where the classes of such a model have background, see `continued_model`.
         tokenizer: see `load_tokenizer`; None for that of `from_run` or `from_bert`, else one made from the captions.
     """
 
@@ -80,7 +80,7 @@ class RequestedModel:
     size: str | None = None
     from_bert: str | None = None
     from_run: str | None = None
-    background_first: bool | None = None
+    background: str | None = None
     tokenizer: str | None = None
 
 

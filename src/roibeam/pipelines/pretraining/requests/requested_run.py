@@ -118,7 +118,7 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
         tokenizer_spec=asked.tokenizer or own_tokenizer or from_bert or "captions",
         bert=None if from_bert is None else read_bert(from_bert),
         start=start,
-        background_first=asked.background_first,
+        background=asked.background,
         recipe=asked.recipe or "",
         features=None if recipe is None or asked.toy else recipe.features,
     )

@@ -6,7 +6,7 @@ from roibeam.pipelines.pretraining.recipes.published import recipe_named, stages
 from roibeam.pipelines.pretraining.requests.request import RequestedModel
 
 # A later stage takes these over with the weights of the one before.
-_COMES_WITH_THE_WEIGHTS = ("from_bert", "tokenizer", "background_first", "detector", "weights", "conventions")
+_COMES_WITH_THE_WEIGHTS = ("from_bert", "tokenizer", "background", "detector", "weights", "conventions")
 
 
 def recipes_in_row(asked: RequestedModel, num_stages: int) -> list[str]:

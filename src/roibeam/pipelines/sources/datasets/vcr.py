@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
+from roibeam.pipelines.sources.datasets.class_names import read_class_names
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines, read_json_rows
 from roibeam.pipelines.sources.datasets.rows import BadRow
@@ -183,16 +184,15 @@ def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJE
 
 
 def read_object_names(path: str) -> tuple[str, ...]:
-    """Names of classes, one a line.
+    """Names of classes, one a line, see `read_class_names`.
 
     Raises:
         ValueError: for a file that cannot be read, without a name, or with one twice.
     """
     try:
-        lines = Path(path).expanduser().read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        names = tuple(name.strip() for name in read_class_names(str(Path(path).expanduser()), skip_blank=True))
+    except (OSError, ValueError) as error:
         raise ValueError(f"object_names {path!r}: cannot be read: {error}") from None
-    names = tuple(line.strip() for line in lines if line.strip())
     if not names or len(set(names)) < len(names):
         raise ValueError(f"object_names {path!r}: expected different names of classes, one a line")
     return names

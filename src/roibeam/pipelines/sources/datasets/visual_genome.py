@@ -27,6 +27,7 @@ import numpy as np
 
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
 from roibeam.pipelines.sources.datasets.annotation_xml import read_annotation_xml, xml_number, xml_text
+from roibeam.pipelines.sources.datasets.class_names import read_class_names
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list
 from roibeam.pipelines.sources.datasets.labelled_image import NO_ATTRIBUTE, FileObjects, LabelledImage, label_image
@@ -56,23 +57,17 @@ class SplitRow:
 
 
 def read_names(path: str) -> NameList:
-    """Reads a vocabulary; the last line may lack its newline.
+    """Reads a vocabulary, see `read_class_names`; the last line may lack its newline.
 
     Where two lines have one spelling, the later one has it, as in the original.
 
     Raises:
-        ValueError: naming the line that has no name or is no text.
-        OSError: if the file cannot be read.
+        ValueError, OSError: as `read_class_names`.
     """
     names: list[str] = []
     ids: dict[str, int] = {}
-    for row in read_lines(path):
-        if isinstance(row, BadRow):
-            raise ValueError(f"vocabulary {path!r}, line {row.line}: {row.reason}")
-        line, text = row
+    for text in read_class_names(path):
         spellings = [spelling.strip() for spelling in text.split(",")]
-        if not spellings[0]:
-            raise ValueError(f"vocabulary {path!r}, line {line}: no name; ids count lines, so each needs one")
         ids.update((spelling.lower(), len(names)) for spelling in spellings if spelling)
         names.append(spellings[0])
     return NameList(tuple(names), MappingProxyType(ids))
