@@ -83,7 +83,7 @@ def test_karpathy_captions_of_test_images_alone_are_no_training_set(tmp_path: Pa
         ({"sentences": ["x"]}, 'sentences[0]: expected an object, got "x"'),
         ({"sentences": [{"raw": "x", "tokens": [1], "sentid": 1}]}, "tokens must be a list of words"),
         ({"sentences": [{"raw": "\ud800", "tokens": [], "sentid": 1}]}, "half a surrogate pair"),
-        ({"sentences": [{"tokens": [], "sentid": 1}]}, "sentences[0] lacks raw"),
+        ({"sentences": [{"tokens": [], "sentid": 1}]}, "sentences[0]: lacks raw"),
     ],
 )
 def test_karpathy_entries_of_another_shape_are_one_error(tmp_path: Path, change: dict[str, Any], words: str) -> None:

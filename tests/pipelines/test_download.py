@@ -360,6 +360,7 @@ def faulty_urls(server: FaultyServer, count: int, seed: int) -> tuple[list[str],
     return [server.url(kind, row) for row, kind in enumerate(kinds)], [EXPECTED[kind] for kind in kinds]
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_hundreds_of_faults_at_once(server: FaultyServer, tmp_path: Path) -> None:
     """The small one of test_download_soak."""

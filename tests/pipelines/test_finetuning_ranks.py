@@ -46,6 +46,7 @@ def assert_trained_alike(cases: Sequence[Case], all_ranks: Sequence[int], kind: 
             assert largest_difference(left, right) < BOUNDS[kind], case
 
 
+@pytest.mark.slow  # the evaluation below shows that processes share out a task by default
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert_trained_alike([("vlbert", CHOICE)], (1, 2), "float64", tmp_path)
 

@@ -278,6 +278,7 @@ def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, made_data: Path,
     assert all(fact["step"] == 2 and math.isfinite(fact["last"]["loss"]) for fact in facts)
 
 
+@pytest.mark.slow
 def test_a_toy_variant_trains(roibeam: Cli, tmp_path: Path, pictures: Pictures) -> None:
     options = ("--store", pictures.store, "--captions", pictures.captions, "--recipe", "vlbert-base-captions")
     options += ("--batch-size", 4, "--steps", 2)

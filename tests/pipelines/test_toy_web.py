@@ -100,6 +100,7 @@ def test_the_warc_file_holds_every_page_in_the_charset_that_it_names(web: Path) 
         assert f'<meta charset="{page["charset"]}">' in html and any(url in html for url in page["picture"]["urls"])
 
 
+@pytest.mark.slow
 def test_a_web_depends_on_its_seed_alone_not_on_the_number_of_processes(web: Path, tmp_path: Path) -> None:
     other = write(tmp_path, workers=2)
     assert json.loads((other / "web.json").read_text()) == json.loads((web / "web.json").read_text())

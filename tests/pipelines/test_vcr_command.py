@@ -150,7 +150,9 @@ def test_the_losses_of_both_problems_have_scales_of_their_own(roibeam: Roibeam, 
     assert done.code == 1 and "task_options.loss_scales: [1.0, 1.0] -> [3.0, 1.0]" in one_line(done)
 
 
-@pytest.mark.parametrize(("rule", "shares"), [("release", [0, 1, 1, 1]), ("release-mt", [1, 0.25, 0.25, 0.5])])
+@pytest.mark.parametrize(("rule", "shares"), [
+    pytest.param("release", [0, 1, 1, 1], marks=pytest.mark.slow), ("release-mt", [1, 0.25, 0.25, 0.5]),
+])  # fmt: skip
 def test_a_release_takes_turns_update_by_update(
     roibeam: Roibeam, runs: Runs, tmp_path: Path, rule: str, shares: list[float]
 ) -> None:

@@ -470,7 +470,7 @@ def test_a_run_that_began_by_other_rules_goes_on_by_these(
     of_it = (*files, *settings(*same), "--recipe")
     without = (*of_it, "visualbert-coco-vcr", *settings("sampling.told_classes=false", "sampling.whole_region=false"))
     whole, run = tmp_path / "whole", tmp_path / "run"
-    assert roibeam("pretrain", whole, *without, "--steps", 2).code == 0
+    assert not is_old or roibeam("pretrain", whole, *without, "--steps", 2).code == 0
     assert roibeam("pretrain", run, *without, "--steps", 1).code == 0
     if is_old:
         older(run)
@@ -484,7 +484,8 @@ def test_a_run_that_began_by_other_rules_goes_on_by_these(
     assert done.code == 0, done.err
     said = "sampling.told_classes stays False, as this run began; visualbert-coco-vcr has True now"
     assert said in done.err.replace("\n", " ")
-    first, second = (
-        load_file(each / "checkpoints" / "step-00000002" / "model" / "model.safetensors") for each in (whole, run)
-    )
-    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    if is_old:
+        first, second = (
+            load_file(each / "checkpoints" / "step-00000002" / "model" / "model.safetensors") for each in (whole, run)
+        )
+        assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

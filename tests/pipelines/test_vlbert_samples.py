@@ -289,6 +289,7 @@ def test_images_without_regions_train(tokenizer):
 # --- learning ---
 
 
+@pytest.mark.slow
 def test_eight_pairs_can_be_learned_by_heart(store, tokenizer, tmp_path):
     task = make_task(store, tokenizer, batch_size=8, fixed_masks=True, word_probability=0.3, region_probability=0.3)
     settings = TrainConfig(steps=120, learning_rate=2e-3, warmup_steps=10, device="cpu")

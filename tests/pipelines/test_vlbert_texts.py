@@ -168,7 +168,8 @@ def test_a_run_with_a_text_corpus(tmp_path):
         model_overrides=LEARNER | SMALL,
         text_files=files,
     )
-    assert done.notes == ["books.txt: 1 row left out: 1 not UTF-8 (line 15)"]
+    left_out, cure = done.notes
+    assert left_out == "books.txt: 1 row left out: 1 not UTF-8 (line 15)" and "cp1252" in cure
     assert done.evaluation["text_only_words"] < 2 and done.evaluation["masked_words"] < 2
     words = load_tokenizer(str(tmp_path / "run" / "tokenizer")).encode("zeppelin").ids
     assert len(words) == 3  # the text's words are in the vocabulary
