@@ -41,7 +41,7 @@ def extract(roibeam: Cli, photos: Path, tiny_network: tuple[str, ...]) -> Cli:
     )
 
 
-@pytest.fixture(params=["disk", "URL"])
+@pytest.fixture(params=["disk", pytest.param("URL", marks=pytest.mark.slow)])
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, Path]]:

@@ -85,6 +85,7 @@ def test_a_run_that_stops_goes_on_as_if_it_had_not(books: Path, tmp_path: Path) 
         run_on_text(other, tmp_path / "cut", resume=True)
 
 
+@pytest.mark.slow  # those of images do by default, with the same loop
 def test_two_processes_train_as_one(books: Path, tmp_path: Path) -> None:
     """The parts that see images get no gradient in any of them."""
     run_on_text(books, tmp_path / "one", steps=4)
