@@ -31,7 +31,7 @@ CLUSTERS := ROIBEAM_FLINK=$(if $(filter flink,$(ENGINES)),$(abspath $(FLINK))) \
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-recipes detectron2-source flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction toy-detector evidence evidence-quick notebook image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction toy-detector evidence evidence-quick notebook image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -91,6 +91,9 @@ test-cluster-soak: $(ENGINES:%=%-packages) ## a dozen kills in one job on each o
 
 test-rest: detectron2-source ## test-slow, the slow ones of test-faults and test-soak in one go: no core waits at the end of each
 	$(PYTEST) -m "(slow or soak) and not gpu and not cluster" $(ARGS)
+
+test-attacks: setup ## damage, full disks and hostile files and servers, given to every command (10 minutes)
+	$(PYTEST) -m "not gpu" tests/attacks $(ARGS)
 
 test-recipes: setup ## every published recipe, built and run for a step on a toy world (3 to 10 minutes)
 	$(PYTEST) tests/pipelines/test_recipes_run.py tests/pipelines/test_recipe_chains.py tests/pipelines/test_runs_are_recipes.py tests/pipelines/test_task_runs_are_recipes.py $(ARGS)
