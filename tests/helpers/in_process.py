@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -18,6 +19,7 @@ def run_roibeam(*arguments: object) -> int:
 
     if "torch" in sys.modules:  # a process without it shall stay without Beam, too
         _remember_signatures()
+        _remember_views()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["roibeam", *map(str, arguments)])
         patch.setattr(commands, "app", _commands())
@@ -52,3 +54,20 @@ def _remember_signatures() -> None:
         return list(names), list(defaults)
 
     core.get_function_args_defaults = remembered
+
+
+@functools.cache
+def _remember_views() -> None:
+    """Another quarter is Beam building the same parsers of options, a hundred and fifty for one pipeline."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    make = PipelineOptions.view_as
+    views: WeakKeyDictionary[PipelineOptions, dict[type, Any]] = WeakKeyDictionary()
+
+    def remembered(self: PipelineOptions, cls: type) -> Any:
+        known = views.setdefault(self, {})
+        if cls not in known:
+            known[cls] = make(self, cls)
+        return known[cls]
+
+    PipelineOptions.view_as = remembered  # type: ignore[method-assign]

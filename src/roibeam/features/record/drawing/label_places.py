@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 Box = tuple[float, float, float, float]
 _ON_A_LABEL = 100.0  # against hiding an object: two labels on each other cannot be read
 _FAR = 0.004  # against hiding an object, for each place that would be nearer
@@ -18,12 +20,6 @@ class Rectangle:
     y: float
     width: float
     height: float
-
-    def overlap(self, other: Rectangle) -> float:
-        """The area that both cover."""
-        across = min(self.x + self.width, other.x + other.width) - max(self.x, other.x)
-        down = min(self.y + self.height, other.y + other.height) - max(self.y, other.y)
-        return max(across, 0.0) * max(down, 0.0)
 
 
 def place_labels(
@@ -43,28 +39,31 @@ def place_labels(
         line: by how much labels stand out to the left and right of their box.
         taken: places that labels should not cover.
     """
-    covered = list(taken)
-    objects = [Rectangle(x1, y1, max(x2 - x1, 1e-6), max(y2 - y1, 1e-6)) for x1, y1, x2, y2 in boxes]
+    areas = np.array([(x1, y1, max(x2, x1 + 1e-6), max(y2, y1 + 1e-6)) for x1, y1, x2, y2 in boxes]).reshape(-1, 4)
+    share = 1 / ((areas[:, 2] - areas[:, 0]) * (areas[:, 3] - areas[:, 1]))
+    covered = np.empty((len(taken) + len(boxes), 4))  # the labels before each one stand in front of the free rows
+    for row, other in enumerate(taken):
+        covered[row] = other.x, other.y, other.x + other.width, other.y + other.height
     placed = []
-    for box, (width, height) in zip(boxes, sizes, strict=True):
-        best = Rectangle(frame.x, frame.y, width, height)
-        least = float("inf")
-        for number, (x, y) in enumerate(_corners(box, width, height, line)):
-            x = min(max(x, frame.x), frame.x + frame.width - width)
-            y = min(max(y, frame.y), frame.y + frame.height - height)
-            place = Rectangle(x, y, width, height)
-            harm = _ON_A_LABEL * sum(place.overlap(other) for other in covered) / (width * height)
-            if harm >= least:
-                continue
-            # How much of each object it hides; and a label far from its box is hard to follow.
-            harm += sum(place.overlap(each) / (each.width * each.height) for each in objects) + _FAR * number
-            if harm < least:
-                best, least = place, harm
-            if harm == _FAR * number:
-                break
-        placed.append(best)
-        covered.append(best)
+    for row, (box, (width, height)) in enumerate(zip(boxes, sizes, strict=True), len(taken)):
+        corners = np.array(list(_corners(box, width, height, line)))
+        corners = np.maximum(np.minimum(corners, (frame.x + frame.width - width, frame.y + frame.height - height)),
+                             (frame.x, frame.y))  # fmt: skip
+        places = np.concatenate([corners, corners + np.array((width, height))], axis=1)
+        harm = _ON_A_LABEL / (width * height) * _overlaps(places, covered[:row]).sum(1)
+        # How much of each object it hides; and a label far from its box is hard to follow.
+        harm += _overlaps(places, areas) @ share + _FAR * np.arange(len(places))
+        best = int(harm.argmin())
+        covered[row] = places[best]
+        placed.append(Rectangle(float(corners[best, 0]), float(corners[best, 1]), width, height))
     return placed
+
+
+def _overlaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """(N, M): the area that each of (N, 4) and each of (M, 4) rectangles x1, y1, x2, y2 cover together."""
+    upper_left = np.maximum(first[:, None, :2], second[:, :2])
+    lower_right = np.minimum(first[:, None, 2:], second[:, 2:])
+    return np.maximum(lower_right - upper_left, 0).prod(2)
 
 
 def _corners(box: Box, width: float, height: float, line: float) -> Iterator[tuple[float, float]]:
