@@ -38,9 +38,10 @@ def model_folder(folder: Path) -> tuple[Path, Path | None]:
 
 
 def check_model_sums(found: Path) -> None:
-    """Compares a model inside a checkpoint with the sums that the checkpoint has; see `check_sums`."""
+    """Compares a model inside a checkpoint, and what its run wrote down there, with the checkpoint's sums; see
+    `check_sums`."""
     if (found.parent / "state.json").is_file():
-        check_sums(found.parent, below=f"{found.name}/")
+        check_sums(found.parent, model_only=True)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ import numpy as np
 from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from roibeam.features.folders.full_disk import naming_file
 from roibeam.pipelines.model_files.made_vocabulary import SPECIAL_TOKENS, add_bert_rules, made_vocabulary
 from roibeam.pipelines.model_files.start_files import tokenizer_file
+from roibeam.pipelines.training.run_folder.checkpoint_sums import WRITING, check_run_file, put_run_file
 
 MADE_FROM_CAPTIONS = "captions"
 _KEPT_WORDS = 100_000  # of the texts of one data set: some 20 MB
@@ -127,14 +129,21 @@ class CaptionTokenizer:
         found = self._tokenizer.convert_ids_to_tokens(number) if number < self.vocab_size else None
         return found if isinstance(found, str) else f"piece {number}"
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, of_run: bool = False) -> None:
         """Writes tokenizer.json and its companions: a folder that `load_tokenizer` and `AutoTokenizer` read.
 
         It is there whole or not at all, for processes that look; an older one gives way.
+
+        Args:
+            of_run: lists it among the sums of the run's folder, which it is in.
         """
-        aside = folder.with_name(f".writing-{folder.name}")
+        aside = folder.with_name(f"{WRITING}{folder.name}")
         shutil.rmtree(aside, ignore_errors=True)
-        self._tokenizer.save_pretrained(str(aside))
+        with naming_file(folder):
+            self._tokenizer.save_pretrained(str(aside))
+        if of_run:
+            put_run_file(aside, folder)
+            return
         if folder.is_dir():
             shutil.rmtree(folder)
         aside.rename(folder)
@@ -168,6 +177,8 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ValueError(f"tokenizer {spec}: {reason}; a local vocab.txt or tokenizer folder works too") from None
     path = tokenizer_file(spec)
+    if Path(spec).is_dir():
+        check_run_file(Path(spec))
     if Path(spec).is_dir() and path.name == "tokenizer.json":
         return CaptionTokenizer(PreTrainedTokenizerFast.from_pretrained(str(path.parent)), path.parent.name)
     return _from_vocabulary(_read_vocabulary(path), path.name)

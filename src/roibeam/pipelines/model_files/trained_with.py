@@ -135,7 +135,7 @@ def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:
     if learned not in (None, tokenizer.digest):
         raise ValueError(
             f"the tokenizer ({tokenizer.description}) is not the one that {found.source} was trained with; leave "
-            f"--tokenizer out, and its run's own is taken"
+            f"--tokenizer out, and its run's own is taken, or restore that from a copy of the run"
         )
 
 

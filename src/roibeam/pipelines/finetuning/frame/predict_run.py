@@ -62,9 +62,9 @@ from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
-from roibeam.pipelines.model_files.model_folder import FoundModel
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.model_files.model_folder import FoundModel, check_model_sums
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer
 from roibeam.pipelines.training.processes.awaited_files import wait_for_files
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 from roibeam.pipelines.training.processes.precision import FLOAT32, computing_in, learned_in, precision_of
@@ -132,6 +132,7 @@ class TrainedTask:
         Raises:
             ValueError: when a file of the run is damaged, or its labels are not those that it learned.
         """
+        check_model_sums(found.source)
         saved = saved_config(found.source.parent)
         described, labels = saved["task"], saved["recorded"].get("labels", [])
         if digest_of_labels(labels) != described["labels"]:
@@ -144,6 +145,12 @@ class TrainedTask:
         layout = LayoutOptions(**described["layout"])
         photos = TaskPhotos(**described["photos"]) if reads_photos(found) else None
         return cls(found, network, system, asked, layout, task, found.source.parents[2], photos)
+
+    def tokenizer(self) -> CaptionTokenizer:
+        """Of its run; ValueError where that is not the one that the model was trained with."""
+        own = load_tokenizer(str(self.run / "tokenizer"))
+        check_tokenizer(self.found, own)
+        return own
 
     def from_photos(
         self, batches: GroupBatches, store: FeatureStore, groups: Sequence[TaskGroup], folder: str | None
@@ -254,7 +261,7 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
     if request.permute_images:  # then all are there
         groups = own = _permuted(own, request.seed)
     batches = GroupBatches(
-        trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
+        trained.system, trained.network.encoder_config, trained.tokenizer(),
         trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
     )  # fmt: skip
     if trained.photos is not None and store is not None:
