@@ -154,7 +154,7 @@ def check_run_config(folder: Path) -> None:
     remedy = RESTORE if newest is None else f"put that of {newest} in its place"
     check_run_file(
         folder / "config.json",
-        f"{other_checkpoints(folder)}" if of_checkpoint else remedy,
+        other_checkpoints(folder, resumes=False) if of_checkpoint else remedy,
         alike=None if newest is None else newest / "config.json",
     )
 

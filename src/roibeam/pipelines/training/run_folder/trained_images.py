@@ -91,6 +91,8 @@ def trained_report(run_dir: Path, held_out: Sequence[str]) -> LeakReport:
         ValueError: for rules and files that are none, or a damaged file of the run.
     """
     trained = _read(run_dir / TRAINED_IMAGES)
+    if not len(trained):
+        raise ValueError(f"{run_dir / TRAINED_IMAGES}: names no image; is it of a run of texts alone?")
     return HeldOut(held_out).images_among(lambda keys: _is_among(keys, trained), len(trained))
 
 
