@@ -18,6 +18,7 @@ import json
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".th", ".bin", ".model", ".pkl", ".caffemodel")
 # torch/serialization.py MAGIC_NUMBER as pickle writes it: the files of torch before 1.6.
@@ -43,7 +44,7 @@ def container_of(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(16)
     if suffix == ".safetensors" or head[8:9] == b"{":
-        _check_safetensors(path)
+        safetensors_header(path)
         return "safetensors"
     if head.startswith(b"PK\x03\x04") or head.startswith(_OLD_TORCH):
         if head.startswith(b"PK") and not zipfile.is_zipfile(path):
@@ -63,8 +64,12 @@ def check_weight_file(spec: str | os.PathLike[str] | None) -> None:
         container_of(path)
 
 
-def _check_safetensors(path: Path) -> None:
-    """Raises ValueError where the header is none, or promises other bytes than the file has."""
+def safetensors_header(path: Path) -> dict[str, dict[str, Any]]:
+    """Dtype, shape and place of each tensor, by its name.
+
+    Raises:
+        ValueError: where the header is none, or promises other bytes than the file has.
+    """
     there = path.stat().st_size
     with path.open("rb") as file:
         first = file.read(_SHORTEST)
@@ -74,10 +79,11 @@ def _check_safetensors(path: Path) -> None:
             raise ValueError(f"weights {path}: not a complete safetensors file: {what}; fetch or write it again")
         text = file.read(length)
     try:
-        header = json.loads(text)
-        promised = max(
-            (entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0
-        )
+        header: dict[str, dict[str, Any]] = json.loads(text)
+        header.pop("__metadata__", None)
+        promised = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        if any(not isinstance(size, int) or size < 0 for entry in header.values() for size in entry["shape"]):
+            raise ValueError
         is_whole = _SHORTEST + length + promised == there
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise ValueError(
@@ -88,3 +94,4 @@ def _check_safetensors(path: Path) -> None:
             f"weights {path}: not a complete safetensors file: {there:,} bytes, its header promises "
             f"{_SHORTEST + length + promised:,}; fetch or write it again"
         )
+    return header

@@ -11,6 +11,7 @@ from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
 
 CONFIG = "config.json"
+MAX_CONFIG_BYTES = 16 * 2**20  # with names of classes
 TASK_MODEL = "roibeam-task-model"  # `model_type` of a pre-trained model with the head of a task
 
 
