@@ -221,7 +221,7 @@ def naming_model(where: Path) -> Iterator[None]:
         if str(error).startswith(str(where)):
             raise
         raise ValueError(f"{where}: {error}") from None
-    except (TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
+    except (TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError) as error:
         reason = printable(str(error).partition("\n")[0], 200)
         raise ValueError(f"{where}: its configuration makes no model: {type(error).__name__}: {reason}") from error
 
@@ -346,7 +346,8 @@ def _on_meta(make: Callable[[], AnyModule], most: int) -> AnyModule:
 
     counting = register_module_parameter_registration_hook(count_one)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             return make()
     finally:
         counting.remove()

@@ -14,6 +14,7 @@ from roibeam.features.printable import printable
 
 MAX_TOKENIZER_BYTES = 64 * 2**20
 _MOST_STEPS, _MOST_GROWTH = 32, 16  # of one kind of part; how much longer they may make a text
+_MOST_PIECES = 2**20  # XLM-R has a quarter of them
 _LONGEST_PIECE, _LONGEST_MARK = 1000, 16  # characters
 _MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")
 _PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -119,8 +120,12 @@ def _check_model(model: Mapping[str, Any], added: Mapping[str, int]) -> None:
         vocabulary = {each[0]: number for number, each in enumerate(vocabulary) if isinstance(each[0], str)}
     if not isinstance(vocabulary, dict) or not vocabulary:
         raise ValueError("its model has no vocabulary")
+    if len(vocabulary) + len(added) > _MOST_PIECES:
+        raise ValueError(f"it has over {_MOST_PIECES:,} pieces")
     check_pieces(vocabulary.keys() | added.keys())
     numbers = [*vocabulary.values(), *(number for piece, number in added.items() if piece not in vocabulary)]
+    if any(vocabulary.get(piece, number) != number for piece, number in added.items()):
+        raise ValueError("its added_tokens have other numbers than its vocabulary gives them")
     if not all(type(number) is int for number in numbers):
         raise ValueError("the numbers of its pieces are not all whole")
     if len(set(numbers)) < len(numbers) or not 0 <= min(numbers) <= max(numbers) < len(numbers):
