@@ -4,6 +4,7 @@ memory, on some; so parts are allowed by name, those of the tokenizers of BERT, 
 
 from __future__ import annotations
 
+import base64
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -59,6 +60,7 @@ def check_tokenizer_json(content: Mapping[str, Any]) -> None:
                     f"its {part} {reprlib.repr(step.get('type'))} is not one of {', '.join(sorted(known))}"
                 )
             growth *= _growth(part, step)
+            _check_charsmap(step)
         if growth > _MOST_GROWTH:
             raise ValueError(f"its {part} makes a text over {_MOST_GROWTH} times as long")
     model = content.get("model")
@@ -105,6 +107,14 @@ def _growth(part: str, step: Mapping[str, Any]) -> float:
     if found.keys() != {"String"} or not isinstance(found["String"], str) or not found["String"]:
         raise ValueError(f"its {part} {step['type']} has the pattern {reprlib.repr(pattern)}, which is not known here")
     return max(len(added) / len(found["String"]), 1.0)
+
+
+def _check_charsmap(step: Mapping[str, Any]) -> None:
+    """Raises ValueError for a table of SentencePiece that says it is longer than it is: room would be made for it."""
+    if step["type"] == "Precompiled":
+        table = base64.b64decode(step.get("precompiled_charsmap") or "")
+        if int.from_bytes(table[:4], "little") > len(table) - 4:
+            raise ValueError("its precompiled_charsmap is cut off")
 
 
 def _added(tokens: object) -> dict[str, int]:
