@@ -7,7 +7,6 @@ model.safetensors    weights in Hugging Face names, float32 or float16
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any, TypeVar
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
-from roibeam.extraction.weights.file_container import safetensors_header
 from roibeam.near_names import name_hint
 
 CONFIG_NAME = "config.json"
@@ -94,20 +92,7 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
         )
     config = dataclass_of(found, "detector", DetectorConfig, path)
     conventions = dataclass_of(found, "conventions", Conventions, path)
-    _check_size(config, path, weights)
     return DetectorFolder(config, conventions, *detector_names(found, config, path), weights=str(weights))
-
-
-def _check_size(config: DetectorConfig, path: Path, weights: Path) -> None:
-    """Raises ValueError for a network with a layer that is larger than the whole weight file: it is not built."""
-    width, hidden = config.base_channels, config.rpn_hidden_channels
-    largest = max((24 * width) ** 2, 9 * 16 * width * hidden if config.num_classes else 0)  # 3x3 of res5 and the RPN
-    there = sum(math.prod(map(int, entry["shape"])) for entry in safetensors_header(weights).values())
-    if largest > there:
-        raise ValueError(
-            f"{path}: base_channels {width:,} and rpn_hidden_channels {hidden:,} make a layer of {largest:,} numbers, "
-            f"{weights.name} has {there:,} in all; is it another detector's?"
-        )
 
 
 def is_detector_folder(weights: str | Path) -> bool:

@@ -18,7 +18,6 @@ import json
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".th", ".bin", ".model", ".pkl", ".caffemodel")
 # torch/serialization.py MAGIC_NUMBER as pickle writes it: the files of torch before 1.6.
@@ -44,7 +43,7 @@ def container_of(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(16)
     if suffix == ".safetensors" or head[8:9] == b"{":
-        safetensors_header(path)
+        _check_safetensors(path)
         return "safetensors"
     if head.startswith(b"PK\x03\x04") or head.startswith(_OLD_TORCH):
         if head.startswith(b"PK") and not zipfile.is_zipfile(path):
@@ -64,12 +63,8 @@ def check_weight_file(spec: str | os.PathLike[str] | None) -> None:
         container_of(path)
 
 
-def safetensors_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Dtype, shape and place of each tensor, by its name.
-
-    Raises:
-        ValueError: where the header is none, or promises other bytes than the file has.
-    """
+def _check_safetensors(path: Path) -> None:
+    """Raises ValueError where the header is none, or promises other bytes than the file has."""
     there = path.stat().st_size
     with path.open("rb") as file:
         first = file.read(_SHORTEST)
@@ -79,7 +74,7 @@ def safetensors_header(path: Path) -> dict[str, dict[str, Any]]:
             raise ValueError(f"weights {path}: not a complete safetensors file: {what}; fetch or write it again")
         text = file.read(length)
     try:
-        header: dict[str, dict[str, Any]] = json.loads(text)
+        header = json.loads(text)
         header.pop("__metadata__", None)
         promised = max((entry["data_offsets"][1] for entry in header.values()), default=0)
         if any(not isinstance(size, int) or size < 0 for entry in header.values() for size in entry["shape"]):
@@ -94,4 +89,3 @@ def safetensors_header(path: Path) -> dict[str, dict[str, Any]]:
             f"weights {path}: not a complete safetensors file: {there:,} bytes, its header promises "
             f"{_SHORTEST + length + promised:,}; fetch or write it again"
         )
-    return header
