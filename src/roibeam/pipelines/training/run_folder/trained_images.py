@@ -92,7 +92,8 @@ def trained_report(run_dir: Path, held_out: Sequence[str]) -> LeakReport:
     """
     trained = _read(run_dir / TRAINED_IMAGES)
     if not len(trained):
-        raise ValueError(f"{run_dir / TRAINED_IMAGES}: names no image; is it of a run of texts alone?")
+        lacks = "names no image" if is_told(run_dir) else "is missing"
+        raise ValueError(f"{run_dir / TRAINED_IMAGES}: {lacks}: the run does not tell what it was trained on")
     return HeldOut(held_out).images_among(lambda keys: _is_among(keys, trained), len(trained))
 
 
