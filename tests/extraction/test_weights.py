@@ -119,6 +119,12 @@ def test_one_bad_number_is_enough(tmp_path, detector, state, value):
     assert "1 non-finite" in refused(tmp_path, detector, state)
 
 
+def test_one_number_that_stands_for_many_is_refused(tmp_path, detector, state):
+    """A file of some kilobytes asked for any memory."""
+    message = refused(tmp_path, detector, {NAME: torch.zeros(1).expand(2**20, 2**20)})
+    assert "its tensors have 4,398,046,511,104 bytes, the file" in message
+
+
 @pytest.mark.parametrize(
     "value", [torch.zeros(4, 256, dtype=torch.int64), "text", [1.0], torch.zeros(4, 256).to_sparse()]
 )

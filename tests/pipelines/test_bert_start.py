@@ -174,6 +174,11 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
         start_from_bert(
             VLBertForVqa(vlbert_task_config("vqa", **(bert.sizes | {"coordinate_embedding_size": 16}))), bert
         )
+    config = json.loads((tmp_path / "bert" / "config.json").read_text())
+    for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings"):
+        (tmp_path / "bert" / "config.json").write_text(json.dumps(config | {name: 10**7}))
+        with pytest.raises(ValueError, match=f"{name} is 10000000, the parameters have {config[name]}"):
+            read_bert(str(tmp_path / "bert"))
     (tmp_path / "bert" / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="no BERT configuration, vocab_size"):
         read_bert(str(tmp_path / "bert"))

@@ -128,6 +128,7 @@ def test_page_terminal_and_score_stand_beside_chance(
         "100.00", f"{100 * figure['low']:.2f}", "..", f"{100 * figure['high']:.2f}", f"{100 * commonest:.2f}",
         str(len(rows)), *figure["verdict"].split(),
     ]  # fmt: skip
+    (tmp_path / "run" / "SHA256SUMS").unlink()
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["train"]["best_by"] = "accuracy"
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
@@ -237,7 +238,10 @@ def test_labels_that_were_changed_are_refused(
         config.read_text().replace('"labels": [\n      "b",\n      "r"', '"labels": [\n      "r",\n      "b"')
     )
     done = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--device", "cpu")
-    assert done.code == 1 and "its labels are not those that the model learned" in one_line(done)
+    assert done.code == 1 and f"{config}: is damaged" in one_line(done)
+    (config.parent / "SHA256SUMS").unlink()
+    done = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--device", "cpu")
+    assert done.code == 1 and "its labels are not those that the model learned" in done.err
     other = tmp_path / "other"
     shutil.copytree(table, other)
     (other / "train.csv").write_text((table / "train.csv").read_text().replace(",b", ",c"))
@@ -484,6 +488,7 @@ def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
     """It was the last one, whatever `best_by` said. What the evaluations found is changed, so that 27 is best of 30."""
     run = tmp_path / "run"
     shutil.copytree(finetuned, run)
+    (run / "SHA256SUMS").unlink()
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "train": {**config["train"], "best_by": "accuracy"}}))
     found = {27: 0.875, 30: 0.25}

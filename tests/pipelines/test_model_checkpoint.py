@@ -280,6 +280,12 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     settings = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"hidden_size": 64}))
     assert "parameter vilbert." in refused(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"image_num_hidden_layers": 10**7}))
+    assert "the config makes it a model of more than" in refused(tmp_path / "model")  # in milliseconds
+    (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"vocab_size": 10**400}))
+    assert "model: its configuration makes no model: " in refused(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"hidden_dropout": float("nan")}))
+    assert "hidden_dropout must be of type float, got nan" in refused(tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"hiden_size": 64}))
     assert "unknown field 'hiden_size'" in refused(tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"architectures": ["ViLbertForAll"]}))

@@ -46,6 +46,16 @@ def written(folder: Path, config: DetectorConfig, conventions: str) -> tuple[Pat
     return folder, detector
 
 
+def test_a_detector_larger_than_its_weights_is_not_built(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path / "model", DETECTOR, "hf")
+    described = json.loads((folder / "config.json").read_text())
+    for name, value in {"base_channels": 512, "rpn_hidden_channels": 16000, "long_edge": 20_000}.items():
+        change = {**described, "detector": {**described["detector"], name: value}}
+        (folder / "config.json").write_text(json.dumps(change))
+        with pytest.raises(ValueError, match=rf"{folder}.*: .*{name}"):
+            build_detector(folder)
+
+
 def test_a_start_whose_anchors_the_conventions_do_not_compute_is_refused(tmp_path: Path) -> None:
     """The folder that a training writes would state other anchors than it learned with."""
     _, detector = written(tmp_path / "model", DETECTOR, "hf")

@@ -398,7 +398,7 @@ def test_free_options_may_differ_where_a_stage_is_done(tmp_path: Path) -> None:
     other = StagedRun(tmp_path / "run", [["--steps 2"], ["--steps 4"]])  # stage 2 has not begun
     assert not other.is_done(1)
     (tmp_path / "run" / "stages.json").write_text("{")
-    with pytest.raises(ValueError, match=r"stages\.json: damaged"):
+    with pytest.raises(ValueError, match=r"stages\.json: is damaged"):
         StagedRun(tmp_path / "run", [[], []])
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is a file; give a folder for the run"):

@@ -6,6 +6,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.model_files.tokenizer_json import check_tokenizer_json
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,49 @@ def test_vocabulary_files_that_are_none(tmp_path, lines, message):
     (tmp_path / "vocab.txt").write_text("\n".join(lines))
     with pytest.raises(ValueError, match=message):
         load_tokenizer(str(tmp_path))
+
+
+PIECES = {piece: number for number, piece in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"))}
+SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+GROWS = {"type": "Replace", "pattern": {"String": "a"}, "content": "aaa"}
+
+
+def word_pieces(unknown="[UNK]", **more):
+    return {"model": {"type": "WordPiece", "unk_token": unknown, "vocab": PIECES | more}}
+
+
+def steps(*normalizers):
+    return {"normalizer": {"type": "Sequence", "normalizers": list(normalizers)}}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({}, None),
+        (steps({"type": "NFKC"}, SPACES) | {"pre_tokenizer": {"type": "Metaspace"}}, None),
+        ({"model": {"type": "Unigram", "unk_id": 1, "vocab": [[piece, -1.0] for piece in PIECES]}}, None),
+        ({"model": {"type": "BPE", "vocab": PIECES | {"ab": 7}, "merges": ["a b"]}}, None),
+        (word_pieces(c=10**9), "each of 0 to 7 once"),
+        (word_pieces(c=6), "each of 0 to 7 once"),
+        (word_pieces("[NO]"), r"lacks '\[NO\]'"),
+        (word_pieces(**{"w" * 9999: 7}), "1000 characters"),
+        ({"added_tokens": [{"id": 9, "content": "a"}]}, "other numbers"),
+        ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "'FixedLength' is not one of"),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}}, "not known here"),
+        (steps(*[GROWS] * 4),
+         "over 16 times as long"),
+        (steps(*[{"type": "Lowercase"}] * 99), "1 to 32 steps"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "////fwAA"}}, "cut off"),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_json_is_made_of_known_parts(change, message):
+    """Others make the library panic, or take all memory or time."""
+    content = word_pieces() | change
+    if message is None:
+        check_tokenizer_json(content)
+    else:
+        with pytest.raises(ValueError, match=message):
+            check_tokenizer_json(content)
 
 
 def test_unknown_tokenizer_spec():

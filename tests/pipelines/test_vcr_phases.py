@@ -458,6 +458,7 @@ def older(run: Path) -> None:
         del config["task"]["sampling"][name]
     del config["recorded"]["recipe"]
     (run / "config.json").write_text(json.dumps(config))
+    (run / "SHA256SUMS").unlink()
 
 
 @pytest.mark.parametrize("is_old", [True, False], ids=["of before", "of today"])

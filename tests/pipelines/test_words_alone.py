@@ -110,7 +110,7 @@ def test_a_run_that_goes_on_keeps_what_it_counted_and_damage_is_counted_anew(tmp
     run(other, resume=True)
     assert summary(other).words_alone != told
     (other / WORD_COUNTS).write_bytes(b"PK not a file of counts")
-    with pytest.raises(ValueError, match=r"word_counts.npz: .*it is damaged"):
+    with pytest.raises(ValueError, match=r"word_counts.npz: is damaged"):
         read_word_counts(other)
     run(other, resume=True)
     assert summary(other).words_alone == told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
@@ -10,6 +11,15 @@ BLOCKS_PER_STAGE = MappingProxyType({26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3
 FEATURE_STRIDE = 16  # network-input pixels per cell of the res4 map
 CPU_REGION_CHUNK = 16  # regions that go through res5 at once where nothing else is said
 POOLED_CELLS = 14  # cells of a pooled region each way, in the published networks
+# Far beyond every network of the family, and within a machine's memory: a configuration may be a stranger's.
+_MOST = MappingProxyType(
+    {
+        "base_channels": 1024, "rpn_hidden_channels": 16384,
+        "pooled_cells": 64, "proposals_before_nms": 1_000_000, "short_edge": 16384, "long_edge": 16384,
+        "region_chunk": 65536,
+    }
+)  # fmt: skip
+_MOST_ANCHORS = 1000  # at one cell
 
 
 @dataclass(frozen=True)
@@ -68,13 +78,22 @@ class DetectorConfig:
                 raise ValueError(f"{field.name} is {value!r}; it must be a whole number of at least {least}")
         for name in ("num_classes", "num_attributes"):
             if getattr(self, name) > 65534:
-                raise ValueError(f"{name} is {getattr(self, name)}; records store ids in 16 bits, so at most 65534")
+                got = reprlib.repr(getattr(self, name))
+                raise ValueError(f"{name} is {got}; records store ids in 16 bits, so at most 65534")
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if isinstance(value, int) and value > most:
+                raise ValueError(f"{name} is {reprlib.repr(value)}; it must be at most {most:,}")
         if self.num_attributes and not self.num_classes:
             raise ValueError(f"num_attributes is {self.num_attributes} beside no classes; set it to 0 too")
         for name in ("anchor_sizes", "anchor_ratios"):
             values = getattr(self, name)
             if not isinstance(values, tuple) or not values or not all(0 < value < 1e6 for value in values):
-                raise ValueError(f"{name} is {values!r}; it must be a tuple of one or more positive numbers")
+                raise ValueError(
+                    f"{name} is {reprlib.repr(values)}; it must be a tuple of one or more positive numbers"
+                )
+        if self.num_anchors > _MOST_ANCHORS:
+            raise ValueError(f"{self.num_anchors:,} anchors at each cell; there must be at most {_MOST_ANCHORS:,}")
         if not 0 < self.proposal_nms_iou <= 1:
             raise ValueError(f"proposal_nms_iou is {self.proposal_nms_iou}; it must be above 0 and at most 1")
         if self.long_edge < self.short_edge:

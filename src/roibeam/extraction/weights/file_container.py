@@ -75,9 +75,10 @@ def _check_safetensors(path: Path) -> None:
         text = file.read(length)
     try:
         header = json.loads(text)
-        promised = max(
-            (entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0
-        )
+        header.pop("__metadata__", None)
+        promised = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        if any(not isinstance(size, int) or size < 0 for entry in header.values() for size in entry["shape"]):
+            raise ValueError
         is_whole = _SHORTEST + length + promised == there
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise ValueError(

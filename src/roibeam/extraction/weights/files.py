@@ -21,6 +21,7 @@ from roibeam.features.safe_pickle.read import UnsafePickleError, load_pickle
 
 # Keys under which training programs keep the weights: detectron2 and MILVLG, most others, Detectron 1, the multi-task
 # ViLBERT's files to resume from.
+_MOST_SHARED = 8  # times that the bytes of a file may be in tensors: some share their numbers
 _INNER_DICTS = ("model", "state_dict", "blobs", "model_state_dict")
 
 
@@ -90,7 +91,23 @@ def _named(content: object, path: Path) -> dict[str, object]:
         raise ValueError(f"weights {path}: holds a {type(content).__name__}; a dict of name -> tensor is wanted")
     # A key may be anything that a pickle can hold: 1 and "1" are one name here.
     tensors = renamed(content, str, f"weights {path}")
+    _check_sizes(tensors, path)
     return {name: _as_tensor(value) for name, value in tensors.items()}
+
+
+def _check_sizes(tensors: Mapping[str, object], path: Path) -> None:
+    """Raises ValueError for tensors that hold more numbers than the file, such as one number that is expanded."""
+    total, there = 0, path.stat().st_size
+    for value in tensors.values():
+        if isinstance(value, np.ndarray):
+            total += value.nbytes
+        elif isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta:
+            total += value.numel() * value.element_size()
+    if total > _MOST_SHARED * there:
+        raise ValueError(
+            f"weights {path}: its tensors have {total:,} bytes, the file {there:,}: numbers stand for many; save the "
+            f"tensors with all their numbers"
+        )
 
 
 def _as_tensor(value: object) -> object:

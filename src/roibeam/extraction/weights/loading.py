@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,9 +73,22 @@ def build_detector(
         found = read_named(chosen.weights)
         if given_boxes and found[1].family.layout is None:
             config = replace(config, num_classes=0, num_attributes=0)
+        check_size(config, *found)
     built = Detector(config, chosen.conventions, chosen.selection, mode=mode)
     _load(chosen.weights, found, built)
     return built.to(device)
+
+
+def check_size(config: DetectorConfig, source: str, named: NamedWeights) -> None:
+    """Raises ValueError for a network with a layer that is larger than all of its weights: it is not built."""
+    width, hidden = config.base_channels, config.rpn_hidden_channels
+    largest = max((24 * width) ** 2, 9 * 16 * width * hidden if config.num_classes else 0)  # 3x3 of res5 and the RPN
+    there = sum(math.prod(value.shape) for value in named.tensors.values() if isinstance(value, Tensor))
+    if largest > there:
+        raise ValueError(
+            f"{source}: {there:,} numbers in all, while base_channels {width:,} and rpn_hidden_channels {hidden:,} "
+            f"make a layer of {largest:,}; is it another detector's?"
+        )
 
 
 def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -58,10 +60,11 @@ class ConfigFields:
         words = {name: found for each in cls.__mro__ for name, found in vars(each).get("choices", {}).items()}
         for name, value in given.items():
             if not _is_a(kinds[name], value):
-                raise ValueError(f"{cls._config_name()}: {name} must be of type {kinds[name]}, got {value!r}")
+                got = reprlib.repr(value)
+                raise ValueError(f"{cls._config_name()}: {name} must be of type {kinds[name]}, got {got}")
             if name in words and value not in words[name]:
-                allowed = ", ".join(map(repr, words[name]))
-                raise ValueError(f"{cls._config_name()}: {name} is {value!r}; it must be one of {allowed}")
+                got, allowed = reprlib.repr(value), ", ".join(map(repr, words[name]))
+                raise ValueError(f"{cls._config_name()}: {name} is {got}; it must be one of {allowed}")
 
     def check(self) -> None:
         """Raises ValueError where fields do not fit each other; subclasses add to it."""
@@ -129,4 +132,6 @@ def _kind(field: dataclasses.Field[Any]) -> str:
 def _is_a(kind: str, value: Any) -> bool:
     if kind.startswith("tuple"):
         return isinstance(value, (tuple, list)) and all(_is_a("int", each) for each in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
     return isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))

@@ -28,8 +28,9 @@ from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.inputs.shown_photos import input_photo
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.training.run_folder.checkpoint_sums import RESTORE, check_run_file, write_run_json
 from roibeam.pipelines.training.run_folder.detector_figures import ENCODER_NAME
-from roibeam.pipelines.training.run_folder.files import latest_checkpoint, write_json
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,8 @@ class EncoderChange:
 
     @property
     def needs_batch(self) -> bool:
-        """Whether the run has not looked at its first batch yet."""
+        """Whether the run has not looked at its first batch yet. ValueError for a damaged file of one that has."""
+        check_run_file(self._run_dir / ENCODER_NAME, f"{RESTORE}, or remove it")
         return not (self._run_dir / ENCODER_NAME).is_file()
 
     def before(
@@ -92,7 +94,7 @@ class EncoderChange:
         config = self._joint.model.config if masks else None
         words = masking_words(self._joint.choices, config, is_any_masked=masked)
         logger.info("%s", words)
-        write_json(
+        write_run_json(
             self._run_dir / ENCODER_NAME,
             {
                 "masking": words,
@@ -107,7 +109,7 @@ class EncoderChange:
         path = self._run_dir / ENCODER_NAME
         found = read_json_object(path)
         found["stages"] = self._moved(found["digests"])
-        write_json(path, found)
+        write_run_json(path, found)
         return {name: found[name] for name in ("masking", "stages")}
 
     def _begins_with_these(self) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,7 +27,7 @@ from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.vlbert import start as vlbert_start
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.model_files.model_folder import CONFIG
+from roibeam.pipelines.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES
 from roibeam.pipelines.model_files.start_files import BERT_WEIGHTS, bert_files
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.short_repr import short_repr
@@ -38,6 +42,15 @@ _OPTIONS = (
     "intermediate_size",
     "hidden_act",
     "max_position_embeddings",
+)
+# Where the parameters tell a size: the end of a name, the option and the side.
+_SHAPES = MappingProxyType(
+    {
+        "embeddings.word_embeddings.weight": ("vocab_size", 0),
+        "embeddings.position_embeddings.weight": ("max_position_embeddings", 0),
+        "encoder.layer.0.attention.self.query.weight": ("hidden_size", 0),
+        "encoder.layer.0.intermediate.dense.weight": ("intermediate_size", 0),
+    }
 )
 
 
@@ -71,12 +84,25 @@ def read_bert(spec: str) -> PublishedBert:
         config, weights = fetch_from_hub(spec, (CONFIG,)), fetch_from_hub(spec, BERT_WEIGHTS)
     else:
         config, weights = bert_files(spec)
-    options = read_json_object(config)
+    options = read_json_object(config, max_bytes=MAX_CONFIG_BYTES)
     missing = [name for name in _OPTIONS if name not in options]
     if missing:
         raise ValueError(f"{config}: no BERT configuration, {', '.join(missing)} missing")
     state = {name: value for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
+    _check_sizes(options, state, config)
     return PublishedBert(spec, {BERT_OPTIONS[name]: options[name] for name in _OPTIONS}, state)
+
+
+def _check_sizes(options: Mapping[str, Any], state: Mapping[str, Tensor], config: Path) -> None:
+    """Raises ValueError where the sizes that a model is made with are not those of the parameters."""
+    layers = {match[1] for name in state if (match := re.search(r"\bencoder\.layer\.(\d+)\.", name))}
+    there = {"num_hidden_layers": len(layers)}
+    for ending, (field, side) in _SHAPES.items():
+        shape = next((tuple(value.shape) for name, value in state.items() if name.endswith(ending)), ())
+        there[field] = shape[side] if len(shape) == 2 else 0
+    for name, size in there.items():
+        if options[name] != size:
+            raise ValueError(f"{config}: {name} is {reprlib.repr(options[name])}, the parameters have {size:,}")
 
 
 def check_words_of_bert(bert: PublishedBert, tokenizer: CaptionTokenizer) -> None:

@@ -118,13 +118,16 @@ def read_joint_settings(path: Path) -> JointSettings:
     stages = part.get("frozen_stages")
     if not isinstance(stages, list) or not all(isinstance(stage, int) for stage in stages):
         raise ValueError(f"{path}: region_encoder.frozen_stages is {stages!r}; it must be a list of stage numbers")
+    channels = part.get("mask_channels", 0)
+    if not isinstance(channels, int) or isinstance(channels, bool) or channels < 0:
+        raise ValueError(f"{path}: region_encoder.mask_channels is {channels!r}; it must be a whole number")
     return JointSettings(
         found,
         dataclass_of(found, "end_to_end", EndToEndChoices, path),
         dataclass_of(part, "detector", DetectorConfig, path),
         dataclass_of(part, "conventions", Conventions, path),
         tuple(stages),
-        int(part.get("mask_channels", 0)),
+        channels,
     )
 
 

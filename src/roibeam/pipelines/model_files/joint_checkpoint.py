@@ -46,6 +46,8 @@ from roibeam.pipelines.model_files.model_checkpoint import (
     check_parameters,
     class_of,
     config_class_of,
+    model_in,
+    naming_model,
     read_model,
     without_task_head,
 )
@@ -194,41 +196,41 @@ def load_joint(
     check_model_sums(folder)
     found = read_joint_settings(path)
     config, conventions, content = found.config, found.conventions, found.content
-    names = detector_names(content["detection"], config, path) if "detection" in content else None
-    is_tuned = make_model is None and content["model"].get("model_type") == TASK_MODEL
-    described = content["model"]["model"] if is_tuned else content["model"]
-    maker = make_model or _maker_of(described, path)
+    with naming_model(folder):
+        names = detector_names(content["detection"], config, path) if "detection" in content else None
+        is_tuned = make_model is None and content["model"].get("model_type") == TASK_MODEL
+        described = model_in(content["model"], folder) if is_tuned else content["model"]
+        maker = make_model or _maker_of(described, path)
 
-    def make() -> EndToEndModel:
-        encoder = RegionEncoder(
-            config, conventions, frozen_stages=found.frozen_stages, mask_channels=found.mask_channels
-        )
-        return EndToEndModel(maker(described), encoder, found.choices)
+        def make() -> EndToEndModel:
+            encoder = RegionEncoder(
+                config, conventions, frozen_stages=found.frozen_stages, mask_channels=found.mask_channels
+            )
+            return EndToEndModel(maker(described), encoder, found.choices)
 
-    tensors = _tensors(weights)
-    if is_tuned:
-        own = {name: tensor for name, tensor in tensors.items() if name.startswith(_OWN)}
-        inner = {_OWN + name: tensor for name, tensor in without_task_head(without_task_head(own)).items()}
-        tensors = {**inner, **{name: tensor for name, tensor in tensors.items() if name not in own}}
-    if left_out is not None:
-        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"model.{left_out}")}
-    of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
-    try:
+        tensors = _tensors(weights)
+        if is_tuned:
+            own = {name: tensor for name, tensor in tensors.items() if name.startswith(_OWN)}
+            inner = {_OWN + name: tensor for name, tensor in without_task_head(without_task_head(own)).items()}
+            tensors = {**inner, **{name: tensor for name, tensor in tensors.items() if name not in own}}
+        if left_out is not None:
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"model.{left_out}")}
+        of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
         for name, tensor in (tensors | of_heads).items():
             check_finite(name, tensor)
         joint = build_model(make, tensors)
         if names is None:
             return joint
         state = {name.removeprefix(_HEADS): tensor for name, tensor in of_heads.items()}
+        with torch.device("meta"):
+            wanted = DetectorHeads(config, conventions).state_dict()
+        check_parameters(state, wanted)
         heads = DetectorHeads(config, conventions)
-        check_parameters(state, heads.state_dict())
         heads.load_state_dict(state)
         classes, attributes = names
         return JointDetector(
             joint.model, region_encoder_of(joint), found.choices, heads, class_names=classes, attribute_names=attributes
         ).eval()
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{folder}: {error}") from None
 
 
 def load_official_joint(spec: str, joint: EndToEndModel) -> None:

@@ -6,7 +6,8 @@ Nothing in a file is executed: weights go through `roibeam.extraction.weights.fi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import PretrainedConfig, PreTrainedModel
 
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_from_hub, fetch_weights
 from roibeam.features.counted import counted
+from roibeam.features.printable import printable
 from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertForPreTraining
@@ -34,7 +37,13 @@ from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.converted_output import settings_beside
-from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL, check_model_sums, model_folder
+from roibeam.pipelines.model_files.model_folder import (
+    CONFIG,
+    MAX_CONFIG_BYTES,
+    TASK_MODEL,
+    check_model_sums,
+    model_folder,
+)
 from roibeam.pipelines.model_files.published_models import PublishedModel, Understood, assumed, system_of
 from roibeam.pipelines.model_files.trained_with import check_feature_space, trained_with
 
@@ -57,6 +66,8 @@ MODEL_CLASSES: tuple[type[PreTrainedModel], ...] = (
     InterBertForPreTraining,
     InterBertForTasks,
 )
+# Some are made and replaced by shared ones, and some are in no file.
+_PARAMETERS_MORE = 8
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 AnyTensor = TypeVar("AnyTensor")
 HEAD_LEFT_OUT = ("the head of the task that it was fine-tuned for is left out",)
@@ -166,7 +177,7 @@ def read_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
 def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     folder, tokenizer = model_folder(folder)
     check_model_sums(folder)
-    settings = read_json_object(folder / CONFIG)
+    settings = read_json_object(folder / CONFIG, max_bytes=MAX_CONFIG_BYTES)
     if "end_to_end" in settings:
         raise ValueError(
             f"{folder}: a model with its region encoder, which reads photos; roibeam probe, evaluate, convert and "
@@ -174,7 +185,7 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
             f"features fit (docs/train.md)"
         )
     is_tuned = settings.get("model_type") == TASK_MODEL
-    settings = settings["model"] if is_tuned else settings
+    settings = model_in(settings, folder) if is_tuned else settings
     if not is_ours(settings):
         weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)
         if weights is None:
@@ -182,17 +193,37 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
         return _from_official(weights, options or folder / CONFIG)
     if options is not None:
         raise ValueError(f"{folder} has a configuration of its own; --config is for official files")
-    model_class = class_of(settings, folder / CONFIG)
     if not (folder / WEIGHTS).is_file():
         raise ValueError(f"{folder}: no {WEIGHTS} in it")
-    try:
+    with naming_model(folder):
+        model_class = class_of(settings, folder / CONFIG)
         config = config_class_of(model_class).from_dict(settings)
         tensors: Mapping[str, object] = read_tensors(folder / WEIGHTS)
         tensors = without_task_head(tensors) if is_tuned else tensors
         model = build_model(lambda: model_class(config), _as_float32(tensors))
-    except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None
     return ModelCheckpoint(model, folder, tokenizer, HEAD_LEFT_OUT if is_tuned else ())
+
+
+def model_in(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What the configuration of a model with the head of a task says of the model."""
+    found = settings.get("model")
+    if not isinstance(found, dict):
+        raise ValueError(f"{folder / CONFIG}: says nothing of the model; is it damaged?")
+    return found
+
+
+@contextmanager
+def naming_model(where: Path) -> Iterator[None]:
+    """Around what makes a model of files that may be a stranger's: whatever does not fit is a line that names them."""
+    try:
+        yield
+    except ValueError as error:
+        if str(error).startswith(str(where)):
+            raise
+        raise ValueError(f"{where}: {error}") from None
+    except (TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError) as error:
+        reason = printable(str(error).partition("\n")[0], 200)
+        raise ValueError(f"{where}: its configuration makes no model: {type(error).__name__}: {reason}") from error
 
 
 def without_task_head(tensors: Mapping[str, AnyTensor]) -> dict[str, AnyTensor]:
@@ -233,20 +264,19 @@ def config_class_of(model_class: type[PreTrainedModel]) -> type[PretrainedConfig
 
 
 def _from_official(weights: Path, options: Path | None) -> ModelCheckpoint:
-    settings = None if options is None else read_json_object(options)
-    try:
+    settings = None if options is None else read_json_object(options, max_bytes=MAX_CONFIG_BYTES)
+    with naming_model(weights):
         named = _as_float32(read_tensors(weights))
         system = system_of(named)
-        if options is not None and settings is not None and is_ours(settings):
-            model_class, config, state, changes = _by_our_config(system, named, settings, options)
-        else:
-            model_class, config, state, changes = system.understand(named, settings)
+        try:
+            if options is not None and settings is not None and is_ours(settings):
+                model_class, config, state, changes = _by_our_config(system, named, settings, options)
+            else:
+                model_class, config, state, changes = system.understand(named, settings)
+        except KeyError as error:
+            raise ValueError(f"no parameter for {error}; is this a whole checkpoint?") from None
         changes += (assumed(config),) if options is None else ()
         model = build_model(lambda: model_class(config), state)
-    except KeyError as error:
-        raise ValueError(f"{weights}: no parameter for {error}; is this a whole checkpoint?") from None
-    except ValueError as error:
-        raise ValueError(f"{weights}: {error}") from None
     return ModelCheckpoint(model, weights, None, changes, assumed=options is None)
 
 
@@ -290,13 +320,37 @@ def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> A
     Raises:
         ValueError: naming a parameter that is missing, too much, or of another shape.
     """
-    with torch.device("meta"):  # nothing is allocated for sizes that the parameters do not have
-        model = make()
+    model = _on_meta(make, _PARAMETERS_MORE * (len(state) + 1))
     check_parameters(state, model.state_dict())
     # Copies: a file's tensors start anywhere, and kernels sum in another order then, so that outputs would differ from
     # those of the model that was saved, in the last digits.
     model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
     return model.eval()
+
+
+def _on_meta(make: Callable[[], AnyModule], most: int) -> AnyModule:
+    """The model that `make` gives, without values: nothing is allocated for sizes that the parameters do not have.
+
+    Args:
+        most: parameters that it may make; ten million layers would take hours.
+    Raises:
+        ValueError: when it makes more.
+    """
+    count = 0
+
+    def count_one(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal count
+        count += 1
+        if count > most:
+            raise ValueError(f"the config makes it a model of more than {most:,} parameters, which the file has not")
+
+    counting = register_module_parameter_registration_hook(count_one)
+    try:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return make()
+    finally:
+        counting.remove()
 
 
 def check_parameters(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:

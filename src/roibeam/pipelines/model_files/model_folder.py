@@ -11,6 +11,7 @@ from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
 
 CONFIG = "config.json"
+MAX_CONFIG_BYTES = 16 * 2**20  # with names of classes
 TASK_MODEL = "roibeam-task-model"  # `model_type` of a pre-trained model with the head of a task
 
 
@@ -38,9 +39,10 @@ def model_folder(folder: Path) -> tuple[Path, Path | None]:
 
 
 def check_model_sums(found: Path) -> None:
-    """Compares a model inside a checkpoint with the sums that the checkpoint has; see `check_sums`."""
+    """Compares a model inside a checkpoint, and what its run wrote down there, with the checkpoint's sums; see
+    `check_sums`."""
     if (found.parent / "state.json").is_file():
-        check_sums(found.parent, below=f"{found.name}/")
+        check_sums(found.parent, model_only=True)
 
 
 @dataclass(frozen=True)

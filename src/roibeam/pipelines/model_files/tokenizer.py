@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +15,20 @@ import numpy as np
 from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from roibeam.features.folders.full_disk import naming_file
+from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.made_vocabulary import SPECIAL_TOKENS, add_bert_rules, made_vocabulary
 from roibeam.pipelines.model_files.start_files import tokenizer_file
+from roibeam.pipelines.model_files.tokenizer_json import (
+    MAX_TOKENIZER_BYTES,
+    as_refusal,
+    check_pieces,
+    check_tokenizer_json,
+)
+from roibeam.pipelines.training.run_folder.checkpoint_sums import WRITING, check_run_file, put_run_file
 
 MADE_FROM_CAPTIONS = "captions"
+_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _KEPT_WORDS = 100_000  # of the texts of one data set: some 20 MB
 
 
@@ -58,16 +69,24 @@ class CaptionTokenizer:
         self.mask_id = self._special(tokenizer.mask_token_id, "mask ([MASK])")
         self.pad_id = self._special(tokenizer.pad_token_id, "padding ([PAD])")
         self.vocab_size = len(tokenizer)
+        if (largest := max(self.vocabulary.values())) >= self.vocab_size:
+            raise ValueError(f"tokenizer {description}: the number {largest} of a piece is not below {self.vocab_size}")
         self._unknown_id: int | None = tokenizer.unk_token_id
         self._pieces_of: dict[str, np.ndarray] = {}
 
     def encode(self, caption: str) -> EncodedCaption:
-        encoding = self._backend.encode(caption, add_special_tokens=False)
+        encoding = self._cut(caption)
         words = [-1 if word is None else word for word in encoding.word_ids]
         return EncodedCaption(
             ids=np.array([self.cls_id, *encoding.ids, self.sep_id], dtype=np.int64),
             word_ids=np.array([-1, *words, -1], dtype=np.int64),
         )
+
+    def _cut(self, text: str) -> Any:
+        try:
+            return self._backend.encode(text, add_special_tokens=False)
+        except BaseException as error:
+            raise as_refusal(error, f"tokenizer {self.description}") from error
 
     def pieces(self, text: str) -> np.ndarray:
         """(n,) int64, what `encode` puts between the special tokens; read-only.
@@ -76,7 +95,7 @@ class CaptionTokenizer:
         """
         found = self._pieces_of.get(text)
         if found is None:
-            found = np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int64)
+            found = np.array(self._cut(text).ids, np.int64)
             found.flags.writeable = False
             if " " not in text and len(self._pieces_of) < _KEPT_WORDS:
                 self._pieces_of[text] = found
@@ -91,7 +110,7 @@ class CaptionTokenizer:
     def pieces_of_words(self, caption: str) -> list[range]:
         """Of each word, counted between white space, the places of its pieces among those of `encode`; empty for one
         that leaves none."""
-        pieces = np.array(self._backend.encode(caption, add_special_tokens=False).offsets, np.int64).reshape(-1, 2)
+        pieces = np.array(self._cut(caption).offsets, np.int64).reshape(-1, 2)
         found = []
         for match in re.finditer(r"\S+", caption):
             start, end = match.span()
@@ -101,11 +120,11 @@ class CaptionTokenizer:
 
     def count_pieces(self, caption: str) -> int:
         """How long `encode` makes it, in a fraction of the time."""
-        return len(self._tokenizer.backend_tokenizer.encode(caption, add_special_tokens=False).ids) + 2
+        return len(self._cut(caption).ids) + 2
 
     def unknown_words(self, text: str) -> tuple[int, list[str]]:
         """How many pieces `encode` puts between the special tokens, and the words among them that it does not know."""
-        encoding = self._backend.encode(text, add_special_tokens=False)
+        encoding = self._cut(text)
         places = zip(encoding.ids, encoding.offsets, strict=True)
         return len(encoding.ids), [text[start:end] for piece, (start, end) in places if piece == self._unknown_id]
 
@@ -127,14 +146,21 @@ class CaptionTokenizer:
         found = self._tokenizer.convert_ids_to_tokens(number) if number < self.vocab_size else None
         return found if isinstance(found, str) else f"piece {number}"
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, of_run: bool = False) -> None:
         """Writes tokenizer.json and its companions: a folder that `load_tokenizer` and `AutoTokenizer` read.
 
         It is there whole or not at all, for processes that look; an older one gives way.
+
+        Args:
+            of_run: lists it among the sums of the run's folder, which it is in.
         """
-        aside = folder.with_name(f".writing-{folder.name}")
+        aside = folder.with_name(f"{WRITING}{folder.name}")
         shutil.rmtree(aside, ignore_errors=True)
-        self._tokenizer.save_pretrained(str(aside))
+        with naming_file(folder):
+            self._tokenizer.save_pretrained(str(aside))
+        if of_run:
+            put_run_file(aside, folder)
+            return
         if folder.is_dir():
             shutil.rmtree(folder)
         aside.rename(folder)
@@ -163,17 +189,41 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
         return _from_vocabulary(made_vocabulary(captions), MADE_FROM_CAPTIONS)
     if spec.startswith("hf:"):
         try:
-            return CaptionTokenizer(AutoTokenizer.from_pretrained(spec.removeprefix("hf:")), spec)
-        except (OSError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ValueError(f"tokenizer {spec}: {reason}; a local vocab.txt or tokenizer folder works too") from None
+            found = AutoTokenizer.from_pretrained(spec.removeprefix("hf:"), trust_remote_code=False)
+            if found.is_fast:
+                check_tokenizer_json(json.loads(found.backend_tokenizer.to_str()))
+            return CaptionTokenizer(found, spec)
+        except BaseException as error:
+            refused = as_refusal(error, f"tokenizer {spec}")
+            if not isinstance(refused, ValueError):
+                raise
+            raise ValueError(f"{refused}; a local vocab.txt or tokenizer folder works too") from None
     path = tokenizer_file(spec)
+    if Path(spec).is_dir():
+        check_run_file(Path(spec))
     if Path(spec).is_dir() and path.name == "tokenizer.json":
-        return CaptionTokenizer(PreTrainedTokenizerFast.from_pretrained(str(path.parent)), path.parent.name)
+        return _from_folder(path)
     return _from_vocabulary(_read_vocabulary(path), path.name)
 
 
+def _from_folder(path: Path) -> CaptionTokenizer:
+    """
+    Args:
+        path: of tokenizer.json; other files beside it name its special tokens.
+    """
+    try:
+        check_tokenizer_json(read_json_object(path, max_bytes=MAX_TOKENIZER_BYTES))
+        for beside in _BESIDE:
+            if (path.parent / beside).exists():
+                read_json_object(path.parent / beside, max_bytes=MAX_TOKENIZER_BYTES)
+        return CaptionTokenizer(PreTrainedTokenizerFast.from_pretrained(str(path.parent)), path.parent.name)
+    except BaseException as error:
+        raise as_refusal(error, str(path)) from error
+
+
 def _read_vocabulary(path: Path) -> dict[str, int]:
+    if path.stat().st_size > MAX_TOKENIZER_BYTES:
+        raise ValueError(f"{path}: more than {MAX_TOKENIZER_BYTES:,} bytes; is it a BERT vocabulary?")
     pieces = path.read_text("utf-8").rstrip("\n").split("\n")
     vocabulary = {piece.rstrip("\r"): index for index, piece in enumerate(pieces)}
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
@@ -181,6 +231,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         raise ValueError(f"{path}: not a BERT vocabulary, {', '.join(missing)} missing among {len(pieces)} lines")
     if len(vocabulary) != len(pieces):
         raise ValueError(f"{path}: {len(pieces) - len(vocabulary)} lines occur more than once, so ids are not clear")
+    check_pieces(vocabulary, path)
     return vocabulary
 
 

@@ -62,6 +62,9 @@ def trained_with(found: HasSource) -> TrainedWith:
         return TrainedWith()
     found_config = read_json_object(config)
     task, recorded = found_config.get("task", {}), found_config.get("recorded", {})
+    if not isinstance(task, dict) or not isinstance(recorded, dict):
+        raise ValueError(f"{config}: is damaged: task and recorded are not both objects")
+    rules = [task.get(name, {}) for name in ("sampling", "layout")]
     step = read_json_object(state).get("step")
     return TrainedWith(
         task.get("feature_space"),
@@ -69,7 +72,7 @@ def trained_with(found: HasSource) -> TrainedWith:
         task.get("captions"),
         step,
         recorded.get("classes"),
-        any(task.get(rules, {}).get("box_numbers", False) for rules in ("sampling", "layout")),
+        any(isinstance(each, dict) and each.get("box_numbers", False) for each in rules),
         _features(task, recorded, config),
         task.get("object_classes"),
     )
@@ -135,7 +138,7 @@ def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:
     if learned not in (None, tokenizer.digest):
         raise ValueError(
             f"the tokenizer ({tokenizer.description}) is not the one that {found.source} was trained with; leave "
-            f"--tokenizer out, and its run's own is taken"
+            f"--tokenizer out, and its run's own is taken, or restore that from a copy of the run"
         )
 
 

@@ -199,7 +199,7 @@ class RunFrame:
         unknown = [note for where, each in texts for note in unknown_notes(tokenizer, where, each, stops=not goes_on)]
         tell(unknown)
         if not goes_on and is_main_process():
-            tokenizer.save(saved)
+            tokenizer.save(saved, of_run=True)
         return tokenizer, unknown
 
     def _new_tokenizer(self, texts: Iterable[str]) -> CaptionTokenizer:

@@ -60,7 +60,7 @@ from roibeam.pipelines.training.run_folder.folder import (
     run_folder_lock,
     write_config,
 )
-from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, TrainLog, read_lines
+from roibeam.pipelines.training.run_folder.train_log import TrainLog, read_evaluations
 from roibeam.pipelines.training.run_in_work import RunInWork, TrainResult
 from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, steps_of
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -171,7 +171,7 @@ def _train(
 def _is_done(run_dir: Path, newest: Path, config: TrainConfig, last_step: int) -> bool:
     """Whether no step is left after the checkpoint to go on from: the run was complete there, or ended early."""
     step = checkpoint_step(newest)
-    lines = [line for line in read_lines(run_dir / EVALUATION_NAME) if line["step"] <= step]
+    lines = [line for line in read_evaluations(run_dir) if line["step"] <= step]
     is_last = newest == latest_checkpoint(run_dir)
     return is_last and (step >= last_step or is_out_of_patience(lines, config))
 

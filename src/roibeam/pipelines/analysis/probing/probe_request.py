@@ -155,12 +155,14 @@ def write_probe(request: ProbeRequest) -> Probed:
     from roibeam.pipelines.inputs.region_names import Names
     from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
     from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+    from roibeam.pipelines.model_files.trained_with import check_tokenizer
 
     found = load_model_or_joint(request.checkpoint, options=request.options)
     if isinstance(found, JointCheckpoint) and request.store is not None and request.photo is None:
         raise ValueError(f"{request.checkpoint} reads photos: add --photo, that of the record {request.image!r}")
     model = pretraining_model(found, named=request.checkpoint, asking="probe")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
+    check_tokenizer(found, tokenizer)
     device = choose_device(request.device)
     choices = _checked_features(request, found)
     seen = _stored(request) if detector is None else _detected(request, detector)

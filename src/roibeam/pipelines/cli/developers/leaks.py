@@ -37,9 +37,10 @@ def leaks_command(
         roibeam leaks run/ --held-out vqa=vqa/ --held-out 'refcoco+=refs(unc).p'
     """
     from roibeam.pipelines.sources.held_out import find_leaks
+    from roibeam.pipelines.training.run_folder.files import CHECKPOINTS
     from roibeam.pipelines.training.run_folder.trained_images import is_told, trained_report
 
-    if is_told(Path(images)):
+    if is_told(Path(images)) or (Path(images) / CHECKPOINTS).is_dir():
         report = trained_report(Path(images), held_out)
     else:
         report = find_leaks(

@@ -12,6 +12,7 @@ from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_mo
 from roibeam.pipelines.analysis.probing.probe import check_fit, pair_batch
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.model_files.trained_with import check_tokenizer
 
 
 class MatchScores:
@@ -31,6 +32,7 @@ class MatchScores:
         self._model.to(device)
         self._device, self._named = device, model
         self._tokenizer = load_tokenizer(tokenizer_spec(found, tokenizer))
+        check_tokenizer(found, self._tokenizer)
         self._longest = self._model.config.max_position_embeddings - 2
 
     def fingerprint(self) -> str:

@@ -323,7 +323,7 @@ def _write_first(
     if not is_main_process():
         return
     if not (resume and (request.out / "tokenizer").is_dir()):
-        tokenizer.save(request.out / "tokenizer")
+        tokenizer.save(request.out / "tokenizer", of_run=True)
     keys = (key for image in data.train.image_ids() for key in data.names.keys(image))
     write_trained_images(request.out, keys, before=start.run)
 

@@ -26,8 +26,8 @@ from roibeam.pipelines.finetuning.task import BesideTask
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.changed_model import changed_model
 from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, load_joint, region_encoder_of
-from roibeam.pipelines.model_files.model_checkpoint import WEIGHTS, build_model, config_class_of
-from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL
+from roibeam.pipelines.model_files.model_checkpoint import WEIGHTS, build_model, config_class_of, naming_model
+from roibeam.pipelines.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES, TASK_MODEL
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
 
@@ -154,7 +154,7 @@ def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetw
     Raises:
         ValueError: naming the folder, when its files are not there or do not fit.
     """
-    settings = read_json_object(folder / CONFIG)
+    settings = read_json_object(folder / CONFIG, max_bytes=MAX_CONFIG_BYTES)
     if "end_to_end" in settings:
         joint = load_joint(
             folder,
@@ -195,7 +195,7 @@ def _network(
         settings: what config.json says of the model with its head.
         build: a function that makes the module -> the module with its weights.
     """
-    try:
+    with naming_model(folder):
         if settings.get("model_type") != TASK_MODEL:
             release = system.written_head("".join(settings["architectures"]), asked)
             network_class: Any = release.network
@@ -208,8 +208,6 @@ def _network(
         head_class = HEADS[settings["head"]["model_type"]]
         head: Any = head_class.config_class
         module = build(lambda: _model_class(asked)(model_class(encoder), head_class(head.from_dict(settings["head"]))))
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{folder}: no model of a fine-tuning run: {error}") from None
     return _of_ours(module, system)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from roibeam.features.store import FeatureStore
@@ -18,13 +20,17 @@ from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
 from roibeam.pipelines.foundation.pages.page_file import check_page_file
-from roibeam.pipelines.model_files.model_folder import CONFIG, FoundModel, model_folder
+from roibeam.pipelines.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES, FoundModel, model_folder
 from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.processes.precision import check_precision
 from roibeam.pipelines.training.run_folder.best import asked_checkpoint
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 FINETUNING = "finetuning"  # kind of a run, in its configuration
+# What a run writes of its task.
+_WRITTEN = MappingProxyType(
+    {"task": str, "form": str, "labels": str, "system": str, "num_images": int, "task_options": dict, "layout": dict}
+)
 STORE_MISSING = "--store is missing: it has the regions of the task's images; roibeam extract makes one"
 
 
@@ -104,9 +110,16 @@ def task_checkpoint(run: Path) -> FoundModel:
     """
     found = model_folder(asked_checkpoint(best_of_seeds(run))[0])[0]
     config = found.parent / "config.json"
-    task = read_json_object(config).get("task") if config.is_file() else None
+    saved = read_json_object(config, max_bytes=MAX_CONFIG_BYTES) if config.is_file() else {}
+    task, recorded = saved.get("task"), saved.get("recorded")
     if not isinstance(task, dict) or task.get("kind") != FINETUNING:
         raise ValueError(f"{run} is no run of roibeam finetune")
+    for name, kind in _WRITTEN.items():
+        if not isinstance(task.get(name), kind):
+            raise ValueError(f"{config}: is damaged: task.{name} is {reprlib.repr(task.get(name))}")
+    labels = recorded.get("labels", []) if isinstance(recorded, dict) else None
+    if not isinstance(labels, list) or not all(isinstance(each, str) for each in labels):
+        raise ValueError(f"{config}: is damaged: recorded.labels is {reprlib.repr(labels)}")
     return FoundModel(found)
 
 

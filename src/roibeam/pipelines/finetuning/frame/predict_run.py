@@ -62,9 +62,10 @@ from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
-from roibeam.pipelines.model_files.model_folder import FoundModel
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.model_files.model_checkpoint import naming_model
+from roibeam.pipelines.model_files.model_folder import FoundModel, check_model_sums
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer
 from roibeam.pipelines.training.processes.awaited_files import wait_for_files
 from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 from roibeam.pipelines.training.processes.precision import FLOAT32, computing_in, learned_in, precision_of
@@ -132,18 +133,27 @@ class TrainedTask:
         Raises:
             ValueError: when a file of the run is damaged, or its labels are not those that it learned.
         """
-        saved = saved_config(found.source.parent)
+        check_model_sums(found.source)
+        config = found.source.parent / "config.json"
+        saved = saved_config(config.parent)
         described, labels = saved["task"], saved["recorded"].get("labels", [])
         if digest_of_labels(labels) != described["labels"]:
-            raise ValueError(f"{found.source.parent / 'config.json'}: its labels are not those that the model learned")
+            raise ValueError(f"{config}: its labels are not those that the model learned")
         named = task_named(asked_task(described, task_file))
-        task = named.open(data, named.options(**described["task_options"]), labels or None)
+        with naming_model(config):
+            options, layout = named.options(**described["task_options"]), LayoutOptions(**described["layout"])
+            system = SYSTEMS[described["system"]]
+            photos = TaskPhotos(**described["photos"]) if reads_photos(found) else None
+        task = named.open(data, options, labels or None)
         asked = AskedForm(described["form"], len(labels) or 1, described["num_images"], task.whole_image)
-        system = SYSTEMS[described["system"]]
         network = read_network(found.source, system, asked)
-        layout = LayoutOptions(**described["layout"])
-        photos = TaskPhotos(**described["photos"]) if reads_photos(found) else None
         return cls(found, network, system, asked, layout, task, found.source.parents[2], photos)
+
+    def tokenizer(self) -> CaptionTokenizer:
+        """Of its run; ValueError where that is not the one that the model was trained with."""
+        own = load_tokenizer(str(self.run / "tokenizer"))
+        check_tokenizer(self.found, own)
+        return own
 
     def from_photos(
         self, batches: GroupBatches, store: FeatureStore, groups: Sequence[TaskGroup], folder: str | None
@@ -254,7 +264,7 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
     if request.permute_images:  # then all are there
         groups = own = _permuted(own, request.seed)
     batches = GroupBatches(
-        trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
+        trained.system, trained.network.encoder_config, trained.tokenizer(),
         trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
     )  # fmt: skip
     if trained.photos is not None and store is not None:

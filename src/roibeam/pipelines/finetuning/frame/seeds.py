@@ -10,8 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from roibeam.features.folders.full_disk import naming_file
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_file, put_run_file
 
 SEEDS_NAME = "seeds.json"
 
@@ -58,14 +60,16 @@ def write_seeds(out: Path, summary: Mapping[str, Any]) -> Path:
     """Writes OUT/seeds.json, whole or not at all."""
     path = out / SEEDS_NAME
     aside = path.with_name(f".writing-{SEEDS_NAME}")
-    aside.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-    aside.replace(path)
+    with naming_file(path):
+        aside.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+    put_run_file(aside, path)
     return path
 
 
 def seeds_of(run: Path) -> dict[str, Any] | None:
     """Of a run that is one of several seeds: how many, mean and sd of the main measure, and whether it is the best."""
     path = run.parent / SEEDS_NAME
+    check_run_file(path)
     summary = read_json_object(path) if path.is_file() else {}
     if run.name not in summary.get("runs", ()):
         return None
@@ -85,6 +89,7 @@ def best_of_seeds(folder: Path) -> Path:
     path = folder / SEEDS_NAME
     if not path.is_file():
         return folder
+    check_run_file(path, f"name a run yourself, such as {folder / 'seed-0'}")
     best = read_json_object(path).get("best")
     if not isinstance(best, str) or not (folder / best).is_dir():
         raise ValueError(f"{path} names no run of this folder; name one yourself, such as {folder / 'seed-0'}")

@@ -20,8 +20,7 @@ from roibeam.pipelines.finetuning.frame.predict_request import reads_photos, tas
 from roibeam.pipelines.finetuning.frame.predict_run import TrainedTask
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.task import AskedDirectly
-from roibeam.pipelines.model_files.model_folder import check_model_sums
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
@@ -160,11 +159,10 @@ def load_task_model(folder: str | Path, *, task: str | None = None) -> LoadedTas
         raise ValueError(f"{folder}: its task chooses among choices or regions of its files; {instead}")
     if reads_photos(found):
         raise ValueError(f"{folder}: trained end to end, it reads photos of a store; {instead}")
-    check_model_sums(found.source)
     trained = TrainedTask.read(found, found.source, task)  # labels are known: no file of the task is read
     if trained.task.directly is None:
         raise ValueError(f"{folder}: its task does not say how a single question is asked; {instead}")
-    return LoadedTaskModel(trained, trained.task.directly, load_tokenizer(str(trained.run / "tokenizer")))
+    return LoadedTaskModel(trained, trained.task.directly, trained.tokenizer())
 
 
 def _several(shown: RegionRecord | Sequence[RegionRecord]) -> Sequence[RegionRecord]:

@@ -38,7 +38,6 @@ from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.processes.precision import FLOAT32, computing_in, precision_of
@@ -77,7 +76,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         notes += more
         folds = folds_of([group.id for group in captions], [_called(group) for group in images], request.folds)
         batches = GroupBatches(
-            trained.system, trained.network.encoder_config, load_tokenizer(str(trained.run / "tokenizer")),
+            trained.system, trained.network.encoder_config, trained.tokenizer(),
             trained.layout, trained.asked, store, loss=None, task=trained.task, blind=request.blind,
         )  # fmt: skip
         batches.check(captions[0])

@@ -21,11 +21,11 @@ def read_json_object(
         ValueError: naming the file, when it is no JSON object, or larger.
     """
     after = f"; {hint}" if hint else ""
+    if max_bytes is not None and path.is_file() and (size := path.stat().st_size) > max_bytes:
+        raise ValueError(f"{path}: {size:,} bytes are too many; at most {max_bytes:,} are read{after}")
     try:
-        if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
-            raise ValueError(f"{path}: {size:,} bytes are too many; at most {max_bytes:,} are read{after}")
         found = json.loads(path.read_text("utf-8"), parse_float=parse_float)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read as JSON: {error}{after}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}: holds a {type(found).__name__}; expected a JSON object{after}")

@@ -14,6 +14,7 @@ import numpy as np
 
 UNKNOWN = -1  # a neighbour that is not shown
 _ROOM = 2**20  # words are numbers below: two neighbours and a word fit into an int64
+MOST_PIECES = _ROOM
 
 
 class NeighbourCounts:

@@ -20,8 +20,8 @@ from roibeam.pipelines.detector.evaluation import evaluate_detector
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.foundation.console.progress import PHOTOS, Progress
 from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_file, write_run_json
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
-from roibeam.pipelines.training.run_folder.files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -61,15 +61,16 @@ class DetectorChange:
         """Judges the first weights; what a run that goes on has judged already is kept."""
         asked = {"labels": self._judged.photos.digest, "photos": self._judged.count}
         if self._path.is_file():
+            check_run_file(self._path, "remove it, and the detector is judged anew")
             found = read_json_object(self._path)
             if {name: found.get(name) for name in asked} == asked:
                 return
-        write_json(self._path, {**asked, "before": self._report("before training")})
+        write_run_json(self._path, {**asked, "before": self._report("before training")})
 
     def after(self) -> Mapping[str, Any]:
         """Judges the last weights, and gives what the file holds."""
         found = {**read_json_object(self._path), "after": self._report("after training")}
-        write_json(self._path, found)
+        write_run_json(self._path, found)
         return found
 
     def _report(self, when: str) -> dict[str, Any]:

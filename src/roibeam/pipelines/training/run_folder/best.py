@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_config
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, checkpoint_folder, latest_checkpoint
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
-from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, read_lines
+from roibeam.pipelines.training.run_folder.train_log import read_evaluations
 from roibeam.pipelines.training.train_config import TrainConfig
 
 BEST = "best"  # in place of a step: RUN/checkpoints/best
@@ -63,7 +64,7 @@ def best_checkpoint(run_dir: Path) -> Path:
     """
     run_dir = furthest_stage(run_dir)
     config = _judged_by(run_dir)
-    found = best_evaluation(run_dir, read_lines(run_dir / EVALUATION_NAME), config)
+    found = best_evaluation(run_dir, read_evaluations(run_dir), config)
     if found is None:
         names = ", ".join(sorted(each.name for each in (run_dir / CHECKPOINTS).glob("step-*"))) or "none"
         why = f"has no evaluation by {config.best_by}" if config.best_by else "was trained without train.best_by"
@@ -77,7 +78,7 @@ def asked_checkpoint(run_dir: Path) -> tuple[Path, str]:
     """
     newest = latest_checkpoint(run_dir)
     config = _judged_by(run_dir)
-    found = best_evaluation(run_dir, read_lines(run_dir / EVALUATION_NAME), config)
+    found = best_evaluation(run_dir, read_evaluations(run_dir), config)
     if newest is None or found is None:
         return run_dir, ""
     best = checkpoint_folder(run_dir, found["step"])
@@ -88,6 +89,7 @@ def asked_checkpoint(run_dir: Path) -> tuple[Path, str]:
 def _judged_by(run_dir: Path) -> TrainConfig:
     """What a run's configuration says of `best_by`, all else being anything."""
     path = run_dir / "config.json"
+    check_run_config(run_dir)
     train = read_json_object(path).get("train", {}) if path.is_file() else {}
     settings = {name: train[name] for name in ("best_by", "best_is") if name in train}
     return TrainConfig(steps=1, evaluate_every=1, **settings)

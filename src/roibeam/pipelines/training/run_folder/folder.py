@@ -15,9 +15,15 @@ from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.best import BEST, best_checkpoint
-from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints
+from roibeam.pipelines.training.run_folder.checkpoint_sums import (
+    SUMS,
+    WRITING,
+    check_run_config,
+    other_checkpoints,
+    write_run_json,
+)
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, ENCODER_NAME
-from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
+from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, latest_checkpoint
 from roibeam.pipelines.training.run_folder.free_settings import FREE_ON_RESUME
 from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
@@ -29,13 +35,11 @@ Resume = bool | str  # "auto", or the name of a checkpoint to go on from, such a
 
 CONFIG_NAME = "config.json"
 BATCH_PAGE = "batch.html"
-_WRITING_CONFIG = f".writing-{CONFIG_NAME}"
 # What a run that failed early may have left.
 _WRITTEN_FIRST = frozenset(
     {
-        "tokenizer", ".writing-tokenizer", "trained_images.npy", ".writing-trained_images.npy", BATCH_PAGE,
-        "hard_negatives.npz", ".writing-hard_negatives.npz", DETECTOR_NAME, ENCODER_NAME, _WRITING_CONFIG, LOCK_NAME,
-        f".{STAGES_NAME}.writing",
+        "tokenizer", "trained_images.npy", "hard_negatives.npz", BATCH_PAGE, DETECTOR_NAME, ENCODER_NAME, LOCK_NAME,
+        SUMS, f".{STAGES_NAME}.writing",
     }
 )  # fmt: skip
 # How long a run lasts and when its rate falls is often known only when it is on its way. A warm-up may follow from it.
@@ -56,7 +60,8 @@ def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise ValueError(f"{path}: is not a regular file; take it away, or choose another folder")
     if run_dir.is_dir() and not (run_dir / CONFIG_NAME).exists():
-        others = sorted(path.name for path in run_dir.iterdir() if path.name not in _WRITTEN_FIRST)
+        names = (path.name for path in run_dir.iterdir() if not path.name.startswith((WRITING, f".{SUMS}.")))
+        others = sorted(name for name in names if name not in _WRITTEN_FIRST)
         if others:
             raise ValueError(f"{run_dir} is not empty and no run of ours ({others[0]!r} is in it); choose a new folder")
     if (run_dir / "manifest.json").exists():
@@ -246,6 +251,7 @@ def saved_config(folder: Path) -> dict[str, Any]:
     Raises:
         ValueError: saying what to do, when it is damaged.
     """
+    check_run_config(folder)
     try:
         saved = read_json_object(folder / CONFIG_NAME)
         if not all(isinstance(saved.get(name), dict) for name in ("train", "task", "recorded")):
@@ -264,10 +270,7 @@ def saved_config(folder: Path) -> dict[str, Any]:
 
 def write_config(run_dir: Path, resolved: Mapping[str, Any]) -> None:
     """Replaces the configuration of a run: it is the old one or the new one at any time."""
-    aside = run_dir / _WRITING_CONFIG
-    write_json(aside, resolved)
-    sync_to_disk(aside)
-    aside.replace(run_dir / CONFIG_NAME)
+    write_run_json(run_dir / CONFIG_NAME, resolved)
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

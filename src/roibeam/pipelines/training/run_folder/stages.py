@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.training.run_folder.files import latest_checkpoint, sync_to_disk, write_json
+from roibeam.pipelines.training.run_folder.checkpoint_sums import SUMS, WRITING, check_run_file, write_run_json
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
-
-_ASIDE = f".{STAGES_NAME}.writing"
 
 
 def stage_folder(run_dir: Path, number: int) -> Path:
@@ -76,11 +75,7 @@ class StagedRun:
     def save(self) -> None:
         """Writes stages.json; one process alone may."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        aside = self.run_dir / _ASIDE
-        write_json(aside, {"stages": self._stages})
-        sync_to_disk(aside)
-        aside.replace(self.run_dir / STAGES_NAME)
-        sync_to_disk(self.run_dir)
+        write_run_json(self.run_dir / STAGES_NAME, {"stages": self._stages})
 
     def _has_begun(self, number: int) -> bool:
         return (self.folder(number) / LOG_NAME).exists()
@@ -89,7 +84,8 @@ class StagedRun:
         if self.run_dir.exists() and not self.run_dir.is_dir():
             raise ValueError(f"{self.run_dir} is a file; give a folder for the run")
         others = sorted(path.name for path in self.run_dir.iterdir()) if self.run_dir.is_dir() else []
-        if others and STAGES_NAME not in others and others != [_ASIDE]:
+        others = [name for name in others if not name.startswith((WRITING, SUMS, f".{SUMS}.", f".{STAGES_NAME}."))]
+        if others and STAGES_NAME not in others:
             raise ValueError(
                 f"{self.run_dir} is not empty and no run in stages ({others[0]!r} is in it); choose a new folder"
             )
@@ -97,6 +93,7 @@ class StagedRun:
 
 def _read(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / STAGES_NAME
+    check_run_file(path)
     try:
         stages = json.loads(path.read_text("utf-8"))["stages"]
         return [{"options": list(each["options"]), "done": bool(each["done"])} for each in stages]

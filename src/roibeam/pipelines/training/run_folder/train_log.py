@@ -16,9 +16,16 @@ from types import TracebackType
 from typing import IO, Any
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.full_disk import naming_file
 from roibeam.pipelines.foundation.console.progress import STEPS, Progress
 from roibeam.pipelines.foundation.console.progress_text import folded
 from roibeam.pipelines.foundation.statistics.verdict import BESIDE, Judged, judged_line
+from roibeam.pipelines.training.run_folder.checkpoint_sums import (
+    RESTORE,
+    check_run_file,
+    list_grown_file,
+    put_run_file,
+)
 from roibeam.pipelines.training.run_folder.files import sync_to_disk
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -47,13 +54,14 @@ class TrainLog:
         self._tensorboard = _tensorboard(run_dir, after_step) if config.tensorboard else None
         self._started = time.monotonic()
         self._progress = Progress("training", config.steps, STEPS, done=after_step)
+        read_evaluations(run_dir)  # damage is found before lines go away
         for name in (LOG_NAME, EVALUATION_NAME):
             _truncate(run_dir / name, after_step)
         self._files: dict[str, IO[str]] = {}
         lines = read_lines(run_dir / LOG_NAME)
         _tell_of_lost_steps(run_dir / LOG_NAME, lines, after_step)
         self.last_line = (lines or [{}])[-1]
-        self.evaluations = read_lines(run_dir / EVALUATION_NAME)
+        self.evaluations = read_evaluations(run_dir)
 
     def __enter__(self) -> TrainLog:
         names = [LOG_NAME, *([EVALUATION_NAME] if self._config.evaluate_every else [])]
@@ -91,6 +99,7 @@ class TrainLog:
         told: dict[str, Any] = {name: None if name in wrong else value for name, value in values.items()}
         beside = values.beside()
         line = self._write(EVALUATION_NAME, position, {**told, BESIDE: beside} if beside else told)
+        list_grown_file(self._run_dir / EVALUATION_NAME)
         self.evaluations.append(line)
         logger.info("%s", folded(f"evaluation after step {line['step']:,}: {_for_people(line)}"))
 
@@ -115,6 +124,17 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a log, none where there is no file; a line cut by a crash is left out."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if _step_of(line) < math.inf]
+
+
+def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of evaluation.jsonl: they decide which checkpoint is the best, and what comes of it.
+
+    Raises:
+        ValueError: when the file is not what the run wrote.
+    """
+    path = run_dir / EVALUATION_NAME
+    check_run_file(path, f"{RESTORE}, or remove it: no checkpoint is the best then", grows=True)
+    return read_lines(path)
 
 
 def _tell_of_lost_steps(path: Path, lines: list[dict[str, Any]], after_step: int) -> None:
@@ -148,9 +168,13 @@ def _truncate(path: Path, last_step: int) -> None:
     if kept == lines:
         return
     aside = path.with_name(f".{path.name}.writing")
-    aside.write_bytes(b"".join(kept))
-    sync_to_disk(aside)
-    aside.rename(path)
+    with naming_file(path):
+        aside.write_bytes(b"".join(kept))
+    if path.name == EVALUATION_NAME:
+        put_run_file(aside, path)
+    else:
+        sync_to_disk(aside)
+        aside.rename(path)
 
 
 def _step_of(line: bytes) -> float:

@@ -7,16 +7,21 @@ has the key of its data set where the run knew that, and its own as it stands.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import xxhash
 
+from roibeam.features.folders.full_disk import naming_file
 from roibeam.pipelines.sources.held_out import HeldOut, LeakReport
 from roibeam.pipelines.sources.image_identity import DATA_SETS, Key, image_keys, whole_id
+from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_file, put_run_file
 
 TRAINED_IMAGES = "trained_images.npy"
+_REMEDY = "restore it from a copy of the run, or remove it to evaluate without a look at it"
+logger = logging.getLogger(__name__)
 
 
 def known_keys(image_id: str, data_set: str | None = None) -> list[Key]:
@@ -34,10 +39,12 @@ def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | N
     """
     own = np.array([_number(key) for key in keys], np.uint64)
     numbers = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
+    if before is not None and not is_told(before):
+        logger.warning("%s has no %s: what its model was trained on is not known of this run", before, TRAINED_IMAGES)
     aside = run_dir / f".writing-{TRAINED_IMAGES}"
-    with aside.open("wb") as file:
+    with naming_file(run_dir / TRAINED_IMAGES), aside.open("wb") as file:
         np.save(file, numbers, allow_pickle=False)
-    aside.replace(run_dir / TRAINED_IMAGES)
+    put_run_file(aside, run_dir / TRAINED_IMAGES)
 
 
 def trained_among(
@@ -84,17 +91,24 @@ def trained_report(run_dir: Path, held_out: Sequence[str]) -> LeakReport:
         ValueError: for rules and files that are none, or a damaged file of the run.
     """
     trained = _read(run_dir / TRAINED_IMAGES)
+    if not len(trained):
+        lacks = "names no image" if is_told(run_dir) else "is missing"
+        raise ValueError(f"{run_dir / TRAINED_IMAGES}: {lacks}: the run does not tell what it was trained on")
     return HeldOut(held_out).images_among(lambda keys: _is_among(keys, trained), len(trained))
 
 
 def _read(path: Path) -> np.ndarray:
-    """(n,) uint64; none where there is no file."""
+    """(n,) uint64, in rising order; none where there is no file."""
+    check_run_file(path, _REMEDY)
     if not path.is_file():
         return np.empty(0, np.uint64)
     try:
-        return np.asarray(np.load(path, allow_pickle=False))
+        found = np.asarray(np.load(path, allow_pickle=False))
+        if found.ndim != 1 or found.dtype != np.uint64 or (found[1:] <= found[:-1]).any():
+            raise ValueError(f"expected (n,) uint64 in rising order, got {found.dtype} {found.shape}")
     except (ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{path}: {error}; it is damaged, remove it to evaluate without a look at it") from None
+        raise ValueError(f"{path}: it is damaged: {error}; {_REMEDY}") from None
+    return found
 
 
 def _is_among(keys: Iterable[Key], trained: np.ndarray) -> bool:

@@ -6,11 +6,14 @@ triples: (n, 3) int32, numbers of pieces in the run's tokenizer; times: (n,) int
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 
-from roibeam.pipelines.foundation.statistics.neighbour_counts import NeighbourCounts
+from roibeam.features.folders.full_disk import naming_file
+from roibeam.pipelines.foundation.statistics.neighbour_counts import MOST_PIECES, NeighbourCounts
+from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_file, put_run_file
 
 WORD_COUNTS = "word_counts.npz"
 
@@ -18,9 +21,9 @@ WORD_COUNTS = "word_counts.npz"
 def write_word_counts(run_dir: Path, counts: NeighbourCounts) -> None:
     """Written aside and renamed."""
     aside = run_dir / f".writing-{WORD_COUNTS}"
-    with aside.open("wb") as file:
+    with naming_file(run_dir / WORD_COUNTS), aside.open("wb") as file:
         np.savez_compressed(file, triples=counts.triples, times=counts.times)
-    aside.replace(run_dir / WORD_COUNTS)
+    put_run_file(aside, run_dir / WORD_COUNTS)
 
 
 def read_word_counts(run_dir: Path) -> NeighbourCounts | None:
@@ -30,13 +33,16 @@ def read_word_counts(run_dir: Path) -> NeighbourCounts | None:
         ValueError: when the file is damaged.
     """
     path = run_dir / WORD_COUNTS
-    if not path.is_file():
+    if not path.exists():
         return None
+    check_run_file(path, "remove it; the command of the run counts anew")
     try:
         with np.load(path, allow_pickle=False) as saved:
             triples, times = saved["triples"], saved["times"]
         if triples.shape != (len(times), 3) or triples.dtype.kind != "i" or times.dtype.kind != "i":
             raise ValueError(f"expected (n, 3) and (n,) whole numbers, got {triples.shape} and {times.shape}")
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        if len(triples) and not 0 <= triples.min() <= triples.max() < MOST_PIECES:
+            raise ValueError(f"expected numbers of pieces, got {triples.min()} to {triples.max()}")
+    except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path}: {error}; it is damaged; the command of the run counts anew") from None
     return NeighbourCounts(triples, times)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.full_disk import naming_file
 from roibeam.pipelines.foundation.console.progress import IMAGES, Progress
 from roibeam.pipelines.inputs.captioned.corpus import RecordStore, reader
 from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_file, put_run_file
 
+_REMEDY = "delete it, and it is made anew"
 NEIGHBOURS, FILE_NAME = 100, "hard_negatives.npz"
 _FORMAT = 1
 _ROWS_AT_ONCE = 1024
@@ -95,7 +100,7 @@ def hard_neighbours(store: RecordStore, image_ids: Sequence[str], path: Path, *,
     """
     digest = hashlib.sha256(json.dumps([_FORMAT, features, list(image_ids)]).encode()).hexdigest()
     if path.is_file():
-        kept = _read(path, digest)
+        kept = _read(path, digest, len(image_ids))
         if kept is not None:
             return kept
     found = nearest(mean_features(store, image_ids))
@@ -114,22 +119,27 @@ def _write(path: Path, digest: str, image_ids: Sequence[str], found: Sequence[np
     lengths = np.array([len(each) for each in found])
     aside = path.with_name(f".writing-{path.name}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with aside.open("wb") as file:
+    with naming_file(path), aside.open("wb") as file:
         np.savez(
             file, digest=np.array(digest), images=np.array(list(image_ids)), counts=lengths,
             neighbours=np.concatenate(found).astype(np.int32),
         )  # fmt: skip
-    aside.replace(path)
+    put_run_file(aside, path)
     logger.info("hard distractors: %s, %d to %d each", path, lengths.min(), lengths.max())
 
 
-def _read(path: Path, digest: str) -> list[np.ndarray] | None:
+def _read(path: Path, digest: str, count: int) -> list[np.ndarray] | None:
     """None for a file of other images or features."""
+    check_run_file(path, _REMEDY)
     try:
         with np.load(path, allow_pickle=False) as arrays:
             if str(arrays["digest"]) != digest:
                 return None
-            ends = np.cumsum(arrays["counts"])[:-1]
-            return np.split(arrays["neighbours"].astype(np.int64), ends)
-    except (OSError, KeyError, ValueError, EOFError) as error:
-        raise ValueError(f"{path}: damaged: {error}; delete it, and it is made anew") from None
+            counts, neighbours = arrays["counts"], arrays["neighbours"].astype(np.int64)
+        if len(counts) != count or counts.min(initial=1) < 1 or counts.sum() != len(neighbours):
+            raise ValueError(f"neighbours of {len(counts)} images, expected those of {count}")
+        if len(neighbours) and not 0 <= neighbours.min() <= neighbours.max() < count:
+            raise ValueError(f"neighbours up to {neighbours.max()} of {count} images")
+        return np.split(neighbours, np.cumsum(counts)[:-1])
+    except (OSError, KeyError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: damaged: {error}; {_REMEDY}") from None
