@@ -24,7 +24,13 @@ from typing import Any, TypeVar
 
 from fsspec.core import split_protocol
 
-from roibeam.features.folders.folder_protocol import FileFacts, UnreachableError
+from roibeam.features.folders.folder_protocol import (
+    MAX_METADATA_BYTES,
+    MAX_RANGE_BYTES,
+    UNKNOWN_BYTES,
+    FileFacts,
+    UnreachableError,
+)
 from roibeam.features.folders.remote_folder import RemoteFolder, TooShortError
 from roibeam.features.folders.scratch_folder import scratch_folder
 
@@ -33,6 +39,7 @@ _OF_THIS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 log = logging.getLogger(__name__)
 WAIT_SECONDS = (1.0, 3.0, 9.0)  # before the second, third and fourth try; up to half of it more, by chance
 _READ_AT_ONCE = 64
+_AT_ONCE_BYTES = 4 * 2**20
 _PUT_AT_ONCE = 16
 # What another try does not change; of drivers' own kinds, which have no common base, by their names.
 _FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)
@@ -72,22 +79,26 @@ class ObjectFolder(RemoteFolder):
             raise FileNotFoundError(f"{error}; is the URL right, and the store whole?") from None
 
     def read_bytes(self, name: str) -> bytes:
-        return self._tried(name, "read", lambda system, path: system.cat_file(path))
+        return self._tried(name, "read", lambda system, path: _read_metadata(system, path))
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        return self._tried(name, "read", lambda system, path: system.cat_file(path, start=start, end=end))
+        if end - start > MAX_RANGE_BYTES:
+            raise ValueError(f"{self.where(name)}: {end - start} bytes of it are to be read at once; is it a store?")
+        return self._tried(
+            name, "read", lambda system, path: system.cat_file(path, start=start, end=end)[: end - start]
+        )
 
     def read_many(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
         remaining = iter(names)
         while block := list(itertools.islice(remaining, _READ_AT_ONCE)):
             system, root = self._system()
             paths = [f"{root.rstrip('/')}/{name}" for name in block]
-            # Drivers of object stores read them all at once.
-            results = system.cat_ranges(paths, None, None, on_error="return")
+            # Drivers of object stores read them all at once: so there is a smaller limit, and a large one comes alone.
+            results = system.cat_ranges(paths, 0, _AT_ONCE_BYTES + 1, on_error="return")
             for name, data in zip(block, results, strict=True):
                 if isinstance(data, FileNotFoundError):
                     yield name, None
-                elif isinstance(data, BaseException):
+                elif isinstance(data, BaseException) or len(data) > _AT_ONCE_BYTES:
                     yield name, self._read_or_none(name)
                 else:
                     yield name, bytes(data)
@@ -99,13 +110,13 @@ class ObjectFolder(RemoteFolder):
             return None
 
     def num_bytes(self, name: str) -> int | None:
-        facts = self._facts(name)
-        return None if facts is None else int(facts["size"])
+        facts = self.file_facts(name)
+        return None if facts is None else facts.num_bytes
 
     def file_facts(self, name: str) -> FileFacts | None:
         """Size and time of a file; None where there is none."""
         facts = self._facts(name)
-        return None if facts is None else FileFacts(int(facts["size"]), _written_at(facts))
+        return None if facts is None else _file_facts(facts)
 
     def _facts(self, name: str) -> dict[str, Any] | None:
         def ask(system: Any, path: str) -> dict[str, Any]:
@@ -136,7 +147,7 @@ class ObjectFolder(RemoteFolder):
         for entry in entries:
             name = entry["name"].rstrip("/").rpartition("/")[2]
             if entry["type"] == "file" and name.startswith(prefix):
-                found[name] = FileFacts(int(entry["size"]), _written_at(entry))
+                found[name] = _file_facts(entry)
         return found
 
     def files_below(self) -> dict[str, FileFacts]:
@@ -150,9 +161,7 @@ class ObjectFolder(RemoteFolder):
             system.invalidate_cache()
             top = system._strip_protocol(path).rstrip("/") + "/"
             entries = system.find(path.rstrip("/"), detail=True).items()
-            return {
-                name.removeprefix(top): FileFacts(int(entry["size"]), _written_at(entry)) for name, entry in entries
-            }
+            return {name.removeprefix(top): _file_facts(entry) for name, entry in entries}
 
         found = self._tried("", "listed", find)
         for name in found:
@@ -215,7 +224,7 @@ class ObjectFolder(RemoteFolder):
         got = self.num_bytes(name)
         if got is None:
             raise FileNotFoundError(f"{self.where(name)}: is missing")
-        if got != num_bytes:
+        if got not in (num_bytes, UNKNOWN_BYTES):
             raise ValueError(f"{self.where(name)}: has {got} bytes, its manifest says {num_bytes}; copy it there again")
         with scratch_folder(self.scratch_parent) as folder:
             path = folder / name.rpartition("/")[2]
@@ -284,6 +293,26 @@ class ObjectFolder(RemoteFolder):
         if protocol in ("file", "local"):
             return RemoteFolder(self.url, {"auto_mkdir": True, **self.options}).system()
         return self.system()
+
+
+def _read_metadata(system: Any, path: str) -> bytes:
+    """A whole file of at most `MAX_METADATA_BYTES`: one byte more is asked for, and shows a larger one."""
+    try:
+        data = system.cat_file(path, start=0, end=MAX_METADATA_BYTES + 1)
+    except FileNotFoundError:
+        raise
+    except Exception:  # each driver has its own kind for a range of an empty file
+        if system.info(path)["size"]:
+            raise
+        return b""
+    if len(data) > MAX_METADATA_BYTES:
+        raise ValueError(f"has more than {MAX_METADATA_BYTES} bytes; is it a store's?")
+    return bytes(data)
+
+
+def _file_facts(entry: dict[str, Any]) -> FileFacts:
+    size = entry.get("size")
+    return FileFacts(UNKNOWN_BYTES if size is None else int(size), _written_at(entry))
 
 
 class _ShortWriteError(OSError):
