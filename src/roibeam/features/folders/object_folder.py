@@ -266,7 +266,8 @@ class ObjectFolder(RemoteFolder):
         """What `work(file system, path)` gives, tried again where that may help."""
         system, root = self._system()
         path = f"{root.rstrip('/')}/{name}"
-        for wait in [*WAIT_SECONDS[: tries - 1], None]:
+        is_slow = False
+        for count, wait in enumerate([*WAIT_SECONDS[: tries - 1], None], start=1):
             try:
                 return work(system, path)
             except UnreachableError:
@@ -279,11 +280,12 @@ class ObjectFolder(RemoteFolder):
                 if isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES:
                     told = f"{self.where(name)}: cannot be {verb} ({_line(error)}){_cure(error)}"
                     raise _kind(error)(told) from error
-                if wait is None:
+                if wait is None or (is_slow and isinstance(error, TimeoutError)):  # else a slow server takes minutes
                     raise UnreachableError(
-                        f"{self.where(name)}: cannot be {verb}, tried {tries} times ({_line(error)}); when the store "
+                        f"{self.where(name)}: cannot be {verb}, tried {count} times ({_line(error)}); when the store "
                         f"answers again, run the same command again"
                     ) from error
+                is_slow = isinstance(error, TimeoutError)
                 log.warning("%s: not %s yet (%s); trying again", self.where(name), verb, _line(error))
                 time.sleep(wait * (1 + random.random() / 2))
         raise AssertionError("the last try returns or raises")
@@ -299,7 +301,7 @@ def _read_metadata(system: Any, path: str) -> bytes:
     """A whole file of at most `MAX_METADATA_BYTES`: one byte more is asked for, and shows a larger one."""
     try:
         data = system.cat_file(path, start=0, end=MAX_METADATA_BYTES + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError, TimeoutError, ValueError):
         raise
     except Exception:  # each driver has its own kind for a range of an empty file
         if system.info(path)["size"]:

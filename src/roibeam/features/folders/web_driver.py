@@ -1,7 +1,7 @@
 """fsspec's driver for http and https, for servers that may be a stranger's or know little: no sizes, no ranges, no HEAD.
 
-Each read has a bound in bytes, and in time: `STALL_SECONDS` without a byte, or a rate below `MIN_BYTES_PER_SECOND`, end
-it. What a server sends for a range is compared with what was asked for.
+Each read has a bound in bytes, and in time: `STALL_SECONDS` without a byte end it, or fewer than `MIN_BYTES_PER_SECOND`.
+What a server sends for a range is compared with what was asked for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SlowServerError(TimeoutError):
     """A server that sends nothing, or next to nothing."""
 
 
-class WebFiles(HTTPFileSystem):  # type: ignore[misc]
+class WebFiles(HTTPFileSystem):
     """
     Args:
         socket_factory: as of `aiohttp.TCPConnector`; decides which addresses may be connected to.
@@ -65,7 +65,7 @@ class WebFiles(HTTPFileSystem):  # type: ignore[misc]
         """A whole file of at most `MAX_METADATA_BYTES`, or bytes `start` to `end`, fewer where it is shorter."""
         if start is None and end is None:
             async with self._asked(url) as answer:
-                return await answer.whole(url)
+                return await answer.whole()
         assert start is not None and end is not None and start >= 0, "negative limits would need a size"
         if start >= end:
             return b""
@@ -88,7 +88,7 @@ class WebFiles(HTTPFileSystem):  # type: ignore[misc]
     async def _ls_real(self, url: str, detail: bool = True, **options: Any) -> list[Any]:
         """What the links of a page name that lies directly below it; their sizes are not known."""
         async with self._asked(url.rstrip("/") + "/") as answer:
-            page = (await answer.whole(url)).decode("utf-8", "ignore") if answer.is_page else ""
+            page = (await answer.whole()).decode("utf-8", "ignore") if answer.is_page else ""
         names = {name for link in _LINK.findall(page) if (name := _below(url, unescape(link)))}
         if not detail:
             return sorted(f"{url.rstrip('/')}/{name}" for name in names)
@@ -97,6 +97,9 @@ class WebFiles(HTTPFileSystem):  # type: ignore[misc]
              "type": "directory" if name.endswith("/") else "file"}
             for name in sorted(names)
         ]  # fmt: skip
+
+    async def _find(self, path: str, **options: Any) -> Any:
+        raise FileNotFoundError(f"{path}: folders of web servers are not searched; name a file of it")
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> WebFile:
         assert mode == "rb", mode
@@ -147,11 +150,13 @@ class WebFile(io.RawIOBase):
 
     async def _first(self) -> int | None:
         answer: _Answer = await self._opened.__aenter__()
-        if answer.is_range:
-            self._block = await answer.range(0, _BLOCK_BYTES)
-            await self._end_stream()
-        else:
+        if not answer.is_range:
             self._stream = answer
+            return answer.file_bytes
+        try:
+            self._block = await answer.range(0, _BLOCK_BYTES)
+        finally:
+            await self._end_stream()
         return answer.file_bytes
 
     def readable(self) -> bool:
@@ -212,7 +217,7 @@ class _Answer:
     def __init__(self, response: aiohttp.ClientResponse, start: int) -> None:
         self._response = response
         self._seconds = self._received = 0.0
-        self.is_page = response.content_type == "text/html"
+        self.is_page = response.headers.get("Content-Type", "text/html").lower().startswith("text/html")
         self.is_range = response.status in (206, 416)
         stated = response.content_length  # of a range, not of the file
         self.file_bytes = None if self.is_range else stated
@@ -229,7 +234,9 @@ class _Answer:
             total = response.headers.get("Content-Range", "").rpartition("/")[2]
             self.file_bytes = int(total) if re.fullmatch(r"\d{1,18}", total) else 0 if start == 0 else None
 
-    async def whole(self, url: str) -> bytes:
+    async def whole(self) -> bytes:
+        if self.is_range:
+            raise ValueError("its server sent a part and was asked for the whole file")
         if self.file_bytes is not None and self.file_bytes > MAX_METADATA_BYTES:
             raise ValueError(f"has {self.file_bytes} bytes, expected at most {MAX_METADATA_BYTES}")
         data = await self._filled(MAX_METADATA_BYTES + 1)
