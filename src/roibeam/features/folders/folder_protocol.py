@@ -32,6 +32,10 @@ class UnreachableError(OSError):
     for damage must stop at it, and not take the file for a damaged one."""
 
 
+class SlowServerError(OSError):
+    """A server that sends nothing, or next to nothing. No TimeoutError: fsspec makes one of its own of that."""
+
+
 class OutputFolder(Protocol):
     """What writing a store needs of its folder. Plain picklable data; `str()` of it is how messages name it.
 

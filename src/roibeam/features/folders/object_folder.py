@@ -29,6 +29,7 @@ from roibeam.features.folders.folder_protocol import (
     MAX_RANGE_BYTES,
     UNKNOWN_BYTES,
     FileFacts,
+    SlowServerError,
     UnreachableError,
 )
 from roibeam.features.folders.remote_folder import RemoteFolder, TooShortError
@@ -38,9 +39,11 @@ _T = TypeVar("_T")
 _OF_THIS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 log = logging.getLogger(__name__)
 WAIT_SECONDS = (1.0, 3.0, 9.0)  # before the second, third and fourth try; up to half of it more, by chance
+_TRIES = len(WAIT_SECONDS) + 1
 _READ_AT_ONCE = 64
 _AT_ONCE_BYTES = 4 * 2**20
 _PUT_AT_ONCE = 16
+_SLOW = (SlowServerError, TimeoutError)
 # What another try does not change; of drivers' own kinds, which have no common base, by their names.
 _FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)
 _FINAL_NAMES = frozenset(
@@ -79,7 +82,7 @@ class ObjectFolder(RemoteFolder):
             raise FileNotFoundError(f"{error}; is the URL right, and the store whole?") from None
 
     def read_bytes(self, name: str) -> bytes:
-        return self._tried(name, "read", lambda system, path: _read_metadata(system, path))
+        return self._tried(name, "read", _read_metadata)
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
         if end - start > MAX_RANGE_BYTES:
@@ -99,13 +102,13 @@ class ObjectFolder(RemoteFolder):
                 if isinstance(data, FileNotFoundError):
                     yield name, None
                 elif isinstance(data, BaseException) or len(data) > _AT_ONCE_BYTES:
-                    yield name, self._read_or_none(name)
+                    yield name, self._read_or_none(name, tries=1 if isinstance(data, SlowServerError) else _TRIES)
                 else:
                     yield name, bytes(data)
 
-    def _read_or_none(self, name: str) -> bytes | None:
+    def _read_or_none(self, name: str, *, tries: int) -> bytes | None:
         try:
-            return self.read_bytes(name)
+            return self._tried(name, "read", _read_metadata, tries=tries)
         except FileNotFoundError:
             return None
 
@@ -169,7 +172,7 @@ class ObjectFolder(RemoteFolder):
                 raise ValueError(f"{self.where(name)}: a file with such a name cannot be copied to this machine")
         return found
 
-    def put_bytes(self, name: str, data: bytes, *, tries: int = len(WAIT_SECONDS) + 1) -> None:
+    def put_bytes(self, name: str, data: bytes, *, tries: int = _TRIES) -> None:
         def put(system: Any, path: str) -> None:
             system.pipe_file(path, data)
             self._check(name, data)
@@ -262,7 +265,7 @@ class ObjectFolder(RemoteFolder):
         if stated is not None and base64.b64decode(stated) != _md5(written):
             raise _ShortWriteError(f"its MD5 is {stated} there, which is not that of what was written")
 
-    def _tried(self, name: str, verb: str, work: Callable[[Any, str], _T], *, tries: int = len(WAIT_SECONDS) + 1) -> _T:
+    def _tried(self, name: str, verb: str, work: Callable[[Any, str], _T], *, tries: int = _TRIES) -> _T:
         """What `work(file system, path)` gives, tried again where that may help."""
         system, root = self._system()
         path = f"{root.rstrip('/')}/{name}"
@@ -280,12 +283,12 @@ class ObjectFolder(RemoteFolder):
                 if isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES:
                     told = f"{self.where(name)}: cannot be {verb} ({_line(error)}){_cure(error)}"
                     raise _kind(error)(told) from error
-                if wait is None or (is_slow and isinstance(error, TimeoutError)):  # else a slow server takes minutes
+                if wait is None or (is_slow and isinstance(error, _SLOW)):  # else a slow server takes minutes
                     raise UnreachableError(
                         f"{self.where(name)}: cannot be {verb}, tried {count} times ({_line(error)}); when the store "
                         f"answers again, run the same command again"
                     ) from error
-                is_slow = isinstance(error, TimeoutError)
+                is_slow = isinstance(error, _SLOW)
                 log.warning("%s: not %s yet (%s); trying again", self.where(name), verb, _line(error))
                 time.sleep(wait * (1 + random.random() / 2))
         raise AssertionError("the last try returns or raises")
@@ -301,7 +304,7 @@ def _read_metadata(system: Any, path: str) -> bytes:
     """A whole file of at most `MAX_METADATA_BYTES`: one byte more is asked for, and shows a larger one."""
     try:
         data = system.cat_file(path, start=0, end=MAX_METADATA_BYTES + 1)
-    except (FileNotFoundError, PermissionError, TimeoutError, ValueError):
+    except (FileNotFoundError, PermissionError, ValueError, *_SLOW):
         raise
     except Exception:  # each driver has its own kind for a range of an empty file
         if system.info(path)["size"]:

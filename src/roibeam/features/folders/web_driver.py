@@ -1,7 +1,7 @@
-"""fsspec's driver for http and https, for servers that may be a stranger's or know little: no sizes, no ranges, no HEAD.
+"""fsspec's driver for http and https, for servers of strangers, and for those without sizes, ranges or HEAD.
 
-Each read has a bound in bytes, and in time: `STALL_SECONDS` without a byte end it, or fewer than `MIN_BYTES_PER_SECOND`.
-What a server sends for a range is compared with what was asked for.
+Each read has a bound in bytes, and in time: it ends after `STALL_SECONDS` without a byte, or with fewer than
+`MIN_BYTES_PER_SECOND`. What a server sends for a range is compared with what was asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import aiohttp
 from fsspec.asyn import sync
 from fsspec.implementations.http import HTTPFileSystem
 
-from roibeam.features.folders.folder_protocol import MAX_METADATA_BYTES, UNKNOWN_BYTES
+from roibeam.features.folders.folder_protocol import MAX_METADATA_BYTES, UNKNOWN_BYTES, SlowServerError
 
 STALL_SECONDS = 20.0
 MIN_BYTES_PER_SECOND = 4096  # on average, once `STALL_SECONDS` are over
@@ -28,10 +28,6 @@ _BLOCK_BYTES = 8 * 2**20
 # No "<" in it: a page of "<a <a <a" takes no more time than another.
 _LINK = re.compile(r"""<a\s[^<>]*?href\s*=\s*["']([^"'<>]+)["']""", re.IGNORECASE)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
-
-
-class SlowServerError(TimeoutError):
-    """A server that sends nothing, or next to nothing."""
 
 
 class WebFiles(HTTPFileSystem):
@@ -145,11 +141,13 @@ class WebFile(io.RawIOBase):
         self._place = self._block_start = 0
         self._block = b""
         self._stream: _Answer | None = None
-        self._opened: Any = system._asked(url, 0, _BLOCK_BYTES)
+        self._opened: Any = None
         self.size: int | None = sync(system.loop, self._first)
 
     async def _first(self) -> int | None:
-        answer: _Answer = await self._opened.__aenter__()
+        opened = self._system._asked(self._url, 0, _BLOCK_BYTES)
+        answer: _Answer = await opened.__aenter__()
+        self._opened = opened
         if not answer.is_range:
             self._stream = answer
             return answer.file_bytes
@@ -200,6 +198,9 @@ class WebFile(io.RawIOBase):
         opened, self._opened, self._stream = self._opened, None, None
         if opened is not None:
             await opened.__aexit__(None, None, None)
+
+    def __del__(self) -> None:
+        """Nothing: `close` would wait for the loop, which may be gone."""
 
     def close(self) -> None:
         if not self.closed and self._opened is not None:
@@ -271,7 +272,10 @@ class _Answer:
         if self._response.status == 416:
             return b""
         begin = time.monotonic()
-        data = await self._response.content.read(num_bytes)
+        try:
+            data = await self._response.content.read(num_bytes)
+        except TimeoutError:
+            raise SlowServerError(f"nothing in {STALL_SECONDS:.0f} s") from None
         self._seconds += time.monotonic() - begin
         self._received += len(data)
         if self._received < (self._seconds - STALL_SECONDS) * MIN_BYTES_PER_SECOND:
