@@ -19,6 +19,7 @@ from roibeam.pipelines.collection.reading.record_ends import is_at_end, next_rec
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.sources.download.opt_out import said_of_use
 
+_MAX_DAMAGED = 10_000  # places in a file from which it is read anew: each costs as much as many good records
 _MAX_WEB_BYTES = 64 * 2**30
 _HTML = ("text/html", "application/xhtml+xml")
 
@@ -50,7 +51,7 @@ def _read(place: str, max_bytes: int, allowed: tuple[str, ...] | None) -> Iterat
     name = os.path.basename(place)
     with _opened(place, allowed) as file:
         start: int | None = 0
-        count = 0  # responses and what is damaged
+        count = num_damaged = 0  # `count`: of responses and what is damaged
         others: set[str] = set()  # types of other records
         while start is not None:
             last, error = None, ""
@@ -72,6 +73,9 @@ def _read(place: str, max_bytes: int, allowed: tuple[str, ...] | None) -> Iterat
                 start, is_damaged = _goes_on(file, start, last, is_packed=name.lower().endswith(".gz"))
             if is_damaged:
                 count += 1
+                num_damaged += 1
+                if num_damaged > _MAX_DAMAGED:
+                    start, error = None, f"over {_MAX_DAMAGED} damaged places; the rest of the file is not read"
                 yield BrokenPage(f"{name}, record {count}", Reason.BROKEN_RECORD, printable(error or "damaged", 200))
         if not count:
             found = f"only {', '.join(sorted(others))}; is it a WET or WAT file?" if others else "it is empty"
