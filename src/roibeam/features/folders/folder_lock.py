@@ -32,7 +32,7 @@ def is_locked(store: Path) -> bool | None:
     """Whether a run that this machine knows of holds OUT/.lock; None where there is no such file: no run is at work on
     any machine. False may also be a run on another machine, where the file system does not share locks."""
     try:
-        descriptor = os.open(store / LOCK_NAME, os.O_RDONLY)
+        descriptor = os.open(store / LOCK_NAME, os.O_RDONLY | os.O_NONBLOCK)  # a pipe in its place is not waited for
     except FileNotFoundError:
         return None
     try:
