@@ -79,7 +79,7 @@ def store_lock(store: Path, *, held: str = "another run is writing this store") 
     """
     path = store / LOCK_NAME
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, store)
         except BlockingIOError:
