@@ -1,4 +1,4 @@
-"""Web servers that serve a folder: as `python -m http.server` does, without ranges or sizes, or with hostile answers."""
+"""Web servers of a folder: as `python -m http.server`, without ranges or sizes, or with hostile answers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Handler(SimpleHTTPRequestHandler):
         elif mode == "bomb":
             data, stop, headers = _BOMB, len(_BOMB), {"Content-Length": len(_BOMB), "Content-Encoding": "gzip"}
         elif mode == "loop":
-            status, headers = 302, {"Location": self.path + "?x", "Content-Length": 0}
+            status, headers = 302, {"Location": self.path.partition("?")[0] + "?x", "Content-Length": 0}
         elif mode not in ("endless", "no size", "no HEAD"):
             headers = {"Content-Length": len(data)}
         self.send_response(status)
