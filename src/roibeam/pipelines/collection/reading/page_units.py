@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -104,7 +105,8 @@ def _listed(path: str) -> list[str]:
 def _listed_place(place: str, folder: str, where: str) -> str:
     """A line of a list, which may be a stranger's: it names no other file of this machine, and no other driver."""
     if "://" in place:
-        if place.partition("://")[0].lower() not in _LISTED_SCHEMES or "::" in place:
+        is_chained = "::" in re.sub(r"\[[0-9a-fA-F:.]*\]", "", place)  # not in the host of an IPv6 address
+        if place.partition("://")[0].lower() not in _LISTED_SCHEMES or is_chained:
             raise ValueError(
                 f"{where}: {place}: expected a URL of http, https or s3, or a path below the list's folder"
             )
