@@ -173,8 +173,10 @@ STORE_FILES = ("manifest.json", "part-00000.json", "data", "plan.json", "plan/pa
                "dead_letters.parquet", "run_summary.json", ".lock", ".tmp-x/heartbeat.json")  # fmt: skip
 
 
-@pytest.mark.parametrize("is_finished", [True, False])
-@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(
+    ("command", "is_finished"),
+    [*((command, True) for command in READERS), *((f"{name} {{}}", False) for name in ("store verify", "progress"))],
+)
 @pytest.mark.parametrize("name", STORE_FILES)
 def test_a_pipe_in_a_store_is_not_waited_for(
     attacked: World, tmp_path: Path, name: str, command: str, is_finished: bool
