@@ -22,7 +22,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from roibeam.features.folders import object_folder
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.folders.local_folder import LocalFolder
+from roibeam.features.folders.local_folder import LocalFolder, note_links
 from roibeam.features.folders.object_folder import ObjectFolder
 from roibeam.features.folders.scratch_folder import PREFIX, scratch_folder
 
@@ -259,3 +259,24 @@ def test_a_file_that_the_disk_refuses_is_named(tmp_path: Path) -> None:
             assert error.value.filename == str(tmp_path / name)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_links_out_of_a_store_are_noted_once_and_a_plan_is_written_through_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "s/plan").mkdir(parents=True)
+    (tmp_path / "own.txt").write_text("mine")
+    (tmp_path / "s/inside.json").symlink_to(tmp_path / "s/plan")
+    note_links(str(tmp_path / "s"))
+    assert not caplog.text
+    note_links.cache_clear()
+    (tmp_path / "s/part-00000.json").symlink_to(tmp_path / "own.txt")
+    for _ in range(2):
+        note_links(str(tmp_path / "s"))
+    assert caplog.text.count("links lead out of this store, 1 of its files, such as part-00000.json") == 1
+    (tmp_path / "s/plan/a.jsonl").symlink_to(tmp_path / "own.txt")
+    os.mkfifo(tmp_path / "s/plan/b.jsonl")
+    for name in ("plan/a.jsonl", "plan/b.jsonl"):
+        with pytest.raises(OSError, match=name):
+            LocalFolder(tmp_path / "s").put_many([(name, b"x")])
+    assert (tmp_path / "own.txt").read_text() == "mine"

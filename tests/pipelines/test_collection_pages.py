@@ -416,6 +416,43 @@ def test_units_follow_names_and_no_links(tmp_path: Path) -> None:
     assert urls == ["http://h.org/a.htm", "http://h.org/b_z.html"]
 
 
+def test_a_list_names_files_below_its_folder_and_web_addresses_that_are_public(tmp_path: Path) -> None:
+    (tmp_path / "in/a").mkdir(parents=True)
+    (tmp_path / "in/a/x.warc").write_bytes(b"")
+    (tmp_path / "y.warc").write_bytes(b"")
+    pages = tmp_path / "in/l.paths"
+    web = ("https://data.org/a.warc.gz?b=1", "s3://commoncrawl/a.warc.gz", "http://[2606::1]/a.warc")
+    pages.write_text("\n".join(("a/x.warc", str(tmp_path / "in/a/../a/x.warc"), *web)))
+    units = plan_units(str(pages), base_url="http://h.org/", allow_private=("10.0.0.0/8",))
+    inside = str(tmp_path / "in/a/x.warc")
+    assert [unit.names[0] for unit in units] == [inside, inside, *web]
+    assert {unit.allowed for unit in units} == {("10.0.0.0/8",)}
+    (typed,) = plan_units(web[0], base_url="http://h.org/")
+    assert typed.allowed is None  # what the user named may be anywhere
+    for line in ("../y.warc", str(tmp_path / "y.warc"), "a/../../y.warc"):
+        pages.write_text(line)
+        with pytest.raises(ValueError, match=r"l\.paths, line 1: .* is not below the folder of the list"):
+            plan_units(str(pages), base_url="http://h.org/")
+    for line in ("file:///y.warc", "zip://a::http://h.org/a.warc", "s3://b/a::file:///y.warc", "ftp://h.org/a.warc"):
+        pages.write_text(line)
+        with pytest.raises(ValueError, match="expected a URL of http, https or s3"):
+            plan_units(str(pages), base_url="http://h.org/")
+
+
+def test_reading_ends_where_a_file_is_damaged_in_too_many_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.warc"
+    path.write_bytes(b"WARC/1.0\r\n" * 50_000)  # no record begins with a line alone: one damaged place
+    assert len(list(read_warc(str(path), max_bytes=1000))) == 1
+    path.write_bytes(b"WARC/1.0\r\nA: b\r\n" * 300)
+    assert len(list(read_warc(str(path), max_bytes=1000))) == 300
+    monkeypatch.setattr("roibeam.pipelines.collection.reading.warc_pages._MAX_DAMAGED", 9)
+    *_, last = read_warc(str(path), max_bytes=1000)
+    assert isinstance(last, BrokenPage) and "over 9 damaged places; the rest of the file is not read" in last.detail
+    assert last.place == "a.warc, record 10"
+
+
 def saved_pages() -> Iterator[Path]:
     """Real HTML inside installed packages (documentation, report templates)."""
     for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")):

@@ -80,6 +80,23 @@ def test_what_a_user_can_cause_is_a_line_with_the_cure(
     assert words in said and said.startswith("roibeam: ") and said.count("\n") == 1, said
 
 
+@pytest.mark.parametrize("way", ["open", "Path", "os.open", "zipfile", "numpy", "/dev/zero"])
+def test_a_pipe_or_device_is_refused_before_it_is_opened(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    (tmp_path / "link").symlink_to(path)
+    commands: dict[str, Callable[[], object]] = {
+        "open": lambda: open(path, "rb"), "Path": (tmp_path / "link").read_text, "numpy": lambda: np.load(path),
+        "os.open": lambda: os.open(path, os.O_RDONLY), "zipfile": lambda: zipfile.ZipFile(path),
+        "/dev/zero": Path("/dev/zero").read_bytes,
+    }  # fmt: skip
+    assert ended(commands[way], monkeypatch=monkeypatch) == FAILED
+    assert "is not a regular file but a " in capsys.readouterr().err
+    Path(os.devnull).read_bytes()  # is no danger
+
+
 def test_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(lambda: Path("/dev/full").write_text(TEXT), monkeypatch=monkeypatch) == FAILED
     assert capsys.readouterr().err.startswith("roibeam: No space left on device; the disk is full: free some space")

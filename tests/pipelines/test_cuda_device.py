@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from roibeam.pipelines.extract.shard.cuda_device import own_device
+from roibeam.pipelines.extract.shard.cuda_device import own_device, take_seat
 from roibeam.pipelines.foundation.device_choice import DeviceChoice, choose_device, workers_device
 
 SIT = """
@@ -103,3 +103,21 @@ def test_the_words_name_the_device_and_the_way_to_another(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Big GPU")
     chosen = choose_device(asked, **given)
     assert chosen.name == name and chosen.words.startswith(words)
+
+
+def test_a_folder_of_seats_that_others_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seats, target = tmp_path / "seats", tmp_path / "made"
+    seats.mkdir(mode=0o700)
+    (seats / "GPU-w.0").symlink_to(target)  # no file is made through it
+    with pytest.raises(OSError, match="symbolic links"):
+        take_seat(["GPU-w", "GPU-v"], seats)
+    assert not target.exists()
+    (tmp_path / "link").symlink_to(seats)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for folder in (tmp_path / "link", tmp_path / "open"):
+        with pytest.raises(ValueError, match="only this user can write"):
+            take_seat(["GPU-x", "GPU-y"], folder)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    with pytest.raises(ValueError, match="only this user can write"):
+        take_seat(["GPU-x", "GPU-y"], seats)

@@ -177,3 +177,18 @@ def test_runners_that_share_a_pool_end_their_own_workers_only() -> None:
         assert pool.num_workers == 0
         for runner in runners:
             runner.close()
+
+
+def test_a_token_that_others_can_write_is_refused_and_one_that_they_can_read_is_doubted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "token"
+    path.write_text(TOKEN)
+    for mode, words in ((0o600, ""), (0o400, ""), (0o644, "other users may read it (mode 0644)")):
+        caplog.clear()
+        path.chmod(mode)
+        assert read_token(path) == TOKEN and words in caplog.text and bool(caplog.text) is bool(words)
+    for mode in (0o666, 0o660, 0o602):
+        path.chmod(mode)
+        with pytest.raises(ValueError, match="other users may write to it"):
+            read_token(path)

@@ -22,7 +22,7 @@ from roibeam.features.batch import BatchBuffers, RegionBatch, assemble, check_fi
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import read_regular_file
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.folders.local_folder import LocalFolder
+from roibeam.features.folders.local_folder import LocalFolder, note_links
 from roibeam.features.record.drawing.notebook import notebook_html, table_html
 from roibeam.features.record.drawing.photo_pixels import PhotoLike, photo_pixels
 from roibeam.features.record.drawing.region_drawing import MAX_REGIONS as MAX_DRAWN
@@ -68,6 +68,7 @@ class FeatureStore:
         self._max_open_shards = max_open_shards
         self.checked_one_in = 1
         self.manifest = _read_manifest(self.path)
+        note_links(str(self._root))
         # By first id: the shards that can hold an id are among those starting at or before it, and walking back from
         # there ends where no earlier shard reaches as far. Ranges overlap when a store has grown.
         shards = [entry for entry in self.manifest.shards if entry.first_id is not None and entry.last_id is not None]

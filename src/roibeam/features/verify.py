@@ -15,6 +15,7 @@ from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
+from roibeam.features.folders.local_folder import note_links
 from roibeam.features.record.digest import content_digest, merge_digests, record_digest
 from roibeam.features.shard.layout import decode
 from roibeam.features.shard.listed_manifest import listed_manifest
@@ -84,6 +85,8 @@ def verify_store(
         raise
     except (OSError, ValueError) as error:
         return [Problem(STORE_MANIFEST_NAME, _first_line(error), "run the same command again to write it")]
+    if folder.local_path is not None:
+        note_links(os.path.abspath(folder.local_path))
     problems: list[Problem] = []
     sound: list[ShardManifest] = []
     done = dead_letters = 0

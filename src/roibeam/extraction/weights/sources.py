@@ -31,6 +31,7 @@ from roibeam.extraction.weights.shown_download import shown_download
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 60
 _BLOCK = 2**20
+_MOST_BYTES = 64 * 2**30  # of a file whose server states no size
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
@@ -238,6 +239,8 @@ def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, chec
                     part.write(block)
                     digest.update(block)
                     received += len(block)
+                    if received > (_MOST_BYTES if length is None else length):
+                        raise OSError(f"weights {url}: more than {received - len(block)} bytes came; nothing was kept")
                     advance(len(block))
             if length is not None and received != length:
                 raise OSError(f"weights {url}: broke off after {received} of {length} bytes; try again")

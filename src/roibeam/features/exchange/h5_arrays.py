@@ -17,6 +17,7 @@ import numpy as np
 
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES
 from roibeam.features.exchange.entry_record import EntryError
+from roibeam.features.folders.durable_files import check_regular_file
 
 _MAX_DIMENSIONS = 4
 _MAX_CHUNKS = 100_000
@@ -31,6 +32,7 @@ def open_h5(path: Path) -> h5py.File:
     Raises:
         ValueError: when it is no HDF5 file, or a damaged one.
     """
+    check_regular_file(path)
     try:
         # locking=False: the file may lie on a read-only or network disk, and nobody should be writing it.
         return h5py.File(path, "r", locking=False)

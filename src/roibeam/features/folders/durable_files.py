@@ -85,10 +85,15 @@ def fsync_folder(folder: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
+def check_regular_file(path: str | os.PathLike[str]) -> None:
+    """Raises ValueError for what is there and no file: a pipe would be waited for."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"{os.fspath(path)}: is not a regular file; restore it or run the command that wrote it again")
+
+
 def open_regular_file(path: Path) -> BufferedReader:
-    """The file, to be read; ValueError for what is none: a pipe would be waited for."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path}: is not a regular file; restore it or run the command that wrote it again")
+    """The file, to be read, once it is checked."""
+    check_regular_file(path)
     return path.open("rb")
 
 

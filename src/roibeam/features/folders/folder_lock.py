@@ -32,7 +32,7 @@ def is_locked(store: Path) -> bool | None:
     """Whether a run that this machine knows of holds OUT/.lock; None where there is no such file: no run is at work on
     any machine. False may also be a run on another machine, where the file system does not share locks."""
     try:
-        descriptor = os.open(store / LOCK_NAME, os.O_RDONLY)
+        descriptor = os.open(store / LOCK_NAME, os.O_RDONLY | os.O_NONBLOCK)  # a pipe in its place is not waited for
     except FileNotFoundError:
         return None
     try:
@@ -79,7 +79,7 @@ def store_lock(store: Path, *, held: str = "another run is writing this store") 
     """
     path = store / LOCK_NAME
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, store)
         except BlockingIOError:

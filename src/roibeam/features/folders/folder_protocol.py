@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+MAX_METADATA_BYTES = 64 * 2**20  # of 100,000 shards; what claims to be larger is no metadata
+MAX_RANGE_BYTES = 256 * 2**20  # of an index or a record at a URL, which are read as a whole
+UNKNOWN_BYTES = -1  # the size of a file whose server does not state it
 ABANDONED_SECONDS = 24 * 3600.0  # so old, what no manifest at a URL names is nobody's work any more
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What a listing tells of a file: its size, and when it was written last (Unix seconds; 0.0 where not told)."""
+    """What a listing tells of a file: its size (`UNKNOWN_BYTES` where not told), and when it was written last (Unix
+    seconds; 0.0 where not told)."""
 
     num_bytes: int
     written_at: float
@@ -26,6 +30,10 @@ class FileFacts:
 class UnreachableError(OSError):
     """A file at a URL could not be read or written, now or with these rights. It tells nothing of the file: what looks
     for damage must stop at it, and not take the file for a damaged one."""
+
+
+class SlowServerError(OSError):
+    """A server that sends nothing, or next to nothing. No TimeoutError: fsspec makes one of its own of that."""
 
 
 class OutputFolder(Protocol):
@@ -42,7 +50,7 @@ class OutputFolder(Protocol):
         """How messages name a file."""
 
     def read_bytes(self, name: str) -> bytes:
-        """A whole file; FileNotFoundError where there is none."""
+        """A whole file, at a URL of at most `MAX_METADATA_BYTES`; FileNotFoundError where there is none."""
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
         """Bytes `start` to `end` of a file, fewer where it is shorter; FileNotFoundError where there is none."""
@@ -51,7 +59,7 @@ class OutputFolder(Protocol):
         """Small files in the order given, None for those that are not there; few are in memory at a time."""
 
     def num_bytes(self, name: str) -> int | None:
-        """The size of a file; None where there is none."""
+        """The size of a file; None where there is none, `UNKNOWN_BYTES` where its server does not state it."""
 
     def listing(self, prefix: str = "") -> dict[str, FileFacts]:
         """The files directly in the folder whose names begin like this; {} also where there is no folder."""

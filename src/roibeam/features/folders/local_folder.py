@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -19,6 +21,21 @@ from roibeam.features.folders.folder_protocol import FileFacts
 from roibeam.features.folders.full_disk import naming_file
 
 SCRATCH_PREFIX = ".tmp-"
+log = logging.getLogger(__name__)
+
+
+@functools.lru_cache(maxsize=256)  # once for a store
+def note_links(folder: str) -> None:
+    """Says in a note which files of a store are links out of its folder. They are followed: caches of hubs and stores
+    over several disks have such links, but so may a stranger's store."""
+    with os.scandir(folder) as entries:
+        links = [entry.path for entry in entries if entry.is_symlink()]
+    root = os.path.realpath(folder) + os.sep
+    if outside := sorted(path for path in links if not os.path.realpath(path).startswith(root)):
+        log.warning(
+            "%s: links lead out of this store, %d of its files, such as %s -> %s; they are followed",
+            folder, len(outside), os.path.basename(outside[0]), os.path.realpath(outside[0]),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +103,9 @@ class LocalFolder:
             if path.parent not in parents:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 parents.add(path.parent)
-            with naming_file(path), open(path, "wb") as file:
+            # No link is followed: the folder may be a stranger's, and a link lead to a file of ours.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with naming_file(path), open(os.open(path, flags, 0o666), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -24,7 +24,14 @@ from typing import Any, TypeVar
 
 from fsspec.core import split_protocol
 
-from roibeam.features.folders.folder_protocol import FileFacts, UnreachableError
+from roibeam.features.folders.folder_protocol import (
+    MAX_METADATA_BYTES,
+    MAX_RANGE_BYTES,
+    UNKNOWN_BYTES,
+    FileFacts,
+    SlowServerError,
+    UnreachableError,
+)
 from roibeam.features.folders.remote_folder import RemoteFolder, TooShortError
 from roibeam.features.folders.scratch_folder import scratch_folder
 
@@ -32,8 +39,11 @@ _T = TypeVar("_T")
 _OF_THIS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 log = logging.getLogger(__name__)
 WAIT_SECONDS = (1.0, 3.0, 9.0)  # before the second, third and fourth try; up to half of it more, by chance
+_TRIES = len(WAIT_SECONDS) + 1
 _READ_AT_ONCE = 64
+_AT_ONCE_BYTES = 4 * 2**20
 _PUT_AT_ONCE = 16
+_SLOW = (SlowServerError, TimeoutError)
 # What another try does not change; of drivers' own kinds, which have no common base, by their names.
 _FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)
 _FINAL_NAMES = frozenset(
@@ -72,40 +82,44 @@ class ObjectFolder(RemoteFolder):
             raise FileNotFoundError(f"{error}; is the URL right, and the store whole?") from None
 
     def read_bytes(self, name: str) -> bytes:
-        return self._tried(name, "read", lambda system, path: system.cat_file(path))
+        return self._tried(name, "read", _read_metadata)
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        return self._tried(name, "read", lambda system, path: system.cat_file(path, start=start, end=end))
+        if end - start > MAX_RANGE_BYTES:
+            raise ValueError(f"{self.where(name)}: {end - start} bytes of it are to be read at once; is it a store?")
+        return self._tried(
+            name, "read", lambda system, path: system.cat_file(path, start=start, end=end)[: end - start]
+        )
 
     def read_many(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
         remaining = iter(names)
         while block := list(itertools.islice(remaining, _READ_AT_ONCE)):
             system, root = self._system()
             paths = [f"{root.rstrip('/')}/{name}" for name in block]
-            # Drivers of object stores read them all at once.
-            results = system.cat_ranges(paths, None, None, on_error="return")
+            # Drivers of object stores read them all at once: so there is a smaller limit, and a large one comes alone.
+            results = system.cat_ranges(paths, 0, _AT_ONCE_BYTES + 1, on_error="return")
             for name, data in zip(block, results, strict=True):
                 if isinstance(data, FileNotFoundError):
                     yield name, None
-                elif isinstance(data, BaseException):
-                    yield name, self._read_or_none(name)
+                elif isinstance(data, BaseException) or len(data) > _AT_ONCE_BYTES:
+                    yield name, self._read_or_none(name, tries=1 if isinstance(data, SlowServerError) else _TRIES)
                 else:
                     yield name, bytes(data)
 
-    def _read_or_none(self, name: str) -> bytes | None:
+    def _read_or_none(self, name: str, *, tries: int) -> bytes | None:
         try:
-            return self.read_bytes(name)
+            return self._tried(name, "read", _read_metadata, tries=tries)
         except FileNotFoundError:
             return None
 
     def num_bytes(self, name: str) -> int | None:
-        facts = self._facts(name)
-        return None if facts is None else int(facts["size"])
+        facts = self.file_facts(name)
+        return None if facts is None else facts.num_bytes
 
     def file_facts(self, name: str) -> FileFacts | None:
         """Size and time of a file; None where there is none."""
         facts = self._facts(name)
-        return None if facts is None else FileFacts(int(facts["size"]), _written_at(facts))
+        return None if facts is None else _file_facts(facts)
 
     def _facts(self, name: str) -> dict[str, Any] | None:
         def ask(system: Any, path: str) -> dict[str, Any]:
@@ -136,7 +150,7 @@ class ObjectFolder(RemoteFolder):
         for entry in entries:
             name = entry["name"].rstrip("/").rpartition("/")[2]
             if entry["type"] == "file" and name.startswith(prefix):
-                found[name] = FileFacts(int(entry["size"]), _written_at(entry))
+                found[name] = _file_facts(entry)
         return found
 
     def files_below(self) -> dict[str, FileFacts]:
@@ -150,9 +164,7 @@ class ObjectFolder(RemoteFolder):
             system.invalidate_cache()
             top = system._strip_protocol(path).rstrip("/") + "/"
             entries = system.find(path.rstrip("/"), detail=True).items()
-            return {
-                name.removeprefix(top): FileFacts(int(entry["size"]), _written_at(entry)) for name, entry in entries
-            }
+            return {name.removeprefix(top): _file_facts(entry) for name, entry in entries}
 
         found = self._tried("", "listed", find)
         for name in found:
@@ -160,7 +172,7 @@ class ObjectFolder(RemoteFolder):
                 raise ValueError(f"{self.where(name)}: a file with such a name cannot be copied to this machine")
         return found
 
-    def put_bytes(self, name: str, data: bytes, *, tries: int = len(WAIT_SECONDS) + 1) -> None:
+    def put_bytes(self, name: str, data: bytes, *, tries: int = _TRIES) -> None:
         def put(system: Any, path: str) -> None:
             system.pipe_file(path, data)
             self._check(name, data)
@@ -215,7 +227,7 @@ class ObjectFolder(RemoteFolder):
         got = self.num_bytes(name)
         if got is None:
             raise FileNotFoundError(f"{self.where(name)}: is missing")
-        if got != num_bytes:
+        if got not in (num_bytes, UNKNOWN_BYTES):
             raise ValueError(f"{self.where(name)}: has {got} bytes, its manifest says {num_bytes}; copy it there again")
         with scratch_folder(self.scratch_parent) as folder:
             path = folder / name.rpartition("/")[2]
@@ -253,11 +265,12 @@ class ObjectFolder(RemoteFolder):
         if stated is not None and base64.b64decode(stated) != _md5(written):
             raise _ShortWriteError(f"its MD5 is {stated} there, which is not that of what was written")
 
-    def _tried(self, name: str, verb: str, work: Callable[[Any, str], _T], *, tries: int = len(WAIT_SECONDS) + 1) -> _T:
+    def _tried(self, name: str, verb: str, work: Callable[[Any, str], _T], *, tries: int = _TRIES) -> _T:
         """What `work(file system, path)` gives, tried again where that may help."""
         system, root = self._system()
         path = f"{root.rstrip('/')}/{name}"
-        for wait in [*WAIT_SECONDS[: tries - 1], None]:
+        is_slow = False
+        for count, wait in enumerate([*WAIT_SECONDS[: tries - 1], None], start=1):
             try:
                 return work(system, path)
             except UnreachableError:
@@ -270,11 +283,12 @@ class ObjectFolder(RemoteFolder):
                 if isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES:
                     told = f"{self.where(name)}: cannot be {verb} ({_line(error)}){_cure(error)}"
                     raise _kind(error)(told) from error
-                if wait is None:
+                if wait is None or (is_slow and isinstance(error, _SLOW)):  # else a slow server takes minutes
                     raise UnreachableError(
-                        f"{self.where(name)}: cannot be {verb}, tried {tries} times ({_line(error)}); when the store "
+                        f"{self.where(name)}: cannot be {verb}, tried {count} times ({_line(error)}); when the store "
                         f"answers again, run the same command again"
                     ) from error
+                is_slow = isinstance(error, _SLOW)
                 log.warning("%s: not %s yet (%s); trying again", self.where(name), verb, _line(error))
                 time.sleep(wait * (1 + random.random() / 2))
         raise AssertionError("the last try returns or raises")
@@ -284,6 +298,26 @@ class ObjectFolder(RemoteFolder):
         if protocol in ("file", "local"):
             return RemoteFolder(self.url, {"auto_mkdir": True, **self.options}).system()
         return self.system()
+
+
+def _read_metadata(system: Any, path: str) -> bytes:
+    """A whole file of at most `MAX_METADATA_BYTES`: one byte more is asked for, and shows a larger one."""
+    try:
+        data = system.cat_file(path, start=0, end=MAX_METADATA_BYTES + 1)
+    except (FileNotFoundError, PermissionError, ValueError, *_SLOW):
+        raise
+    except Exception:  # each driver has its own kind for a range of an empty file
+        if system.info(path)["size"]:
+            raise
+        return b""
+    if len(data) > MAX_METADATA_BYTES:
+        raise ValueError(f"has more than {MAX_METADATA_BYTES} bytes; is it a store's?")
+    return bytes(data)
+
+
+def _file_facts(entry: dict[str, Any]) -> FileFacts:
+    size = entry.get("size")
+    return FileFacts(UNKNOWN_BYTES if size is None else int(size), _written_at(entry))
 
 
 class _ShortWriteError(OSError):

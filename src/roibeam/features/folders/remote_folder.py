@@ -12,7 +12,8 @@ from typing import Any
 from fsspec.core import split_protocol, url_to_fs
 from fsspec.registry import known_implementations
 
-MAX_MANIFEST_BYTES = 64 * 2**20  # of 100,000 shards; what claims to be larger is not a manifest
+from roibeam.features.folders.folder_protocol import MAX_METADATA_BYTES
+
 _CHUNK_BYTES = 8 * 2**20
 
 
@@ -40,20 +41,20 @@ class RemoteFolder:
         """A small file.
 
         Raises:
-            ValueError: when it has more than `MAX_MANIFEST_BYTES`, or the URL's driver is missing.
+            ValueError: when it has more than `MAX_METADATA_BYTES`, or the URL's driver is missing.
             FileNotFoundError, OSError: naming the URL.
         """
         with self._opened(name) as source, self._named(name):
-            data = source.read(MAX_MANIFEST_BYTES + 1)
-        if len(data) > MAX_MANIFEST_BYTES:
-            raise ValueError(f"{self.where(name)}: has more than {MAX_MANIFEST_BYTES} bytes; is it a manifest?")
+            data = source.read(MAX_METADATA_BYTES + 1)
+        if len(data) > MAX_METADATA_BYTES:
+            raise ValueError(f"{self.where(name)}: has more than {MAX_METADATA_BYTES} bytes; is it a manifest?")
         return data
 
     def download(self, name: str, target: Path, num_bytes: int) -> None:
         """Writes the first `num_bytes` of a file to `target`, going on where that ends, and makes them durable.
 
         Raises:
-            ValueError: when the URL's driver is missing.
+            ValueError: when the URL's driver is missing, or the file is larger than `num_bytes`.
             FileNotFoundError, OSError: naming the URL when it cannot be read or is too short; what came stays.
         """
         descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
@@ -63,6 +64,11 @@ class RemoteFolder:
             have = os.fstat(descriptor).st_size
             if have < num_bytes:
                 with self._opened(name) as source:
+                    size = getattr(source, "size", None)
+                    if isinstance(size, int) and size > num_bytes:
+                        raise ValueError(
+                            f"{self.where(name)}: has {size} bytes, its manifest says {num_bytes}; copy it there again"
+                        )
                     with self._named(name):
                         if have and not _seek(source, have):
                             file.truncate(0)
@@ -92,6 +98,11 @@ class RemoteFolder:
     def system(self) -> tuple[Any, str]:
         """fsspec's driver for the URL, and the folder's path as the driver takes it."""
         try:
+            if self.url.lower().startswith(("http://", "https://")):
+                # Here, not above: aiohttp comes with the extra `remote`, and others have no use for it.
+                from roibeam.features.folders.web_driver import WebFiles
+
+                return WebFiles(**self.options), self.url
             return url_to_fs(self.url, **self.options)
         except ImportError as error:
             protocol = split_protocol(self.url)[0] or "file"

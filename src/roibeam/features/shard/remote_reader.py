@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.folder_protocol import UNKNOWN_BYTES, OutputFolder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import decode
 from roibeam.features.shard.lmdb_pages import LmdbPages
@@ -71,12 +71,12 @@ def _check_pages(folder: OutputFolder, manifest: ShardManifest, where: str) -> N
     got = folder.num_bytes(manifest.data_file)
     if got is None:
         raise FileNotFoundError(f"{where}: the data file of shard {manifest.shard} is missing; copy it there again")
-    if got != manifest.data_bytes:
+    if got not in (manifest.data_bytes, UNKNOWN_BYTES):
         raise ValueError(
             f"{where}: has {got} bytes, its manifest says {manifest.data_bytes}; the file was cut or changed (a copy "
             f"that stopped?): copy it there again"
         )
-    check_pages(LmdbPages(FileRanges(folder, manifest.data_file, got), where), manifest, where)
+    check_pages(LmdbPages(FileRanges(folder, manifest.data_file, manifest.data_bytes), where), manifest, where)
 
 
 class FileRanges:

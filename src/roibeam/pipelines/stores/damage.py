@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.record.digest import content_digest
@@ -39,6 +38,7 @@ from roibeam.features.shard.writer import INDEX_DATABASE
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_members, read_plan
 from roibeam.pipelines.foundation.console.progress import RECORDS, Progress
+from roibeam.pipelines.foundation.files.dead_letters import dead_letters_file
 from roibeam.pipelines.stores.places import Place
 
 log = logging.getLogger(__name__)
@@ -362,11 +362,7 @@ def _read_dead_letters(store: OutputFolder) -> Iterator[DeadLetter]:
         ValueError, OSError: when it is missing or no such list.
     """
     wanted = [one.name for one in fields(DeadLetter)]
-    num_bytes = store.num_bytes(DEAD_LETTERS_NAME)
-    with (
-        store.local_file(DEAD_LETTERS_NAME, num_bytes or 0) as path,
-        open_regular_file(path) as file,
-    ):
+    with dead_letters_file(store) as file:
         for batch in pq.ParquetFile(file).iter_batches(columns=wanted):
             for row in batch.to_pylist():
                 if sorted(row) != sorted(wanted) or not all(isinstance(value, str) for value in row.values()):

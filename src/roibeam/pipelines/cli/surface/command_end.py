@@ -34,6 +34,7 @@ from roibeam.pipelines.foundation.console.interruption import (
 )
 from roibeam.pipelines.foundation.console.spokesman import is_spokesman
 from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
+from roibeam.pipelines.foundation.files.regular_files import refuse_pipes_and_devices
 
 FAILED, BUG, INTERRUPTED, NOBODY_READS = 1, 70, 130, 141
 THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
@@ -41,6 +42,7 @@ THREADS_SECONDS = 1.0  # for threads to end by themselves before the process end
 
 def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
     """Runs the command line, and ends the process."""
+    refuse_pipes_and_devices()
     stop_as_by_ctrl_c()
     say_goodbye = told_when_it_ends_unsaid()
     refuse_torch_under_a_small_limit()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from roibeam.pipelines.collection.reading.warc_pages import is_warc_name, read_w
 
 HTML_FILES_PER_UNIT = 200
 _LIST_NAMES = (".paths", ".txt")
+_LISTED_SCHEMES = ("http", "https", "s3")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class PageUnit:
     root: folder of HTML files; "" for a WARC.
     names: paths below `root`, or the one path or URL of a WARC.
     base_url: of the pages of a folder.
+    allowed: of a WARC that a list names, the networks beside public addresses that may be asked for it, see
+        `AddressRule`; None for what the user named.
     state: digest of names, sizes and times of the files: a unit whose files changed is done again.
     """
 
@@ -34,20 +38,23 @@ class PageUnit:
     names: tuple[str, ...]
     base_url: str
     state: str
+    allowed: tuple[str, ...] | None = None
 
     def pages(self, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
         """Its pages in order, and what is none."""
         if self.root:
             return read_html(self.root, self.names, base_url=self.base_url, max_bytes=max_bytes)
-        return read_warc(self.names[0], max_bytes=max_bytes)
+        return read_warc(self.names[0], max_bytes=max_bytes, allowed=self.allowed)
 
 
-def plan_units(pages: str, *, base_url: str) -> list[PageUnit]:
+def plan_units(pages: str, *, base_url: str, allow_private: tuple[str, ...] = ()) -> list[PageUnit]:
     """
     Args:
         pages: a .warc or .warc.gz, here or at a URL; a folder with such files and HTML files, at any depth (links are
-            not followed); a list of places, a line each (.paths or .txt, as Common Crawl's warc.paths unpacked).
+            not followed); a list of places, a line each (.paths or .txt, as Common Crawl's warc.paths unpacked): paths
+            below its folder, or URLs of http, https and s3.
         base_url: what stands before the path of an HTML file; http or https, ends in "/".
+        allow_private: networks that lines of a list may name, although they are not public.
     Raises:
         ValueError: if `pages` is none of these, or holds no page.
     """
@@ -56,8 +63,9 @@ def plan_units(pages: str, *, base_url: str) -> list[PageUnit]:
     groups += [(root, tuple(html[at : at + HTML_FILES_PER_UNIT])) for at in range(0, len(html), HTML_FILES_PER_UNIT)]
     if not groups:
         raise ValueError(f"{pages}: no page in it; expected .warc, .warc.gz or {', '.join(HTML_NAMES)} files")
+    allowed = allow_private if pages.lower().endswith(_LIST_NAMES) and not root else None
     return [
-        PageUnit(number, folder, names, base_url, _state(folder, names))
+        PageUnit(number, folder, names, base_url, _state(folder, names), allowed)
         for number, (folder, names) in enumerate(groups)
     ]
 
@@ -90,10 +98,25 @@ def _listed(path: str) -> list[str]:
             if place := line.strip():
                 if not is_warc_name(place.partition("?")[0]):
                     raise ValueError(f"{path}, line {number}: expected the path or URL of a .warc or .warc.gz")
-                places.append(place if "://" in place else os.path.join(folder, place))
-                if "://" not in place and not os.path.isfile(places[-1]):
-                    raise ValueError(f"{path}, line {number}: no file {place}")
+                places.append(_listed_place(place, folder, f"{path}, line {number}"))
     return places
+
+
+def _listed_place(place: str, folder: str, where: str) -> str:
+    """A line of a list, which may be a stranger's: it names no other file of this machine, and no other driver."""
+    if "://" in place:
+        is_chained = "::" in re.sub(r"\[[0-9a-fA-F:.]*\]", "", place)  # not in the host of an IPv6 address
+        if place.partition("://")[0].lower() not in _LISTED_SCHEMES or is_chained:
+            raise ValueError(
+                f"{where}: {place}: expected a URL of http, https or s3, or a path below the list's folder"
+            )
+        return place
+    found = os.path.normpath(os.path.join(folder, place))
+    if not found.startswith(folder.rstrip("/") + "/"):
+        raise ValueError(f"{where}: {place} is not below the folder of the list; name that folder itself as PAGES")
+    if not os.path.isfile(found):
+        raise ValueError(f"{where}: no file {place}")
+    return found
 
 
 def _files_below(folder: str) -> Iterator[str]:

@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 _GZIP_HEAD = b"\x1f\x8b\x08"
 _GZIP = re.compile(_GZIP_HEAD)
-_LINE = re.compile(rb"WARC/\d\.\d\r\n")
+_LINE = re.compile(rb"WARC/\d\.\d\r\n(?=[^\r\n:]{1,200}:)")  # a record has headers
+_MAX_LOOKS = 1_000_000  # at gzip members, for the next record: each costs some microseconds
 _PIECE = 2**20
 _LOOK_BYTES = 1024  # enough of a member to see what it holds: its tables of codes come first
 _HEAD_BYTES = 2**16
@@ -43,11 +44,12 @@ def next_record(file: BinaryIO, start: int, *, is_packed: bool) -> int | None:
     """Where the next record begins, from this byte on; None where there is none.
 
     Args:
-        is_packed: look for gzip members that hold one, else for lines that begin one.
+        is_packed: look for gzip members that hold one, at most at `_MAX_LOOKS`, else for lines that begin one.
     """
     file.seek(start)
     data, base = b"", start
-    while True:
+    num_looks = 0
+    while num_looks <= _MAX_LOOKS:
         piece = file.read(_PIECE)
         data += piece
         for found in (_GZIP if is_packed else _LINE).finditer(data):
@@ -56,10 +58,12 @@ def next_record(file: BinaryIO, start: int, *, is_packed: bool) -> int | None:
                 break  # looked at with the next piece
             if not is_packed or _begins_a_record(data[place : place + _LOOK_BYTES]):
                 return base + place
+            num_looks += 1
         if not piece:
             return None
         cut = max(len(data) - _LOOK_BYTES, 0)
         data, base = data[cut:], base + cut
+    return None
 
 
 def is_at_end(file: BinaryIO, place: int) -> bool:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
+from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.printable import printable
 from roibeam.pipelines.collection.looking.document import web_url
 from roibeam.pipelines.collection.page import Page
@@ -17,33 +19,39 @@ from roibeam.pipelines.collection.reading.record_ends import is_at_end, next_rec
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.sources.download.opt_out import said_of_use
 
+_MAX_DAMAGED = 10_000  # places in a file from which it is read anew: each costs as much as many good records
+_MAX_WEB_BYTES = 64 * 2**30
 _HTML = ("text/html", "application/xhtml+xml")
 
 
-def read_warc(place: str, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
+def read_warc(place: str, *, max_bytes: int, allowed: tuple[str, ...] | None = None) -> Iterator[Page | BrokenPage]:
     """Pages in the order of the file. A body over `max_bytes` (also unpacked) comes cut to one byte more.
 
     Args:
         place: path, or a URL that fsspec opens (https, s3, with the extra `remote`). Where such a place cannot be
             read from the middle, what follows a damaged record is not read.
+        allowed: networks beside public addresses that may be asked at http and https, see `AddressRule`; None for all.
     Raises:
         OSError: if the file is not there, or a disk or network fails: that is no damage of the file.
     """
     try:
-        yield from _read(place, max_bytes)
+        yield from _read(place, max_bytes, allowed)
     except Exception as error:  # whatever the library of a URL raises
         if "://" not in place:
             raise
-        cause = error.__cause__ or error  # fsspec's own "not found" stands for whatever went wrong
+        cause: BaseException = error.__cause__ or error  # fsspec's own "not found" stands for whatever went wrong
+        cause = getattr(cause, "os_error", cause)  # of aiohttp
+        if type(cause).__name__ == "PrivateAddressError":
+            raise ValueError(f"{place}: {cause}, or redirected to one; --allow-private NETWORK takes it") from error
         told = printable(str(cause) or type(cause).__name__, 200)
         raise OSError(f"{place}: cannot be read ({told}); what is done is kept, run again") from error
 
 
-def _read(place: str, max_bytes: int) -> Iterator[Page | BrokenPage]:
+def _read(place: str, max_bytes: int, allowed: tuple[str, ...] | None) -> Iterator[Page | BrokenPage]:
     name = os.path.basename(place)
-    with _opened(place) as file:
+    with _opened(place, allowed) as file:
         start: int | None = 0
-        count = 0  # responses and what is damaged
+        count = num_damaged = 0  # `count`: of responses and what is damaged
         others: set[str] = set()  # types of other records
         while start is not None:
             last, error = None, ""
@@ -65,6 +73,9 @@ def _read(place: str, max_bytes: int) -> Iterator[Page | BrokenPage]:
                 start, is_damaged = _goes_on(file, start, last, is_packed=name.lower().endswith(".gz"))
             if is_damaged:
                 count += 1
+                num_damaged += 1
+                if num_damaged > _MAX_DAMAGED:
+                    start, error = None, f"over {_MAX_DAMAGED} damaged places; the rest of the file is not read"
                 yield BrokenPage(f"{name}, record {count}", Reason.BROKEN_RECORD, printable(error or "damaged", 200))
         if not count:
             found = f"only {', '.join(sorted(others))}; is it a WET or WAT file?" if others else "it is empty"
@@ -97,12 +108,22 @@ def _goes_on(file: BinaryIO, start: int, last: int | None, *, is_packed: bool) -
     return next_record(file, (start if last is None else last) + 1, is_packed=is_packed), True
 
 
-def _opened(place: str) -> Any:
+def _opened(place: str, allowed: tuple[str, ...] | None) -> Any:
     if "://" not in place:
-        return open(place, "rb")
+        return open_regular_file(Path(place))
     import fsspec
 
-    return fsspec.open(place, "rb").open()
+    if not place.lower().startswith(("http://", "https://")):
+        return fsspec.open(place, "rb").open()
+    from roibeam.features.folders.web_driver import WebFiles
+    from roibeam.pipelines.sources.download.addresses import AddressRule
+
+    file = WebFiles(socket_factory=None if allowed is None else AddressRule(allowed).open_socket).open(place)
+    if file.size is None or file.size > _MAX_WEB_BYTES:
+        size = "no size" if file.size is None else f"{file.size} bytes"
+        file.close()
+        raise OSError(f"its server states {size}; copy it here, if it is a WARC file")
+    return file
 
 
 def _records(file: BinaryIO, start: int) -> Iterator[Any]:

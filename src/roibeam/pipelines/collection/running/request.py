@@ -120,7 +120,7 @@ class CollectRequest:
         Raises:
             ValueError: as of `plan_units`.
         """
-        return plan_units(self.pages, base_url=self.base_url)
+        return plan_units(self.pages, base_url=self.base_url, allow_private=self.allow_private)
 
     def _check_base_url(self) -> None:
         parts = urlsplit(self.base_url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from roibeam.pipelines.extract.report.run_summary import last_extraction
 from roibeam.pipelines.extract.report.store_report import ReportFacts, StoredRecords, write_report
 from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME
 from roibeam.pipelines.extract.shard_plan import Plan, read_members
+from roibeam.pipelines.foundation.files.dead_letters import dead_letters_file
 from roibeam.pipelines.foundation.files.locations import read_location
 
 REPORT_NAME = "report.html"
@@ -133,11 +133,10 @@ def _name(folder: OutputFolder) -> str:
 
 
 def _dead_letters(folder: OutputFolder) -> Iterator[Failure]:
-    data = folder.read_bytes(DEAD_LETTERS_NAME) if folder.local_path is None else None
-    source = folder.where(DEAD_LETTERS_NAME) if data is None else io.BytesIO(data)
-    for batch in pq.ParquetFile(source).iter_batches():
-        for row in batch.to_pylist():
-            yield Failure(**row)
+    with dead_letters_file(folder) as file:
+        for batch in pq.ParquetFile(file).iter_batches():
+            for row in batch.to_pylist():
+                yield Failure(**row)
 
 
 def _locations(folder: OutputFolder, plan: Plan, manifest: StoreManifest) -> Callable[[str], str | None]:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
+import os
 import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from roibeam.features.folders.durable_files import read_regular_file
+from roibeam.features.folders.durable_files import open_regular_file
 
+log = logging.getLogger(__name__)
 TOKEN_PARAM = "roibeam_pool_token"  # its name among the params
 _FEWEST, _MOST = 16, 1024  # letters
 
@@ -28,10 +32,16 @@ def read_token(path: Path) -> str:
     """The token in a file: one line of at least 16 ASCII letters without spaces.
 
     Raises:
-        ValueError: naming the file, and never what is in it.
+        ValueError: naming the file, and never what is in it; also where other users may write to it.
         OSError: if it cannot be read.
     """
-    token = read_regular_file(path).strip()
+    with open_regular_file(path) as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        token = file.read(2 * _MOST).strip()
+    if mode & 0o022:
+        raise ValueError(f"{path}: other users may write to it (mode {mode:04o}); chmod 600, and write a new token")
+    if mode & 0o044:  # a warning, as secrets that Kubernetes mounts are readable by all in their container
+        log.warning("%s: other users may read it (mode %04o), and start workers as you; chmod 600", path, mode)
     if not (_FEWEST <= len(token) <= _MOST and all(0x21 <= byte <= 0x7E for byte in token)):
         raise ValueError(
             f"{path}: expected a token: one line of {_FEWEST} to {_MOST} letters and digits without spaces; write one "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import IO
 
 import torch
 
-_seats: dict[tuple[str, ...], tuple[int, IO[str]]] = {}  # kept open for as long as the process lives
+_seats: dict[tuple[str, ...], tuple[int, IO[bytes]]] = {}  # kept open for as long as the process lives
 
 
 def own_device(device: str) -> str:
@@ -42,14 +43,21 @@ def take_seat(names: Sequence[str], folder: Path | None = None) -> int:
     if key not in _seats:
         folder = folder or Path(tempfile.gettempdir()) / f"roibeam-devices-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
+        facts = folder.lstat()  # its name can be guessed: another user may have made it, or a link
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+            raise ValueError(
+                f"{folder}: is not a folder that only this user can write; remove it, or set TMPDIR to a folder of "
+                f"your own (or --device cuda:0)"
+            )
         _seats[key] = next(seat for row in itertools.count() for seat in _free_seats(folder, names, row))
     return _seats[key][0]
 
 
-def _free_seats(folder: Path, names: Sequence[str], row: int) -> list[tuple[int, IO[str]]]:
+def _free_seats(folder: Path, names: Sequence[str], row: int) -> list[tuple[int, IO[bytes]]]:
     """The first free seat of a row, or none."""
     for index, name in enumerate(names):
-        file = (folder / f"{name}.{row}").open("a", encoding="utf-8")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.fdopen(os.open(folder / f"{name}.{row}", flags, 0o600), "r+b", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

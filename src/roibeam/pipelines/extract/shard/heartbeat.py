@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.extraction.photos.image_ref import Failure
+from roibeam.features.folders.durable_files import read_regular_file
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.full_disk import naming_file
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
@@ -130,9 +131,9 @@ def read_heartbeats(folder: OutputFolder, names: Iterable[str]) -> list[Beat]:
     if folder.local_path is not None:
         for path in folder.local_path.glob(f"{SCRATCH_PREFIX}*/{_LOCAL_NAME}"):
             try:
-                found.append(path.read_bytes())
-            except FileNotFoundError:
-                continue  # its shard finished just now
+                found.append(read_regular_file(path))
+            except (FileNotFoundError, ValueError):
+                continue  # its shard finished just now, or it is no file
     else:
         found = [data for _, data in folder.read_many(name for name in names if name.startswith(REMOTE_PREFIX))]
     return [beat for data in found if data is not None and (beat := _parsed(data)) is not None]

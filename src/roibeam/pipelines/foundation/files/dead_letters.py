@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.folders.folder_choice import output_folder
-from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.folder_protocol import UNKNOWN_BYTES, OutputFolder
 from roibeam.features.shard.manifest import DEAD_LETTERS_NAME, STORE_MANIFEST_NAME, DeadLetter, ShardManifest
 from roibeam.features.shard.planned_shards import PLAN_NAME
 
@@ -31,6 +35,17 @@ def write_letters(store: Path | OutputFolder, letters: Iterable[DeadLetter]) -> 
     with output_folder(store).written_aside(DEAD_LETTERS_NAME) as aside, pq.ParquetWriter(aside, schema) as table:
         while rows := [asdict(letter) for letter in islice(remaining, _ROWS_AT_ONCE)]:
             table.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+
+@contextmanager
+def dead_letters_file(store: OutputFolder) -> Iterator[BinaryIO]:
+    """The table, to be read by parquet's reader; that of a URL is copied for a while."""
+    num_bytes = store.num_bytes(DEAD_LETTERS_NAME)
+    if num_bytes == UNKNOWN_BYTES:
+        yield io.BytesIO(store.read_bytes(DEAD_LETTERS_NAME))
+        return
+    with store.local_file(DEAD_LETTERS_NAME, num_bytes or 0) as path, open_regular_file(path) as file:
+        yield file
 
 
 def read_letters(store: OutputFolder) -> Iterator[DeadLetter]:

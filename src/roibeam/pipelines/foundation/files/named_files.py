@@ -36,6 +36,9 @@ class NamedFiles:
         if not os.path.exists(path):
             self._missing.append(f"{option} {os.fspath(value)!r}")
             return False
+        if not os.path.isdir(path) and not os.path.isfile(path):
+            self._wrong.append(f"{option} {os.fspath(value)!r} is a pipe or a device; name a file")
+            return False
         if kind == FILE and os.path.isdir(path):
             self._wrong.append(f"{option} {os.fspath(value)!r} is a folder; name a file")
             return False

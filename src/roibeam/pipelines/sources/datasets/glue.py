@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.features.printable import printable
 from roibeam.pipelines.sources.datasets.rows import BadRow, read_lines
 
@@ -254,6 +255,7 @@ def _parquet_rows(files: Sequence[Path], task: GlueTask) -> Iterator[GlueRow]:
 
     number = 0
     for path in files:
+        check_regular_file(path)
         try:
             file = parquet.ParquetFile(path)
             words = _words(file.schema_arrow.metadata or {}, task)

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.files.image_ids import MAX_PATH_LETTERS, image_id_of, in_nfc, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.csv_rows import read_csv_table, refuse_same_names
@@ -197,6 +198,7 @@ def _text_rows(path: str, root: str, id_rule: str) -> Iterator[ListRow | BadRow]
 
 def _parquet_rows(path: str, caption_column: str) -> _Entries:
     line = 0
+    check_regular_file(path)
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.features.printable import printable
 from roibeam.pipelines.sources.datasets.csv_rows import read_strict_csv, refuse_same_names
 
@@ -150,6 +151,7 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     import pyarrow
     from pyarrow import parquet
 
+    check_regular_file(path)
     try:
         file = parquet.ParquetFile(path)
         refuse_same_names(str(path), file.schema_arrow.names)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.files.image_ids import is_utf8
 from roibeam.pipelines.sources.datasets.csv_rows import read_csv_table, refuse_same_names
@@ -78,6 +79,7 @@ def _parquet_rows(path: str, columns: UrlColumns) -> Iterator[tuple[str | None, 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    check_regular_file(path)
     try:
         file = pq.ParquetFile(path)
     except pa.ArrowInvalid:
