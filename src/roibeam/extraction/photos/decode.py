@@ -172,7 +172,7 @@ def _check_num_pixels(width: int, height: int, max_pixels: int, weight: int = 1)
     if width * height * weight > max_pixels < LARGEST_MAX_PIXELS:
         raise DecodeError(
             "too many pixels",
-            f"{width}x{height} is over the limit of {max_pixels} (--max-pixels): a pixel of its format takes memory for "
+            f"{width}x{height} is over the limit of {max_pixels} (--max-pixels): a pixel of its format counts as "
             f"{weight}",
         )
 
