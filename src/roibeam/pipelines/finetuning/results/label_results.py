@@ -15,7 +15,7 @@ def read_label_results(path: str) -> Iterator[tuple[str, str]]:
         for number, line in enumerate(file, 1):
             try:
                 entry = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 entry = None
             name, label = (entry.get("id"), entry.get("label")) if isinstance(entry, dict) else (None, None)
             if not (isinstance(name, str) and isinstance(label, str)):

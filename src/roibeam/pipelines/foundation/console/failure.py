@@ -62,6 +62,8 @@ def failure_of(error: BaseException) -> Failure:
     """What an exception says to people."""
     text = _STEP_OF_BEAM.sub("", _message(error))
     if _TRACEBACK not in text:
+        if isinstance(error, RecursionError) and _is_of_json(error):
+            return Failure(f"a file of JSON is damaged or of another kind ({text}); write or fetch it again")
         where = f" (in {place})" if (place := _place(error)) else ""
         return _told(type(error), _full_name(type(error)), text, getattr(error, "errno", None), where)
     # "ValueError: what it says", the last line that begins at the margin.
@@ -165,6 +167,11 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
 
 def _full_name(kind: type[BaseException]) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_of_json(error: BaseException) -> bool:
+    """Whether it was raised while JSON was read."""
+    return any(Path(frame.filename).parent.name == "json" for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _place(error: BaseException) -> str:

@@ -9,11 +9,11 @@ A stage that is done is not looked at again. The others are run, and go on where
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.training.run_folder.files import latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
@@ -98,7 +98,7 @@ class StagedRun:
 def _read(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / STAGES_NAME
     try:
-        stages = json.loads(path.read_text("utf-8"))["stages"]
+        stages = read_json_object(path)["stages"]
         return [{"options": list(each["options"]), "done": bool(each["done"])} for each in stages]
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path}: damaged; expected the stages of a run, as roibeam pretrain writes them") from None
