@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from roibeam.features.counted import byte_count
+from roibeam.features.folders.full_disk import free_bytes
 from roibeam.pipelines.foundation.console.address_space import address_space_limit
 
 _LONGEST = 600  # characters of a message that is not ours; ours are as long as they need
@@ -81,10 +83,20 @@ def failure_of(error: BaseException) -> Failure:
 def _message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         what = error.strerror[:1].upper() + error.strerror[1:]
-        return f"{what}: {error.filename}" if error.filename else what
+        return f"{what}: {error.filename}{_room(error)}" if error.filename else what
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
         return error.args[0] if " " in error.args[0] else str(error)
     return str(error)
+
+
+def _room(error: OSError) -> str:
+    """How much is free on a disk that was full; what was half-written is gone by now."""
+    if error.errno != errno.ENOSPC or not isinstance(error.filename, str) or error.filename.startswith("<"):
+        return ""
+    try:
+        return f" ({byte_count(free_bytes(Path(error.filename)))} are free there now)"
+    except OSError:
+        return ""
 
 
 def _told(kind: type[BaseException] | None, name: str, text: str, number: int | None, where: str) -> Failure:

@@ -12,8 +12,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, TextIO, cast
 
+from roibeam.features.folders.full_disk import naming_file
 from roibeam.features.printable import on_a_line
 
 
@@ -32,15 +34,21 @@ class PrintableStream:
     # Typer's echo would take the file below, where this is not UTF-8.
     encoding, errors = "utf-8", "strict"
 
-    def __init__(self, below: TextIO) -> None:
-        self.below = below
+    def __init__(self, below: TextIO, name: str) -> None:
+        """Args: name: for errors of a full disk that it goes to, such as <stdout>."""
+        self.below, self._name = below, Path(name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.below, name)
 
     def write(self, text: str) -> int:
-        self.below.write(text if isinstance(text, Unchanged) else self._shown(text))
+        with naming_file(self._name):
+            self.below.write(text if isinstance(text, Unchanged) else self._shown(text))
         return len(text)
+
+    def flush(self) -> None:
+        with naming_file(self._name):
+            self.below.flush()
 
     def writelines(self, lines: list[str]) -> None:
         for line in lines:
@@ -71,7 +79,10 @@ def printable_streams() -> Iterator[None]:
     for each in before:
         if isinstance(each, TextIOWrapper) and codecs.lookup(each.encoding).name == "ascii":  # of a bare environment
             each.reconfigure(encoding="utf-8")
-    sys.stdout, sys.stderr = (cast("TextIO", each and PrintableStream(each)) for each in before)
+    sys.stdout, sys.stderr = (
+        cast("TextIO", each and PrintableStream(each, name))
+        for each, name in zip(before, ("<stdout>", "<stderr>"), strict=True)
+    )
     try:
         yield
     finally:
