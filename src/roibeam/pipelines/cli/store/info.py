@@ -146,11 +146,13 @@ def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = 
             typer.echo(json_line({"store": store, "ids": list(ids)}))
             return
         escaped, is_terminal = 0, sys.stdout.isatty()
-        for image_id in ids:
+        for number, image_id in enumerate(ids):
             # A file gets format characters as they are, such as the joiners of Persian names; a terminal does not.
             shown = on_a_line(image_id) if is_terminal else _without_controls(image_id)
             escaped += shown != image_id
-            typer.echo(Unchanged(shown))
+            if not is_terminal and number == 0 and shown.startswith("\ufeff"):
+                shown = "\ufeff" + shown  # readers take one mark off a file's first bytes
+            sys.stdout.write(Unchanged(shown + "\n"))
         if escaped:
             typer.echo(
                 f"roibeam: {counted(escaped, 'id holds', 'ids hold')} line breaks or other control characters and "
