@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.files.json_files import read_json_object
@@ -56,7 +57,7 @@ def write_stages_page(run_dir: Path, names: Sequence[str]) -> Path:
         The path of the page.
     """
     path = run_dir / PAGE_NAME
-    path.write_text("".join(_page(run_dir, names)), encoding="utf-8")
+    write_bytes_atomically(path, "".join(_page(run_dir, names)).encode())
     return path
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.files.json_files import read_json_object
@@ -117,7 +118,7 @@ def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bo
     curves = _drawn(run)
     if curves:
         write_curves(run_dir, curves)
-    path.write_text("".join(_page(run, curves)), encoding="utf-8")
+    write_bytes_atomically(path, "".join(_page(run, curves)).encode())
     return path
 
 
