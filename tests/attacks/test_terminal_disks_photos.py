@@ -306,12 +306,14 @@ LENGTH = b"\xfe\x00"  # reads as a length of 65,024 bytes
 ], ids=bytes.hex)  # fmt: skip
 def test_hidden_scans_cost_their_own_photo_alone(attacked: World, tmp_path: Path, between: bytes) -> None:
     photos = sorted((attacked / "world/coco/train2014").glob("*.jpg"))[:8]
+    folder = tmp_path / "photos"
+    folder.mkdir()
     for number in range(18):
-        (tmp_path / f"{number}.jpg").write_bytes(hiding(between))
+        (folder / f"{number}.jpg").write_bytes(hiding(between))
     for photo in photos:
-        (tmp_path / photo.name).write_bytes(photo.read_bytes())
+        (folder / photo.name).write_bytes(photo.read_bytes())
     store = ("--detector", "toy", "--load-timeout", 2, "--max-failures", 1, "--threads", 1)
-    ended = run("extract", tmp_path, tmp_path / "store", *store)
+    ended = run("extract", folder, tmp_path / "store", *store)
     assert ended.kind == "ok", ended
     assert done("store", "dead-letters", tmp_path / "store").out.count("too many scans") == 18
     assert len(done("store", "ids", tmp_path / "store").out.split()) == 8

@@ -157,17 +157,10 @@ def evaluate_checkpoint(
         results = write_results(out, facts, figures, chosen.image_ids, measures)
         page = write_evaluation_page(out, facts, figures)
     return EvaluationResult(
-        figures=figures,
-        remarks=(*remarks, *skipped),
-        join=join,
-        num_captions=len(chosen.rows),
-        num_images=len(chosen.image_ids),
-        results=results,
-        page=page,
-        seconds=time.monotonic() - start,
-        device=chosen_device.name,
-        step=trained_with(found).step,
-    )
+        figures=figures, remarks=(*remarks, *skipped), join=join, num_captions=len(chosen.rows),
+        num_images=len(chosen.image_ids), results=results, page=page, seconds=time.monotonic() - start,
+        device=chosen_device.name, step=trained_with(found).step,
+    )  # fmt: skip
 
 
 def _samples(
