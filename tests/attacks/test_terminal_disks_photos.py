@@ -236,9 +236,18 @@ def test_json_made_to_hurt_is_one_line_that_names_the_file(
         hurt = hurt.rename(tmp_path / "s.npy.ids.json")
         words = ("score", "retrieval", tmp_path / "s.npy", "--data", attacked / "world/flickr30k", "--split", "test")
     elif place == "config":
-        folder = attacked.copied("run", tmp_path)
+        folder = attacked.copied("labels", tmp_path)
         hurt = hurt.rename(folder / "config.json")
-        words = ("convert", folder, tmp_path / "out", "--to", "roibeam")
+        words = (
+            "predict",
+            folder,
+            "--store",
+            attacked / "perfect",
+            "--data",
+            attacked / "own",
+            "--out",
+            tmp_path / "o",
+        )
     elif place == "captions":
         hurt = hurt.rename(tmp_path / "captions.json")
         words = (
@@ -293,7 +302,8 @@ def hiding(between: bytes, *, scans: int = 2000, side: int = 2304) -> bytes:
     dc = segment(0xDA, bytes([1, 1, 0, 0, 0, 0])) + bytes(blocks // 8 + 1)
     opened = segment(0xDD, struct.pack(">H", first)) + segment(0xDA, bytes([1, 1, 0, 1, 1, 0])) + bits(first)
     rest = b"\xff\xd0" + bits(blocks - first) + segment(0xDD, bytes(2))
-    hidden = b"".join(segment(0xDA, bytes([1, 1, 0, k % 62 + 2, k % 62 + 2, 0])) + bits(blocks) for k in range(scans))
+    empty = bits(blocks)
+    hidden = b"".join(segment(0xDA, bytes([1, 1, 0, k % 62 + 2, k % 62 + 2, 0])) + empty for k in range(scans))
     return b"\xff\xd8" + head + tables + dc + opened + between + rest + hidden + b"\xff\xd9"
 
 
@@ -308,8 +318,9 @@ def test_hidden_scans_cost_their_own_photo_alone(attacked: World, tmp_path: Path
     photos = sorted((attacked / "world/coco/train2014").glob("*.jpg"))[:8]
     folder = tmp_path / "photos"
     folder.mkdir()
+    hides = hiding(between)
     for number in range(18):
-        (folder / f"{number}.jpg").write_bytes(hiding(between))
+        (folder / f"{number}.jpg").write_bytes(hides)
     for photo in photos:
         (folder / photo.name).write_bytes(photo.read_bytes())
     store = ("--detector", "toy", "--load-timeout", 2, "--max-failures", 1, "--threads", 1)
