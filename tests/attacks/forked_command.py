@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 
@@ -61,8 +62,9 @@ def run(*words: object, seconds: float = 60, gigabytes: float | None = 6, before
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            with suppress(OSError):  # of a full disk, as a test may have it
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(code)
     is_hanging, ended, status, used = False, 0, 0, None
     while not ended:

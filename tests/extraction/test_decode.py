@@ -261,6 +261,39 @@ def test_a_jpeg_of_very_many_scans_is_refused_before_it_is_decoded() -> None:
         assert error.value.reason == "too many scans"
 
 
+def test_scans_behind_reserved_markers_are_counted_as_libjpeg_decodes_them() -> None:
+    data = progressive(101)
+    last = data.rindex(b"\xff\xda")
+    for marker in (0x02, 0x5A, 0xBF, 0x01, 0xD3):  # libjpeg skips these two bytes alone where it waits for a restart
+        hiding = data[:last] + bytes([0xFF, marker, 0xF0, 0xF0]) + data[last:]
+        with pytest.raises(DecodeError, match="over 100 scans"):
+            decode_image(hiding)
+    comment = b"\xff\xfe" + (2 + 4 * 101).to_bytes(2, "big") + b"\xff\xda\x00\x02" * 101
+    once = progressive(12)
+    before = once.rindex(b"\xff\xda")
+    assert decode_image(once[:before] + comment + once[before:]).shape == decode_image(once).shape
+
+
+@pytest.mark.parametrize(
+    "kind, mode, weight",
+    [
+        ("JPEG", "RGB", 1),
+        ("PNG", "RGBA", 1),
+        ("WEBP", "RGB", 2),
+        ("JPEG2000", "RGB", 2),
+        ("AVIF", "RGB", 2),
+        ("AVIF", "RGBA", 3),
+    ],
+)
+def test_a_pixel_counts_by_the_memory_that_its_format_takes(kind: str, mode: str, weight: int) -> None:
+    file = io.BytesIO()
+    Image.new(mode, (40, 30)).save(file, kind)
+    assert decode_image(file.getvalue(), max_pixels=1200 * weight).shape == (30, 40, 3)
+    with pytest.raises(DecodeError, match="limit of") as error:
+        decode_image(file.getvalue(), max_pixels=1200 * weight - 1)
+    assert error.value.reason == "too many pixels"
+
+
 def test_pictures_behind_the_first_one_hide_no_scans_and_add_none() -> None:
     stream = io.BytesIO()
     one = Image.new("RGB", (16, 16), 90)

@@ -360,6 +360,25 @@ class TestWatchdog:
                 assert threading.active_count() <= before + 1 + 8 + MAX_LEFT_BEHIND
         assert set(features(done)) == {"timeout"}
 
+    def test_many_slow_decoders_cost_their_own_photos_alone(
+        self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from roibeam.extraction.engine import photo_loading
+
+        decode = photo_loading.decode_image
+
+        def slow(data: bytes, **options: Any) -> np.ndarray:
+            pixels = decode(data, **options)
+            if pixels[0, 0, 0] < MAX_LEFT_BEHIND + 2:
+                gate.wait(1.2)
+            return pixels
+
+        monkeypatch.setattr(photo_loading, "decode_image", slow)
+        options = ExtractOptions(load_timeout=0.3, decode_threads=8)
+        found = features(list(extract_regions(photos(tmp_path, MAX_LEFT_BEHIND + 6), GreyDetector(), options=options)))
+        assert found[MAX_LEFT_BEHIND + 2 :] == list(range(MAX_LEFT_BEHIND + 2, MAX_LEFT_BEHIND + 6))
+        assert found.count("timeout") >= MAX_LEFT_BEHIND
+
     def test_threads_that_earlier_shards_left_behind_count(self, tmp_path: Path, gate: threading.Event) -> None:
         images = photos(tmp_path, MAX_LEFT_BEHIND)
         options = ExtractOptions(decode_threads=16, load_timeout=0.3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roibeam.features.printable import printable
+from roibeam.features.printable import on_a_line, printable
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,9 @@ from roibeam.features.printable import printable
 )
 def test_printable(text: str, limit: int, shown: str) -> None:
     assert printable(text, limit) == shown
+
+
+def test_a_line_shows_format_characters_and_keeps_other_scripts() -> None:
+    hostile = "a\n\t\x1b\x7f\x9b\u2028\x85\u202e\u200b\ufeff\ud800"
+    assert on_a_line(hostile) == r"a\n\t\x1b\x7f\x9b\u2028\x85\u202e\u200b\ufeff\ud800"
+    assert on_a_line("图\u3000é 👍") == "图\u3000é 👍"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import html
+from unicodedata import category
+
+_NO_TEXT = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def printable(text: str, limit: int = 100) -> str:
@@ -20,3 +23,11 @@ def printable(text: str, limit: int = 100) -> str:
 def escaped(text: str, limit: int = 300) -> str:
     """`printable` text as HTML, for element content and for quoted attributes."""
     return html.escape(printable(text, limit), quote=True)
+
+
+def on_a_line(text: str) -> str:
+    """All of `text` without what could do more on a terminal than print, or end the line: controls, escape sequences,
+    format characters (direction, no width), line separators and lone surrogates are spelled as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c.encode("unicode_escape").decode("ascii") if category(c) in _NO_TEXT else c for c in text)

@@ -55,17 +55,32 @@ class LoaderThreads:
             place.loading_seconds += seconds
             if place.loading_seconds < self._timeout:
                 continue
-            if len(_left_behind) >= MAX_LEFT_BEHIND:
-                raise RuntimeError(
-                    f"{place.image.location}: {MAX_LEFT_BEHIND} images before this one hang as well in this process, "
-                    f"each for more than {self._timeout:g} s: does the file system they are on still answer? "
-                    "(--load-timeout)"
-                )
+            if self._are_too_many_left(place):
+                continue
             detail = f"still {_DOING[place.stage]} after {self._timeout:g} s (--load-timeout)"
             failure = Failure(place.image.image_id, place.image.location, place.stage, "timeout", detail)
             _left_behind.add(place)
             self._window.give_up_loading(place, failure)
             self._start()
+
+    def _are_too_many_left(self, place: Place) -> bool:
+        """Whether this place has to wait until a decoder has come back: each holds memory.
+
+        Raises:
+            RuntimeError: when so many do not come back that it is no matter of single images.
+        """
+        stage = place.stage
+        alike = [left for left in _left_behind if isinstance(left.outcome, Failure) and left.outcome.stage == stage]
+        if len(alike) < MAX_LEFT_BEHIND:
+            return False
+        # A read that hangs does so for good; a decoder ends sooner or later, and sooner when no others are added.
+        if stage == "decode" and place.loading_seconds < MAX_LEFT_BEHIND * self._timeout:
+            return True
+        why = "does the file system they are on still answer?" if stage == "read" else "decoders that never end"
+        raise RuntimeError(
+            f"{place.image.location}: {MAX_LEFT_BEHIND} images before this one hang as well in this process while "
+            f"{_DOING[str(stage)]}, each for more than {self._timeout:g} s: {why} (--load-timeout)"
+        )
 
     def _start(self) -> None:
         start_thread("load photos", self._run)

@@ -30,9 +30,14 @@ _PILLOW_FORMATS = ("JPEG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG200
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 DEFAULT_MAX_PIXELS = 120_000_000
 LARGEST_MAX_PIXELS = 178_956_970  # beyond this Pillow refuses on its own account: 2 x 1 GiB / 4 / 3
+# Bytes that decoding takes for a pixel: JPEG 6 to 12, GIF 9, TIFF up to 13, others less; WebP 16 to 19, JPEG 2000 14
+# to 22, AVIF 17 to 20, with alpha 34. So a limit on pixels bounds the memory of all of them alike.
+_PIXEL_WEIGHTS = {"WEBP": 2, "AVIF": 2, "JPEG2000": 2}
 # Photos have 1 scan, progressive ones about 10. Each costs a pass over all pixels: thousands fit into a megabyte.
 MAX_JPEG_SCANS = 100
-_JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")  # those that end a scan, or have a length
+# Those that end a scan, or have a length. Of others libjpeg skips the two bytes alone: restarts, and the reserved FF 01
+# to FF BF, which it meets where it waits for a restart (jdmarker.c::jpeg_resync_to_restart) or ends with an error.
+_JPEG_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 _MEMORY_PER_PIXEL = 12  # bytes that decoders take, at most: coefficients of a progressive JPEG, pixels, a turned copy
 _IMREAD_FLAGS = {
     "applied": cv2.IMREAD_COLOR,
@@ -58,6 +63,8 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
     Args:
         data: the whole file.
         max_pixels: largest height x width that is decoded; checked on the header, before any pixel memory is taken.
+            A pixel counts by the memory that its format takes: as 1 of a JPEG, as 2 of WebP, AVIF and JPEG 2000, as 3
+            of AVIF with alpha; as 1 of all with `LARGEST_MAX_PIXELS`.
         exif_orientation: "applied", or "ignored": the pixels as they are stored (`Conventions.exif_orientation`).
     Returns:
         (height, width, 3) uint8, channel order B, G, R; equal to `cv2.imread` of the file with the flag that belongs to
@@ -118,7 +125,7 @@ def _check_with_pillow(data: bytes, max_pixels: int) -> str:
     num_pixels = 0
     try:
         header = Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS)
-        _check_num_pixels(*header.size, max_pixels)
+        _check_num_pixels(*header.size, max_pixels, _pixel_weight(header))
         num_pixels = header.width * header.height
         if header.format in ("JPEG", "MPO"):
             _check_jpeg_scans(data)
@@ -153,9 +160,21 @@ def _likeness(data: bytes) -> str:
     return "" if found is None else f"; it looks like {found}"
 
 
-def _check_num_pixels(width: int, height: int, max_pixels: int) -> None:
+def _pixel_weight(header: Image.Image) -> int:
+    """How much memory a pixel of the format takes, in those of a JPEG."""
+    weight = _PIXEL_WEIGHTS.get(str(header.format), 1)
+    return weight + (header.format == "AVIF" and "A" in header.mode)  # its alpha is a picture of its own
+
+
+def _check_num_pixels(width: int, height: int, max_pixels: int, weight: int = 1) -> None:
     if width * height > max_pixels:
         raise DecodeError("too many pixels", f"{width}x{height} is over the limit of {max_pixels} (--max-pixels)")
+    if width * height * weight > max_pixels < LARGEST_MAX_PIXELS:
+        raise DecodeError(
+            "too many pixels",
+            f"{width}x{height} is over the limit of {max_pixels} (--max-pixels): a pixel of its format counts as "
+            f"{weight}",
+        )
 
 
 def _header_pixels(data: bytes, max_pixels: int) -> int:

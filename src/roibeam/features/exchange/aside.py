@@ -14,6 +14,7 @@ from pathlib import Path
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder
 from roibeam.features.folders.folder_lock import lock_file
+from roibeam.features.folders.full_disk import naming_file
 
 log = logging.getLogger(__name__)
 _LONGEST_NAME = 255 - len("..00000000") - len(TEMPORARY_SUFFIX)  # bytes; what ext4, XFS and NTFS take
@@ -41,7 +42,8 @@ def written_aside(path: Path, *, folder: bool = False, goes_on: bool = False) ->
     try:
         if left:
             log.info("going on with what a stopped export left: %s", aside)
-        yield aside
+        with naming_file(path):
+            yield aside
         if folder:
             os.sync()  # thousands of small files: one call for all of them
         else:

@@ -9,6 +9,7 @@ attributes, "caffe-cls-prob" none for attributes, "lxmert" none for class distri
 from __future__ import annotations
 
 import base64
+import codecs
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -64,8 +65,11 @@ class ButdTsvFormat:
         columns = self._columns(layout)
         losses: Counter[str] = Counter()
         with written_aside(path, goes_on=True) as aside, ContinuedFile(aside) as file:
-            for record in records:
-                file.write(_line(record, columns, losses))
+            for number, record in enumerate(records):
+                line = _line(record, columns, losses)
+                # Readers take one mark off a file's first bytes: an id that begins with one needs another before it.
+                is_marked = not number and line.startswith(codecs.BOM_UTF8)
+                file.write(codecs.BOM_UTF8 + line if is_marked else line)
         return dict(losses)
 
     def _columns(self, layout: str | None) -> TsvLayout:

@@ -14,6 +14,7 @@ converter does not.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,6 +44,8 @@ from roibeam.features.record.region_record import RegionRecord
 _LARGEST_SIDE = 2**31 - 1
 _MAX_DEPTH = 255  # ids have at most 511 bytes
 _LOOKED_AT = 20
+_GROUP_BYTES = 2**15  # of a group and its eight datasets, with the tree of names above it
+_AHEAD_BYTES = 2**16
 _CLASSES, _ATTRIBUTES = (b"obj_id", b"obj_conf"), (b"attr_id", b"attr_conf")
 
 
@@ -174,11 +177,25 @@ class LxmertH5Format:
         if layout not in (None, *self.layouts):
             raise ValueError(f"layout {layout!r} of {self.name}: there is one, {self.layouts[0]}")
         losses: Counter[str] = Counter()
-        with written_aside(path) as aside, h5py.File(aside, "w", locking=False) as file:
-            for record in records:
-                count_losses(losses, record, None, held=("classes", "attributes"))
-                _write_group(file, record)
+        with written_aside(path) as aside:
+            with h5py.File(aside, "w", locking=False) as file, aside.open("r+b") as reserving:
+                reserved = 0
+                for record in records:
+                    count_losses(losses, record, None, held=("classes", "attributes"))
+                    wanted = file.id.get_filesize() + _most_bytes(record)
+                    if wanted > reserved:
+                        os.posix_fallocate(reserving.fileno(), reserved, wanted + _AHEAD_BYTES - reserved)
+                        reserved = wanted + _AHEAD_BYTES
+                    _write_group(file, record)
+                file.flush()
+                num_bytes = file.id.get_filesize()
+            os.truncate(aside, num_bytes)
         return dict(losses)
+
+
+def _most_bytes(record: RegionRecord) -> int:
+    """Room to take before a record is written: HDF5 crashes when a disk is full, at the latest when it is closed."""
+    return record.num_regions * (4 * record.features.shape[1] + 64) + 64 * len(record.image_id.encode()) + _GROUP_BYTES
 
 
 def _write_group(file: h5py.File, record: RegionRecord) -> None:

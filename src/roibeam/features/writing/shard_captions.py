@@ -37,7 +37,7 @@ def read_shard_captions(data_file: Path) -> dict[str, tuple[str, ...]]:
     try:
         rows = [json.loads(line) for line in path.read_text("ascii").splitlines()]
         return {str(row["image_id"]): tuple(map(str, row["captions"])) for row in rows}
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         manifest = data_file.name.partition(".")[0] + ".json"
         raise ValueError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -37,6 +39,19 @@ def check_new(out: Path) -> None:
     if _is_there(out):
         what = f"is not empty ({min(each.name for each in out.iterdir())!r} is in it)" if out.is_dir() else "is a file"
         raise ValueError(f"{out} is there already and {what}; nothing is replaced, name another one")
+
+
+@contextmanager
+def gone_if_it_fails(*places: Path) -> Iterator[None]:
+    """Around what writes files of one answer, or the files in a folder that was empty: a half of them would stop the
+    same command when there is room again."""
+    try:
+        yield
+    except BaseException:
+        for place in places:
+            for file in place.iterdir() if place.is_dir() else (place,):
+                file.unlink(missing_ok=True)
+        raise
 
 
 def _is_there(place: Path) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from roibeam.features.printable import on_a_line
 from roibeam.pipelines.cli.options import (
     CAPTION_COLUMN,
     CONVENTIONS,
@@ -203,4 +204,4 @@ def _mode(precision: str, *, batched: bool) -> str:
 
 
 def _tell(line: str) -> None:
-    typer.echo(line, err=True)
+    typer.echo(on_a_line(line), err=True)

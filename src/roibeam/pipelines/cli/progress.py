@@ -11,6 +11,7 @@ import typer
 
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.foundation.console.printable_streams import Unchanged
 
 
 def progress_command(
@@ -42,8 +43,9 @@ def progress_command(
             for line in look.json_lines():
                 typer.echo(json.dumps(line))
         else:
-            # On a terminal a look takes the place of the one before.
-            typer.echo(("\x1b[2J\x1b[H" if watch and sys.stdout.isatty() else "") + look.text())
+            if watch and sys.stdout.isatty():  # a look takes the place of the one before
+                typer.echo(Unchanged("\x1b[2J\x1b[H"), nl=False)
+            typer.echo(look.text())
         # At a URL, a run that was just begun again is silent until its first shard: that is waited for.
         was_long = time.monotonic() - began >= SILENT_SECONDS
         if not watch or look.is_over or (was_long and not look.has_work):

@@ -107,7 +107,7 @@ def parse_value(text: str) -> Any:
     """What the text is as json ("3", "0.5", "true", "[1, 2]"); the text itself where it is none."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also a number of over 4,300 digits
         return text
 
 

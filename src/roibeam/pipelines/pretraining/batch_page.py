@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
@@ -71,7 +72,7 @@ def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Na
 def write_batch_page(run_dir: Path, inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names) -> None:
     """Writes RUN/batch.html."""
     page = "".join(batch_html(inspected, tokenizer, names, "First batch"))
-    (run_dir / BATCH_PAGE).write_text(page, encoding="utf-8")
+    write_bytes_atomically(run_dir / BATCH_PAGE, page.encode())
 
 
 _DENOMINATORS = (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from roibeam.features.counted import counted
-from roibeam.features.printable import printable
+from roibeam.features.printable import on_a_line, printable
 from roibeam.features.record.drawing.photo_pixels import PhotoLike
 from roibeam.features.record.drawing.region_drawing import looking_scale, strongest
 from roibeam.features.record.imported import has_classes as store_has_classes
@@ -75,7 +75,7 @@ class RecordView:
             lines.append(f"labels {', '.join(printable(label, 80) for label in self.labels)}")
         lines.append(f"features {record.features.shape[1]} x {record.feature_dtype}: {numbers}")
         lines.append(f"{'score':>6}  {'x1':>7} {'y1':>7} {'x2':>7} {'y2':>7}  class, attribute (score)")
-        return [*lines, *map(_region_line, self.regions)]
+        return [*lines, *(on_a_line(_region_line(row)) for row in self.regions)]
 
 
 def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 10) -> RecordView:

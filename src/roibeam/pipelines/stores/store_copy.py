@@ -18,7 +18,7 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.folders.folder_lock import run_lock
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.printable import printable
+from roibeam.features.printable import on_a_line, printable
 from roibeam.features.reading.borrowed_store import borrowed_store
 from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.features.record.digest import content_digest
@@ -110,7 +110,7 @@ class CopySummary:
             names = ", ".join(printable(image_id) for image_id in self.first_missing)
             more = ", ..." if self.num_missing > len(self.first_missing) else ""
             lines.append(f"  in no source  {counted(self.num_missing, 'id')}: {names}{more}")
-        return "\n".join([*lines, f"  content       {manifest.content_digest}"])
+        return "\n".join([*map(on_a_line, lines), f"  content       {manifest.content_digest}"])
 
 
 @dataclass(frozen=True)

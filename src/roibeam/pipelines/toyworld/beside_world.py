@@ -60,7 +60,7 @@ def found_beside(
         return None
     try:
         found = json.loads((place / manifest).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or found.get("format") != plan["format"]:
         raise ValueError(f"{option} {folder!r}: is not empty and holds no {holds} of a toy world; name a new folder")

@@ -155,7 +155,7 @@ def _is_ours(out: Path, plan: dict[str, Any]) -> bool:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="ascii"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a json file of ours ({error}); give a new folder") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a json object of a toy world; give a new folder")

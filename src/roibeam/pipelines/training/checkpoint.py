@@ -11,7 +11,6 @@ The newest stay, and the one whose evaluation was best.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import os
 import re
@@ -30,6 +29,7 @@ from torch import Tensor, nn
 
 from roibeam.model.common.exponential_average import FIRST_UPDATE, ExponentialAverage
 from roibeam.pipelines.foundation.console.spokesman import OF_THIS_PROCESS
+from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints, write_sums
 from roibeam.pipelines.training.run_folder.files import (
     CHECKPOINTS,
@@ -179,7 +179,7 @@ def load_checkpoint(folder: Path, state: TrainingState, *, rank: int) -> Positio
 
 
 def _load(folder: Path, state: TrainingState, rank: int) -> Position:
-    written = json.loads((folder / "state.json").read_text("utf-8"))
+    written = read_json_object(folder / "state.json")
     if written["format"] != 1:
         raise ValueError(f"{folder}/state.json was written by another version of roibeam")
     load_model(state.model, folder / "model" / "model.safetensors")

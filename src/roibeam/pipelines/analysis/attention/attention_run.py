@@ -16,7 +16,7 @@ from roibeam.features.folders.durable_files import json_bytes
 from roibeam.features.record.imported import has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.answer_place import check_new
+from roibeam.pipelines.analysis.answer_place import check_new, gone_if_it_fails
 from roibeam.pipelines.analysis.asked_model import assumed_of_features, pretraining_model
 from roibeam.pipelines.analysis.attention.attention_pictures import shown_captions, shown_heads, write_pictures
 from roibeam.pipelines.analysis.attention.attention_settings import RULES, AttentionRequest
@@ -118,25 +118,26 @@ def analyse_checkpoint(
         remarks.add(f"no head is active: none gives over {100 * ACTIVE:.0f} % of its attention to regions")
     num_layers, num_heads = entity.accuracy.shape
     unlike = differences(request, type(model).__name__, layers=num_layers, heads=num_heads, images=len(looks.images))
-    pictures = [*write_plots(out, entity, relations)]
-    shown = shown_captions(captions)
-    photo_of = _photos(store, [each.record_id for each in shown], request.images)
-    pictures += write_pictures(out, model, samples, shown, record_of, entity, photo_of=photo_of, device=where)
-    facts = {
-        "asked": request.asked(),
-        "model": type(model).__name__,
-        "step": trained_with(found).step,
-        "feature_space": store.fingerprint.feature_space,
-        "metric": f"the region that a head looks at most has {rule.words}",
-        "active": f"mean share of the attention on regions > {ACTIVE}",
-        "captions": len(captions),
-        "images": len(looks.images),
-        "paper": {"title": PAPER, "asked_there": ASKED_THERE, "different_here": unlike},
-        "pictured_heads": [f"{layer + 1}-{head + 1}" for layer, head in zip(*shown_heads(entity), strict=True)],
-        "remarks": remarks.all,
-        "populations": [each.to_json() for each in figures],
-    }
-    (out / RESULTS_NAME).write_bytes(json_bytes(facts))
+    with gone_if_it_fails(out):
+        pictures = [*write_plots(out, entity, relations)]
+        shown = shown_captions(captions)
+        photo_of = _photos(store, [each.record_id for each in shown], request.images)
+        pictures += write_pictures(out, model, samples, shown, record_of, entity, photo_of=photo_of, device=where)
+        facts = {
+            "asked": request.asked(),
+            "model": type(model).__name__,
+            "step": trained_with(found).step,
+            "feature_space": store.fingerprint.feature_space,
+            "metric": f"the region that a head looks at most has {rule.words}",
+            "active": f"mean share of the attention on regions > {ACTIVE}",
+            "captions": len(captions),
+            "images": len(looks.images),
+            "paper": {"title": PAPER, "asked_there": ASKED_THERE, "different_here": unlike},
+            "pictured_heads": [f"{layer + 1}-{head + 1}" for layer, head in zip(*shown_heads(entity), strict=True)],
+            "remarks": remarks.all,
+            "populations": [each.to_json() for each in figures],
+        }
+        (out / RESULTS_NAME).write_bytes(json_bytes(facts))
     return AttentionResult(
         entity, tuple(relations), tuple(remarks.all), tuple(unlike), len(captions), len(looks.images),
         out / RESULTS_NAME, tuple(pictures), time.monotonic() - start, device.name,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.pages.frame import (
@@ -43,7 +44,7 @@ def write_evaluation_page(folder: Path, facts: Mapping[str, Any], figures: Seque
         The path of the page.
     """
     path = folder / PAGE_NAME
-    path.write_text("".join(_page(facts, figures)), encoding="utf-8")
+    write_bytes_atomically(path, "".join(_page(facts, figures)).encode())
     return path
 
 

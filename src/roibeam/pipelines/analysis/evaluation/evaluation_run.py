@@ -20,7 +20,7 @@ from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.record.imported import has_classes
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.answer_place import check_new
+from roibeam.pipelines.analysis.answer_place import check_new, gone_if_it_fails
 from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, assumed_of_features, pretraining_model
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_page import write_evaluation_page
@@ -153,18 +153,14 @@ def evaluate_checkpoint(
         "torch": torch.__version__,
         "seconds": round(time.monotonic() - start, 1),
     }
+    with gone_if_it_fails(out):
+        results = write_results(out, facts, figures, chosen.image_ids, measures)
+        page = write_evaluation_page(out, facts, figures)
     return EvaluationResult(
-        figures=figures,
-        remarks=(*remarks, *skipped),
-        join=join,
-        num_captions=len(chosen.rows),
-        num_images=len(chosen.image_ids),
-        results=write_results(out, facts, figures, chosen.image_ids, measures),
-        page=write_evaluation_page(out, facts, figures),
-        seconds=time.monotonic() - start,
-        device=chosen_device.name,
-        step=trained_with(found).step,
-    )
+        figures=figures, remarks=(*remarks, *skipped), join=join, num_captions=len(chosen.rows),
+        num_images=len(chosen.image_ids), results=results, page=page, seconds=time.monotonic() - start,
+        device=chosen_device.name, step=trained_with(found).step,
+    )  # fmt: skip
 
 
 def _samples(

@@ -11,6 +11,7 @@ import numpy as np
 
 from roibeam.features.folders.durable_files import json_bytes
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.analysis.answer_place import gone_if_it_fails
 from roibeam.pipelines.analysis.probing.picture_shapes import png_of, svg_text
 from roibeam.pipelines.analysis.probing.probe import ProbeResult
 from roibeam.pipelines.analysis.probing.probe_picture import SCALE_SHARES, probe_shapes, shown_regions
@@ -37,12 +38,13 @@ def write_probe_files(
         notes: on the regions, for the numbers.
     """
     shapes, height = probe_shapes(result, record, names, text=text, photo=photo, banner=banner)
-    if out.suffix == ".png":
-        out.write_bytes(png_of(shapes, height))
-    else:
-        out.write_text(svg_text(shapes, height, f"Probe of {record.image_id}: {text}"), "utf-8")
     numbers = {**probe_numbers(result, record, names, text=text, banner=banner), "notes": list(notes)}
-    out.with_suffix(".json").write_bytes(json_bytes(numbers))
+    with gone_if_it_fails(out, out.with_suffix(".json")):
+        if out.suffix == ".png":
+            out.write_bytes(png_of(shapes, height))
+        else:
+            out.write_text(svg_text(shapes, height, f"Probe of {record.image_id}: {text}"), "utf-8")
+        out.with_suffix(".json").write_bytes(json_bytes(numbers))
     return numbers
 
 

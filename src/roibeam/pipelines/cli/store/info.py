@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import unicodedata
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
+from unicodedata import category
 
 import typer
 
 from roibeam.features.counted import counted
+from roibeam.features.printable import on_a_line
 from roibeam.pipelines.cli.options import JSON, SCRATCH
 from roibeam.pipelines.cli.store.copy import copy_command, plan_command
 from roibeam.pipelines.cli.store.exchange import diff_command, export_command, import_command
@@ -18,6 +20,7 @@ from roibeam.pipelines.cli.surface.command import HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import OUTPUT
+from roibeam.pipelines.foundation.console.printable_streams import Unchanged
 
 store_app = typer.Typer(
     cls=HelpedGroup,
@@ -80,7 +83,7 @@ def verify_command(
         )
     else:
         for problem in problems:
-            typer.echo(f"{problem.file}: {problem.what}; {problem.what_to_do}")
+            typer.echo(on_a_line(f"{problem.file}: {problem.what}; {problem.what_to_do}"))
         depth = "every record read" if deep else "manifests, sizes and indexes; --deep reads every record"
         if shards is not None:
             depth = f"every record of the shards {shards} read; manifests, sizes and indexes of all"
@@ -142,11 +145,14 @@ def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = 
         if as_json:
             typer.echo(json_line({"store": store, "ids": list(ids)}))
             return
-        escaped = 0
-        for image_id in ids:
-            shown = _on_a_line(image_id)
+        escaped, is_terminal = 0, sys.stdout.isatty()
+        for number, image_id in enumerate(ids):
+            # A file gets format characters as they are, such as the joiners of Persian names; a terminal does not.
+            shown = on_a_line(image_id) if is_terminal else _without_controls(image_id)
             escaped += shown != image_id
-            typer.echo(shown)
+            if not is_terminal and number == 0 and shown.startswith("\ufeff"):
+                shown = "\ufeff" + shown  # readers take one mark off a file's first bytes
+            sys.stdout.write(Unchanged(shown + "\n"))
         if escaped:
             typer.echo(
                 f"roibeam: {counted(escaped, 'id holds', 'ids hold')} line breaks or other control characters and "
@@ -173,17 +179,12 @@ def dead_letters_command(store: Annotated[str, _STORE], as_json: Annotated[bool,
         typer.echo(json_line({"store": store, "dead_letters": list(letters)}))
         return
     for letter in letters:
-        typer.echo("\t".join(map(_on_a_line, letter.values())))
+        typer.echo("\t".join(map(on_a_line, letter.values())))
 
 
-def _on_a_line(text: str) -> str:
-    """A text without what would end its line or field."""
-    return text if text.isprintable() else "".join(map(_escape, text))
-
-
-def _escape(letter: str) -> str:
-    """A control character as an escape, such as \\n: it would end the line, or be swallowed on its way to a file."""
-    return letter.encode("unicode_escape").decode("ascii") if unicodedata.category(letter) == "Cc" else letter
+def _without_controls(text: str) -> str:
+    """Control characters as escapes, such as \\n: they would end the line, or be swallowed on their way to a file."""
+    return text if text.isprintable() else "".join(on_a_line(c) if category(c) == "Cc" else c for c in text)
 
 
 # Below the others, so that `--help` lists those first.

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from roibeam.features.folders.full_disk import with_place
 from roibeam.near_names import near_names
 from roibeam.pipelines.cli.surface.help_page import argument_names, called, command_page, group_page
 from roibeam.pipelines.cli.surface.option_names import OPTIONS, OptionName
 
+_LONGEST_PATH = 1000  # characters; a text of an option is longer
 HELP_NAMES = ["-h", "--help"]
 
 # What people type who know other tools, and what it is called here.
@@ -62,6 +66,14 @@ class HelpedCommand(TyperCommand):
             ctx.fail(_too_many(self, ctx, too_many))
         return too_many
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if named := with_place(error, _places(ctx)):
+                raise named from error
+            raise
+
     def where_else(self, name: str) -> str:
         """What else to say of an option that this command does not have: where it belongs."""
         return ""
@@ -86,6 +98,13 @@ class HelpedGroup(TyperGroup):
 
     def get_help(self, ctx: Any) -> str:
         return group_page(self, ctx)
+
+
+def _places(ctx: Any) -> list[Path]:
+    """Where a command may write: its arguments and options that are paths, outputs first, and the scratch folder."""
+    given = sorted(ctx.params.items(), key=lambda each: each[0] != "out")
+    paths = [Path(value) for _, value in given if isinstance(value, str | Path) and "://" not in str(value)]
+    return [*(path for path in paths if len(str(path)) < _LONGEST_PATH), Path(tempfile.gettempdir())]
 
 
 def _with_home(word: str) -> str:

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from roibeam.features.printable import on_a_line
 from roibeam.pipelines.cli.surface.json_output import print_error
 from roibeam.pipelines.foundation.console.address_space import (
     refuse_the_smallest_limit,
@@ -32,6 +33,7 @@ from roibeam.pipelines.foundation.console.interruption import (
     typed_again,
     what_is_kept,
 )
+from roibeam.pipelines.foundation.console.printable_streams import printable_streams
 from roibeam.pipelines.foundation.console.spokesman import is_spokesman
 from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
 from roibeam.pipelines.foundation.files.regular_files import refuse_pipes_and_devices
@@ -40,6 +42,7 @@ FAILED, BUG, INTERRUPTED, NOBODY_READS = 1, 70, 130, 141
 THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
 
 
+@printable_streams()
 def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
     """Runs the command line, and ends the process."""
     refuse_pipes_and_devices()
@@ -129,6 +132,6 @@ def _leave(code: int) -> NoReturn:
 
 
 def _complain(line: str, code: int) -> int:
-    print(f"roibeam: {line}", file=sys.stderr)
+    print(f"roibeam: {on_a_line(line)}", file=sys.stderr)
     print_error(line, code)
     return code

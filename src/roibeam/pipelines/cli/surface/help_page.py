@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from roibeam.pipelines.cli.surface.option_names import COMMAND_GROUPS, GROUPS
+from roibeam.pipelines.foundation.console.printable_streams import Unchanged
 
 _WIDEST, _NARROWEST = 100, 40
 _COLUMN = 28  # of the names, with the space before and after them
@@ -42,7 +43,7 @@ def command_page(command: Any, context: Any, *, everything: bool) -> str:
     if left := len(options) - len(shown):
         help_row.append(("--help-all", f"Show {left} more options, which few need."))
     page += ["", *_rows(help_row)] if not shown else _rows(help_row, before="")
-    return "\n".join(page)
+    return Unchanged("\n".join(page))
 
 
 def group_page(group: Any, context: Any) -> str:
@@ -59,7 +60,7 @@ def group_page(group: Any, context: Any) -> str:
         "Options", [*((_name_of(each), _sentence(each)) for each in options), ("-h, --help", "Show this page.")]
     )
     page += ["", f"`{called(context)} COMMAND --help` shows a command with its options and examples."]
-    return "\n".join(page)
+    return Unchanged("\n".join(page))
 
 
 def called(context: Any) -> str:

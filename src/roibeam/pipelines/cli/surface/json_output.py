@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 
@@ -23,4 +24,5 @@ def print_error(message: str, exit_code: int) -> None:
     words = sys.argv[1:]
     words = words[: words.index("--")] if "--" in words else words
     if "--json" in words:
-        print(error_line(message, exit_code), flush=True)
+        with suppress(OSError):  # of a full disk, which is said on standard error
+            print(error_line(message, exit_code), flush=True)

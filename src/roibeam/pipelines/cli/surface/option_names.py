@@ -287,7 +287,10 @@ _KEPT = {
     "shard-size": _count("Number of images in each new shard.", KEPT, is_advanced=True),
     "shard-mb": _count("End a shard near this many MB (10^6 bytes).", KEPT, is_advanced=True),
     "num-images": _count("Number of pictures to draw.", KEPT, least=40),
-    "max-pixels": _count("Images of more pixels count as failures.", FAILURES, is_advanced=True),
+    "max-pixels": _count(
+        "Images of more pixels count as failures; a pixel of WebP, AVIF, JPEG 2000 counts as 2.",
+        FAILURES, is_advanced=True,
+    ),
     "min-side": _count("Images whose shorter side has fewer pixels count as failures.", FAILURES, least=0),
     "max-bytes": _count("Image files of more bytes count as failures.", FAILURES, is_advanced=True),
 }  # fmt: skip

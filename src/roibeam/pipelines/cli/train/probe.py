@@ -95,6 +95,7 @@ def probe_command(
 
 def _print(done: Probed, *, as_json: bool) -> None:
     from roibeam.features.counted import counted
+    from roibeam.features.printable import on_a_line
     from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD
 
     result = done.result
@@ -102,16 +103,16 @@ def _print(done: Probed, *, as_json: bool) -> None:
         typer.echo(json_line({**done.numbers, "picture": str(done.picture), "device": done.device}))
         return
     for note in done.notes:
-        typer.echo(f"note: {note}")
-    typer.echo(f"{' '.join(result.pieces)}    with {counted(done.record.num_regions, 'region')}")
+        typer.echo(on_a_line(f"note: {note}"))
+    typer.echo(f"{on_a_line(' '.join(result.pieces))}    with {counted(done.record.num_regions, 'region')}")
     if not result.words:
         typer.echo("no [MASK] in the text, so no words are guessed")
     for word in result.words:
         best = ", ".join(f"{guess.name} {100 * guess.probability:.1f} %" for guess in word.guesses)
-        typer.echo(f"  [MASK] at piece {word.position}: {best}")
+        typer.echo(f"  [MASK] at piece {word.position}: {on_a_line(best)}")
     for region in result.regions:
         best = ", ".join(f"{guess.name} {100 * guess.probability:.1f} %" for guess in region.guesses)
-        typer.echo(f"  region {region.number} hidden, the detector says {region.seen_as}: {best}")
+        typer.echo(on_a_line(f"  region {region.number} hidden, the detector says {region.seen_as}: {best}"))
     if result.regions_remark:
         typer.echo(f"  no region is guessed: {result.regions_remark}")
     typer.echo(f"  match: {NO_MATCH_HEAD}" if result.match is None else f"  match: {100 * result.match:.1f} %")

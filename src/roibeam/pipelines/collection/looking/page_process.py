@@ -13,13 +13,17 @@ import select
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 from selectolax.lexbor import SelectolaxError
 
+from roibeam.features.folders.full_disk import with_place
+from roibeam.features.printable import on_a_line
 from roibeam.pipelines.collection.looking.page_steps import (
     PageOutcome,
     look_into,
@@ -29,6 +33,7 @@ from roibeam.pipelines.collection.looking.page_steps import (
 from roibeam.pipelines.collection.page import Page
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.thresholds import Thresholds
+from roibeam.pipelines.foundation.console.failure import failure_of
 
 _LENGTH = struct.Struct("<Q")
 _BATCH_PAGES, _BATCH_BYTES = 32, 4_000_000
@@ -170,7 +175,11 @@ def main() -> None:
     settings = _read(source)
     assert settings is not None
     thresholds: Thresholds = pickle.loads(settings)
-    look_into(_FIRST, thresholds)  # reads the language model and the word list, which counts for no page
+    try:
+        look_into(_FIRST, thresholds)  # reads the language model and the word list, which counts for no page
+    except Exception as error:  # such as no room in TMPDIR, where the model is unpacked
+        named = with_place(error, [Path(tempfile.gettempdir())]) or error
+        sys.exit(f"roibeam: {on_a_line(failure_of(named).line)}")
     for stream in (1, 2):  # from here on, what a page makes the parser say is nobody's to read
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     _limit_memory(thresholds.page.max_memory_mb * 1_000_000)

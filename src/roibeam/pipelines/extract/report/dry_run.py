@@ -16,6 +16,7 @@ import torch
 from roibeam.extraction.fast.modes import mode_named
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.counted import byte_count, counted
+from roibeam.features.printable import on_a_line
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import encode_meta, encode_regions
 from roibeam.pipelines.extract.beam_extraction import PIPELINE
@@ -111,7 +112,7 @@ class DryRun:
 
     def text(self) -> str:
         """For the terminal."""
-        return "\n".join([*self._told(), *(f"warning: {warning}" for warning in self._warnings())])
+        return "\n".join(map(on_a_line, [*self._told(), *(f"warning: {warning}" for warning in self._warnings())]))
 
     def _told(self) -> list[str]:
         found = self.estimate

@@ -8,6 +8,7 @@ from typing import Any
 
 from roibeam.features.folders.folder_lock import is_locked
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.printable import on_a_line
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.pipelines.extract.report.run_state import ProgressView, standing_of
 from roibeam.pipelines.extract.report.run_summary import last_end
@@ -181,7 +182,7 @@ def status_text(status: Status) -> str:
     if status.is_complete:
         complete = f"the store is complete: {planned:,} of {planned:,} shards, {STORE_MANIFEST_NAME} is there"
         complete += {FAILED: f"; the run failed: {status.error}", RUNNING: "; the run is ending"}.get(status.state, "")
-        return f"{_count(status)}\n{complete}"
+        return f"{_count(status)}\n{on_a_line(complete)}"
     lines = [
         _count(status),
         f"{status.finished:,} of {planned:,} shards finished, {in_work:,} in work, {waiting:,} waiting",
@@ -206,4 +207,4 @@ def status_text(status: Status) -> str:
         )
     if in_work > _LISTED:
         lines.append(f"  and {in_work - _LISTED:,} more, heard of later")
-    return "\n".join(lines)
+    return "\n".join(map(on_a_line, lines))

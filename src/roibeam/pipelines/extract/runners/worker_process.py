@@ -19,12 +19,14 @@ from roibeam.pipelines.extract.runners.hang_ups import keep_hang_ups_quiet
 from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
 from roibeam.pipelines.extract.shard.running_shards import stop_running_shards
 from roibeam.pipelines.foundation.console.our_logs import show_our_logs
+from roibeam.pipelines.foundation.console.printable_streams import printable_streams
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 5.0  # for dropping the shards in work; a detector call is not waited for
 PROVISION_SECONDS = 60.0
 
 
+@printable_streams()
 def main() -> None:
     """Works until there is no more to do."""
     preload, control, worker_id, provision = sys.argv[1:5]

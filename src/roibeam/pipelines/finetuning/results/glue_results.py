@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
 from roibeam.pipelines.finetuning.metrics.glue import (
     FIGURES,
@@ -46,7 +47,8 @@ def prediction_text(task: GlueTask, value: float) -> str:
 
 
 def write_glue_results(path: Path, said: Iterable[Said]) -> None:
-    path.write_text("".join(f"{index}\t{prediction}\n" for index, prediction in [HEADER.split("\t"), *said]), "utf-8")
+    lines = (f"{index}\t{prediction}\n" for index, prediction in [HEADER.split("\t"), *said])
+    write_bytes_atomically(path, "".join(lines).encode())
 
 
 def read_glue_results(path: str, task: GlueTask) -> Iterator[Said]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.pipelines.finetuning.metrics.grounding import (
     GROUNDING_RULES,
     GroundedPhrase,
@@ -129,7 +130,7 @@ def _is_finite(edge: Any) -> bool:
 
 
 def write_grounding_results(path: Path, entries: Sequence[Any]) -> None:
-    path.write_text(json.dumps(list(entries)), "utf-8")
+    write_bytes_atomically(path, json.dumps(list(entries)).encode())
 
 
 def both_protocols(judged: Callable[[str], list[GroundedPhrase]], first: str) -> dict[str, Measure]:

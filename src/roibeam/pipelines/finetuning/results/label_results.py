@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
 
 
@@ -15,7 +16,7 @@ def read_label_results(path: str) -> Iterator[tuple[str, str]]:
         for number, line in enumerate(file, 1):
             try:
                 entry = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 entry = None
             name, label = (entry.get("id"), entry.get("label")) if isinstance(entry, dict) else (None, None)
             if not (isinstance(name, str) and isinstance(label, str)):
@@ -27,4 +28,5 @@ def read_label_results(path: str) -> Iterator[tuple[str, str]]:
 
 
 def write_label_results(path: Path, said: Iterable[tuple[str, str]]) -> None:
-    path.write_text("".join(f"{json.dumps({'id': name, 'label': label})}\n" for name, label in said), "utf-8")
+    lines = (f"{json.dumps({'id': name, 'label': label})}\n" for name, label in said)
+    write_bytes_atomically(path, "".join(lines).encode())

@@ -32,7 +32,8 @@ def write_nlvr2_predictions(path: Path, lines: Iterable[Sequence[Any]]) -> None:
         lines: identifier and answer of each, as `JudgedLine` or as the list that json makes of one.
     """
     text = "\n".join(f"{identifier},{bool(is_true)}" for identifier, is_true in lines)
-    write_bytes_atomically(path, text.encode("utf-8"))
+    marked = "utf-8-sig" if text.startswith("\ufeff") else "utf-8"  # readers take one mark off the first bytes
+    write_bytes_atomically(path, text.encode(marked))
 
 
 def predictions_of(lines: Iterable[str], identifiers: Sequence[str], source: str, rules: str) -> dict[str, str]:

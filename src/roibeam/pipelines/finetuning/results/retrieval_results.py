@@ -123,7 +123,7 @@ def read_pair_scores(path: Path) -> PairScores:
         raise ValueError(f"{beside}: folds must be a whole number")
     try:
         scores = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"{path}: no array of numpy: {' '.join(str(error).split())}") from None
     assert isinstance(captions, list) and isinstance(images, list)
     try:

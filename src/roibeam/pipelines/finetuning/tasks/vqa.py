@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vqa import AnsweredQuestion, HumanAnswer, vqa_measures
 from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels
@@ -275,7 +276,7 @@ def _people(group: TaskGroup) -> str:
 
 
 def write_answers(path: Path, entries: Sequence[Any]) -> None:
-    path.write_text(json.dumps(list(entries)), "utf-8")
+    write_bytes_atomically(path, json.dumps(list(entries)).encode())
 
 
 def _annotations(folder: Path, split: str) -> Path:

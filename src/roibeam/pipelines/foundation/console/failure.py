@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from roibeam.features.counted import byte_count
+from roibeam.features.folders.full_disk import free_bytes
 from roibeam.pipelines.foundation.console.address_space import address_space_limit
 
 _LONGEST = 600  # characters of a message that is not ours; ours are as long as they need
@@ -62,6 +64,8 @@ def failure_of(error: BaseException) -> Failure:
     """What an exception says to people."""
     text = _STEP_OF_BEAM.sub("", _message(error))
     if _TRACEBACK not in text:
+        if isinstance(error, RecursionError) and _is_of_json(error):
+            return Failure(f"a file of JSON is damaged or of another kind ({text}); write or fetch it again")
         where = f" (in {place})" if (place := _place(error)) else ""
         return _told(type(error), _full_name(type(error)), text, getattr(error, "errno", None), where)
     # "ValueError: what it says", the last line that begins at the margin.
@@ -79,10 +83,20 @@ def failure_of(error: BaseException) -> Failure:
 def _message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         what = error.strerror[:1].upper() + error.strerror[1:]
-        return f"{what}: {error.filename}" if error.filename else what
+        return f"{what}: {error.filename}{_room(error)}" if error.filename else what
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
         return error.args[0] if " " in error.args[0] else str(error)
     return str(error)
+
+
+def _room(error: OSError) -> str:
+    """How much is free on a disk that was full; what was half-written is gone by now."""
+    if error.errno != errno.ENOSPC or not isinstance(error.filename, str) or error.filename.startswith("<"):
+        return ""
+    try:
+        return f" ({byte_count(free_bytes(Path(error.filename)))} are free there now)"
+    except OSError:
+        return ""
 
 
 def _told(kind: type[BaseException] | None, name: str, text: str, number: int | None, where: str) -> Failure:
@@ -165,6 +179,11 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
 
 def _full_name(kind: type[BaseException]) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_of_json(error: BaseException) -> bool:
+    """Whether it was raised while JSON was read."""
+    return any(Path(frame.filename).parent.name == "json" for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _place(error: BaseException) -> str:

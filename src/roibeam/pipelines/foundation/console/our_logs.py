@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 
 from roibeam.extraction.weights.shown_download import show_downloads
@@ -10,13 +11,17 @@ from roibeam.pipelines.foundation.console.progress import weights_download
 from roibeam.pipelines.foundation.console.screen import show_bars
 from roibeam.pipelines.foundation.console.spokesman import is_told_here
 
+_FAKED_LINE = re.compile(r"\n(?! )")
+
 
 class _StandardError(logging.Handler):
     """Writes to what `sys.stderr` is at the time: while a bar is drawn, lines go above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            sys.stderr.write(self.format(record) + "\n")
+            # A message is a line, or folded by us: none of its lines may pass for a message of its own.
+            text = self.format(record) if record.exc_info else _FAKED_LINE.sub(r"\\n", self.format(record))
+            sys.stderr.write(text + "\n")
             sys.stderr.flush()
         except Exception:
             self.handleError(record)

@@ -6,6 +6,7 @@ import textwrap
 from collections import Counter
 from dataclasses import dataclass
 
+from roibeam.features.printable import on_a_line
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.screen import SCREEN
 
@@ -54,5 +55,5 @@ def failed(failures: Counter[str], *, with_reasons: bool = True) -> str:
     """ "12 failed (10 empty file, 2 too large)"; empty without failures."""
     if not failures:
         return ""
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in failures.most_common())
+    reasons = ", ".join(f"{count:,} {on_a_line(reason)}" for reason, count in failures.most_common())
     return f"{failures.total():,} failed" + (f" ({reasons})" if with_reasons else "")

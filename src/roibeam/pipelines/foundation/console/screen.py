@@ -13,6 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
+from roibeam.pipelines.foundation.console.printable_streams import printable_lines, terminal_below
 from roibeam.pipelines.foundation.console.spokesman import is_spokesman
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Screen:
                 self._wake.set()
                 thread, self._thread = self._thread, None
             if last is not None and self._console is not None:
-                self._console.print(last, no_wrap=True, overflow="ellipsis", crop=True)
+                self._console.print(_printable(last), no_wrap=True, overflow="ellipsis", crop=True)
             if not any(not each.in_lines for each, _ in self._under_way):
                 self._stop_drawing()
         if thread is not None and thread is not threading.current_thread():
@@ -136,7 +137,7 @@ class Screen:
         from rich.live import Live
 
         if self._console is None:
-            self._console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+            self._console = Console(file=terminal_below(sys.stderr), highlight=False, markup=False, emoji=False)
         self._live = Live(
             console=self._console,
             get_renderable=self._frame,
@@ -163,7 +164,7 @@ class Screen:
         from rich.text import Text
 
         with self._lock:
-            lines = [shown.drawn(self.columns()) for shown, _ in self._under_way if not shown.in_lines]
+            lines = [_printable(shown.drawn(self.columns())) for shown, _ in self._under_way if not shown.in_lines]
         return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
 
     def _forget(self) -> None:
@@ -175,6 +176,12 @@ class Screen:
         )
 
 
+def _printable(line: Text) -> Text:
+    """A line as it may be drawn; one with other than text loses its colours."""
+    shown = printable_lines(line.plain)
+    return line if shown == line.plain else type(line)(shown, no_wrap=True, overflow="ellipsis")
+
+
 def _above(console: Console, stream: TextIO) -> TextIO:
     """A stream whose lines stand above what is drawn."""
     from rich.file_proxy import FileProxy
@@ -182,6 +189,9 @@ def _above(console: Console, stream: TextIO) -> TextIO:
     class Above(FileProxy):
         # Without these, typer's echo takes the file below and writes into the drawn line.
         encoding, errors = "utf-8", "strict"
+
+        def write(self, text: str) -> int:
+            return super().write(printable_lines(text))
 
     return cast("TextIO", Above(console, stream))
 

@@ -25,7 +25,7 @@ def read_json_object(
         raise ValueError(f"{path}: {size:,} bytes are too many; at most {max_bytes:,} are read{after}")
     try:
         found = json.loads(path.read_text("utf-8"), parse_float=parse_float)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, no JSON, a number of 4,301 digits
         raise ValueError(f"{path}: cannot be read as JSON: {error}{after}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}: holds a {type(found).__name__}; expected a JSON object{after}")

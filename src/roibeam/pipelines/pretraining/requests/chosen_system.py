@@ -37,7 +37,7 @@ def system_of_folder(folder: Path) -> str | None:
     """The system of a run's or model's folder; None where there is none, or it does not tell."""
     try:
         config: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # what is wrong with it is said by whoever needs it whole
+    except (OSError, ValueError, RecursionError):  # what is wrong with it is said by whoever needs it whole
         return None
     for part in ("task", "model"):  # a run's folder has its model's configuration inside
         config = config.get(part, config) if isinstance(config, dict) else {}

@@ -70,6 +70,6 @@ def _read(file: Path) -> dict[str, object]:
         if not file.is_file() or file.stat().st_size > _MAX_BYTES:
             return {}
         found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -276,7 +276,7 @@ def _words(metadata: Mapping[bytes, bytes], task: GlueTask) -> tuple[str, ...]:
         return task.labels
     try:
         told = json.loads(metadata[b"huggingface"])["info"]["features"]["label"]["names"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return task.numbers
     return tuple(map(str, told)) if sorted(map(str, told)) == sorted(task.labels) else task.numbers
 

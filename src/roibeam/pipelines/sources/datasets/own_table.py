@@ -140,7 +140,7 @@ def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{str(path)!r}, line {number + 1}: no JSON: {error}") from None
             if not isinstance(row, dict):
                 raise ValueError(f"{str(path)!r}, line {number + 1}: expected an object with image, text and label")

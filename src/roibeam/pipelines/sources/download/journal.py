@@ -162,7 +162,7 @@ def _parse(entry: dict[str, Any]) -> tuple[int, Outcome]:
 def _parse_json(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict):
         raise ValueError(f"{path}, line {number}: not json; is it damaged?")

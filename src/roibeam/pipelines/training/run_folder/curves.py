@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.pipelines.foundation.pages.plot import Level, Plot, Series, plot_svg, svg_file
 from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, MeasureName, measure_name
 from roibeam.pipelines.foundation.statistics.verdict import BESIDE
@@ -40,7 +41,7 @@ def write_curves(run_dir: Path, drawn: Sequence[str]) -> Path:
         The path of the file.
     """
     path = run_dir / CURVES_NAME
-    path.write_text(svg_file(drawn), encoding="utf-8")
+    write_bytes_atomically(path, svg_file(drawn).encode())
     return path
 
 

@@ -13,6 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.statistics.measure_names import measure_name
 from roibeam.pipelines.foundation.statistics.verdict import Figure
 
@@ -88,7 +89,7 @@ def write_summary(run_dir: Path, summary: RunSummary) -> None:
 def read_summary(run_dir: Path) -> RunSummary | None:
     """None where the run has none: it was ended before, or is no pre-training."""
     path = run_dir / SUMMARY_NAME
-    return RunSummary(**json.loads(path.read_text("utf-8"))) if path.is_file() else None
+    return RunSummary(**read_json_object(path)) if path.is_file() else None
 
 
 def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:

@@ -9,11 +9,11 @@ A stage that is done is not looked at again. The others are run, and go on where
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.training.run_folder.checkpoint_sums import SUMS, WRITING, check_run_file, write_run_json
 from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.names import STAGES_NAME
@@ -95,7 +95,7 @@ def _read(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / STAGES_NAME
     check_run_file(path)
     try:
-        stages = json.loads(path.read_text("utf-8"))["stages"]
+        stages = read_json_object(path)["stages"]
         return [{"options": list(each["options"]), "done": bool(each["done"])} for each in stages]
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path}: damaged; expected the stages of a run, as roibeam pretrain writes them") from None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.pages.frame import PAGE_END, note, page_start, table, tiles, verdict_markup
 from roibeam.pipelines.foundation.pages.plot import plot_svg
 from roibeam.pipelines.foundation.statistics.verdict import NOT_KNOWN, lacks_intervals
@@ -56,7 +57,7 @@ def write_stages_page(run_dir: Path, names: Sequence[str]) -> Path:
         The path of the page.
     """
     path = run_dir / PAGE_NAME
-    path.write_text("".join(_page(run_dir, names)), encoding="utf-8")
+    write_bytes_atomically(path, "".join(_page(run_dir, names)).encode())
     return path
 
 
@@ -103,7 +104,7 @@ def _read(run_dir: Path, number: int, name: str) -> _Stage | None:
     lines = read_lines(folder / LOG_NAME)
     if not lines:
         return None
-    config = json.loads((folder / CONFIG_NAME).read_text("utf-8"))
+    config = read_json_object(folder / CONFIG_NAME)
     return _Stage(number, name, folder, config, lines, read_lines(folder / EVALUATION_NAME), read_summary(folder))
 
 

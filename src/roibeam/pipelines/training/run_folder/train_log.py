@@ -181,7 +181,7 @@ def _step_of(line: bytes) -> float:
     """Infinity for a line that is not whole."""
     try:
         return float(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
-    except ValueError:
+    except (ValueError, TypeError, KeyError, RecursionError):
         return math.inf
 
 

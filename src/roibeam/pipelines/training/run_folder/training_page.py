@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
 from roibeam.pipelines.foundation.pages.frame import PAGE_END, folded, note, page_start, table, tiles, verdict_markup
 from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
@@ -98,12 +100,12 @@ def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bo
     """
     path = run_dir / PAGE_NAME
     judged, encoder = (
-        json.loads((run_dir / name).read_text("utf-8")) if (run_dir / name).is_file() else None
+        read_json_object(run_dir / name) if (run_dir / name).is_file() else None
         for name in (DETECTOR_NAME, ENCODER_NAME)
     )
     run = _Run(
         run_dir,
-        json.loads((run_dir / CONFIG_NAME).read_text("utf-8")),
+        read_json_object(run_dir / CONFIG_NAME),
         read_lines(run_dir / LOG_NAME),
         read_lines(run_dir / EVALUATION_NAME),
         read_summary(run_dir),
@@ -116,7 +118,7 @@ def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bo
     curves = _drawn(run)
     if curves:
         write_curves(run_dir, curves)
-    path.write_text("".join(_page(run, curves)), encoding="utf-8")
+    write_bytes_atomically(path, "".join(_page(run, curves)).encode())
     return path
 
 
