@@ -17,7 +17,6 @@ import secrets
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from roibeam.features.folders.durable_files import (
@@ -40,7 +39,7 @@ class DamagedError(ValueError):
 
 
 class KeptFile:
-    """A file that is being written; in its place, whole and durable, when the context ends without an error.
+    """A file that is being written; a context manager. In its place, whole and durable, by `finish` alone.
 
     Attributes:
         num_bytes, sha256: of what was written.
@@ -66,18 +65,18 @@ class KeptFile:
         self._sum.update(data)
         self.num_bytes += len(data)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def finish(self) -> None:
+        with naming_file(self.path), self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        remove_if_folder(self.path)
+        os.replace(self._aside, self.path)
+        fsync_folder(self.path.parent)
+
+    def __exit__(self, *error: object) -> None:
         try:
-            with naming_file(self.path), self._file:
-                if kind is None:
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
-            if kind is None:
-                remove_if_folder(self.path)
-                os.replace(self._aside, self.path)
-                fsync_folder(self.path.parent)
+            with naming_file(self.path):
+                self._file.close()
         finally:
             self._aside.unlink(missing_ok=True)
 
@@ -196,11 +195,3 @@ def _is_another(process: int) -> bool:
     except PermissionError:
         pass
     return process != os.getpid()
-
-
-def put_in_place(aside: Path, path: Path) -> None:
-    """Gives a file that was written under another name its own, durably."""
-    with naming_file(path), aside.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    fsync_folder(path.parent)

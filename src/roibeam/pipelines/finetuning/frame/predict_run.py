@@ -25,7 +25,7 @@ import torch
 
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.counted import counted
-from roibeam.features.folders.kept_work import put_in_place
+from roibeam.features.exchange.aside import written_aside
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.finetuning.cards.card_facts import card_facts, model_facts
@@ -49,7 +49,7 @@ from roibeam.pipelines.finetuning.frame.shown.store_pair import (
 )
 from roibeam.pipelines.finetuning.frame.shown.unseen import Unseen, with_unseen
 from roibeam.pipelines.finetuning.own_task_file import asked_task
-from roibeam.pipelines.finetuning.results.label_scores import write_label_scores
+from roibeam.pipelines.finetuning.results.label_scores import check_texts, write_label_scores
 from roibeam.pipelines.finetuning.results.result_parts import ResultParts, result_lock
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
@@ -242,6 +242,8 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
     notes = [note for each in features for note in check_feature_space(trained.found, each)]
     read, joined, shown = _joined(request, task, store, annotated)
     notes += read.notes
+    if request.scores is not None:
+        check_texts([group.id for group in read.groups], task.labels)
     own = joined.groups  # those whose images are there
     groups, unseen = with_unseen(read.groups, joined) if joined.missing else (own, Unseen())
     notes += [unseen.note(f"{task.name}, {request.split}")] if unseen.ids else []
@@ -389,9 +391,8 @@ def _join_parts(request: PredictRequest, trained: TrainedTask, asked: Sequence[_
         }  # fmt: skip
         write_label_scores(request.scores, asked[0].ids, trained.task.labels, asked[0].parts.arrays, about)
     read = [part for each in asked for part in each.parts.facts()]
-    aside = request.out.with_name(f".writing-{request.out.name}")
-    trained.task.write(aside, [entry for part in read for entry in part["entries"]])
-    put_in_place(aside, request.out)
+    with written_aside(request.out, replaces=True) as aside:
+        trained.task.write(aside, [entry for part in read for entry in part["entries"]])
     return joined_parts(part["told"] for part in read)
 
 

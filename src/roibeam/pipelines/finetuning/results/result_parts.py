@@ -36,15 +36,17 @@ def result_lock(out: Path, *beside: Path | None) -> Iterator[None]:
     Raises:
         ValueError: where another call writes it.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
+    files = [out, *(file for file in beside if file is not None)]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
     if not is_main_process():
         yield
         return
     held = f"{out}: another roibeam predict is writing it; wait for it, or give another --out"
     with held_lock(out.with_name(f".{out.name}.lock"), held):
-        for file in (out, *beside):
-            if file is not None:
-                remove_unfinished(file.parent, re.escape(file.name) + r"(\.card\.json|\.ids\.json)?")
+        for file in files:
+            own = re.escape(file.name)
+            remove_unfinished(file.parent, rf"{own}(\.card\.json|\.ids\.json)?|\.{own}\.[0-9a-f]{{8}}\.tmp")
         yield
         for folder in out.parent.glob("*.parts-*"):
             if re.fullmatch(re.escape(out.name) + r"\.parts-[0-9a-f]{12}", folder.name):
@@ -89,6 +91,7 @@ class ResultParts:
             return
         with KeptFile(mark.with_suffix(".npy")) as file:
             np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+            file.finish()
         write_mark(mark, self._asked(number), [file], **facts)
 
     def wait(self) -> None:

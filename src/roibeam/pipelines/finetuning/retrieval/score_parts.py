@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from roibeam.features.counted import counted
+from roibeam.features.exchange.aside import written_aside
 from roibeam.features.folders.full_disk import naming_file
-from roibeam.features.folders.kept_work import put_in_place
 from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.results.result_parts import ResultParts
@@ -201,16 +201,15 @@ class PairParts:
         """Waits for the parts of all processes, and writes OUT from them, a part in memory at a time."""
         self._parts.wait()
         shape = (num_captions, max(len(columns) for columns in self._plan.columns))
-        aside = self._out.with_name(f".writing-{self._out.name}")
-        scores = np.lib.format.open_memmap(aside, "w+", np.float32, shape)
-        with naming_file(self._out), aside.open("r+b") as file:
-            # A full disk is an error here; later, in a file with holes, it would end the process.
-            os.posix_fallocate(file.fileno(), 0, aside.stat().st_size)
-        for part, file_of_part in zip(self._plan.parts, self._parts.arrays, strict=True):
-            found = np.load(file_of_part, allow_pickle=False)
-            for rows, row_scores in zip(part.rows, found, strict=True):
-                scores[rows, : len(row_scores)] = row_scores
-                scores[rows, len(row_scores) :] = np.nan
-        scores.flush()
-        del scores
-        put_in_place(aside, self._out)
+        with written_aside(self._out, replaces=True) as aside:
+            scores = np.lib.format.open_memmap(aside, "w+", np.float32, shape)
+            with naming_file(self._out), aside.open("r+b") as file:
+                # A full disk is an error here; later, in a file with holes, it would end the process.
+                os.posix_fallocate(file.fileno(), 0, aside.stat().st_size)
+            for part, array in zip(self._plan.parts, self._parts.arrays, strict=True):
+                found = np.load(array, allow_pickle=False)
+                for rows, row_scores in zip(part.rows, found, strict=True):
+                    scores[rows, : len(row_scores)] = row_scores
+                    scores[rows, len(row_scores) :] = np.nan
+            scores.flush()
+            del scores
