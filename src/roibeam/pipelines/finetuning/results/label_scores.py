@@ -40,8 +40,8 @@ def check_scores_file(file: Path) -> None:
 
 
 def check_texts(ids: Sequence[str], labels: Sequence[str]) -> None:
-    """Raises ValueError for texts that numpy would cut, or for which it takes many times the memory that they need: each
-    takes as much as the longest."""
+    """Raises ValueError for texts that numpy would cut, or that take many times their memory there: each takes that of
+    the longest."""
     for name, texts in (("id", ids), ("label", labels)):
         cut = next((text for text in texts if text.endswith("\0")), None)
         if cut is not None:
@@ -51,8 +51,8 @@ def check_texts(ids: Sequence[str], labels: Sequence[str]) -> None:
         longest = max(map(len, texts), default=0)
         if 4 * longest * len(texts) > max(_PADDED_BYTES, _MOST_PADDING * sum(map(len, texts))):
             raise ValueError(
-                f"--scores: numpy would take {longest:,} letters for each of {counted(len(texts), name)}, as many as the "
-                f"longest has; shorten it, or leave --scores out: {printable(max(texts, key=len), 40)}"
+                f"--scores: numpy would take {longest:,} letters for each of {counted(len(texts), name)}, as many as "
+                f"the longest has; shorten it, or leave --scores out: {printable(max(texts, key=len), 40)}"
             )
 
 
