@@ -179,10 +179,10 @@ def remove_unfinished(folder: Path, names: str) -> None:
     Args:
         names: regular expression of the files' names.
     """
-    pattern = re.compile(rf"\.({names})\.(\d+)(\.[0-9a-f]+)?{re.escape(TEMPORARY_SUFFIX)}")
+    pattern = re.compile(rf"\.({names})\.(?P<process>\d+)(\.[0-9a-f]+)?{re.escape(TEMPORARY_SUFFIX)}")
     for entry in os.scandir(folder) if folder.is_dir() else ():
         found = pattern.fullmatch(entry.name)
-        if found is not None and entry.is_file(follow_symlinks=False) and not _is_another(int(found[2])):
+        if found is not None and entry.is_file(follow_symlinks=False) and not _is_another(int(found["process"])):
             Path(entry.path).unlink(missing_ok=True)
 
 
