@@ -31,7 +31,7 @@ from roibeam.features.folders.full_disk import naming_file
 logger = logging.getLogger(__name__)
 
 _HEAD, _AFTER = b'{"sha256": "', b'",\n'
-_SUM_END = len(_HEAD) + 64
+_REST = len(_HEAD) + 64 + len(_AFTER)
 
 
 class DamagedError(ValueError):
@@ -81,15 +81,33 @@ class KeptFile:
             self._aside.unlink(missing_ok=True)
 
 
-def write_summed_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON object, whole or not at all, with the SHA-256 of its text as the first member."""
-    rest = json.dumps(dict(content)).encode("ascii")[1:]
+def write_summed_json(path: Path, content: Mapping[str, Any], **form: Any) -> None:
+    """Writes a JSON object, whole or not at all, with the SHA-256 of its text as the first member.
+
+    Args:
+        form: arguments of `json.dumps`.
+    """
+    rest = (json.dumps(dict(content), **form) + "\n").encode("ascii")[1:]
     remove_if_folder(path)
     write_bytes_atomically(path, _HEAD + hashlib.sha256(rest).hexdigest().encode() + _AFTER + rest)
 
 
+def check_sum(data: bytes, where: Path) -> bool:
+    """Whether the text of a JSON object has a sum: earlier versions wrote none.
+
+    Raises:
+        DamagedError: when it is another one.
+    """
+    if not data.startswith(_HEAD):
+        return False
+    rest = data[_REST:]
+    if data[:_REST] != _HEAD + hashlib.sha256(rest).hexdigest().encode() + _AFTER:
+        raise DamagedError(f"{where}: is damaged: its SHA-256 is not the one in it")
+    return True
+
+
 def read_summed_json(path: Path) -> tuple[dict[str, Any], bool]:
-    """What `write_summed_json` wrote, and whether it has a sum: earlier versions wrote none.
+    """What `write_summed_json` wrote, and whether it has a sum.
 
     Raises:
         FileNotFoundError: when it is not there.
@@ -97,18 +115,15 @@ def read_summed_json(path: Path) -> tuple[dict[str, Any], bool]:
     """
     try:
         data = read_regular_file(path)
+        is_summed = check_sum(data, path)
         content = json.loads(data)
-    except FileNotFoundError:
+    except (FileNotFoundError, DamagedError):
         raise
     except (ValueError, OSError, RecursionError):
-        raise DamagedError(f"{path}: cannot be read") from None
+        raise DamagedError(f"{path}: is damaged: it cannot be read as JSON") from None
     if not isinstance(content, dict):
-        raise DamagedError(f"{path}: holds no JSON object")
-    is_summed = content.pop("sha256", None) is not None
-    if is_summed:
-        rest = data[_SUM_END + len(_AFTER) :]
-        if data[: _SUM_END + len(_AFTER)] != _HEAD + hashlib.sha256(rest).hexdigest().encode() + _AFTER:
-            raise DamagedError(f"{path}: its SHA-256 is not the one in it")
+        raise DamagedError(f"{path}: is damaged: it holds no JSON object")
+    content.pop("sha256", None)
     return content, is_summed
 
 

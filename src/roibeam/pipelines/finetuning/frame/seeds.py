@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from roibeam.features.folders.kept_work import read_summed_json, write_summed_json
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.foundation.files.json_files import read_json_object
 
 SEEDS_NAME = "seeds.json"
 
@@ -57,16 +56,14 @@ def seed_summary(
 def write_seeds(out: Path, summary: Mapping[str, Any]) -> Path:
     """Writes OUT/seeds.json, whole or not at all."""
     path = out / SEEDS_NAME
-    aside = path.with_name(f".writing-{SEEDS_NAME}")
-    aside.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-    aside.replace(path)
+    write_summed_json(path, summary, indent=2)
     return path
 
 
 def seeds_of(run: Path) -> dict[str, Any] | None:
     """Of a run that is one of several seeds: how many, mean and sd of the main measure, and whether it is the best."""
     path = run.parent / SEEDS_NAME
-    summary = read_json_object(path) if path.is_file() else {}
+    summary = _read(path) if path.is_file() else {}
     if run.name not in summary.get("runs", ()):
         return None
     main = summary["measures"].get(summary["main"], {})
@@ -85,7 +82,14 @@ def best_of_seeds(folder: Path) -> Path:
     path = folder / SEEDS_NAME
     if not path.is_file():
         return folder
-    best = read_json_object(path).get("best")
+    best = _read(path).get("best")
     if not isinstance(best, str) or not (folder / best).is_dir():
         raise ValueError(f"{path} names no run of this folder; name one yourself, such as {folder / 'seed-0'}")
     return folder / best
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_summed_json(path)[0]
+    except ValueError as error:
+        raise ValueError(f"{error}; the same finetune command writes it anew, or name a run of the folder") from None

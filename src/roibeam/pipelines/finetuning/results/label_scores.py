@@ -45,9 +45,7 @@ def check_texts(ids: Sequence[str], labels: Sequence[str]) -> None:
     for name, texts in (("id", ids), ("label", labels)):
         cut = next((text for text in texts if text.endswith("\0")), None)
         if cut is not None:
-            raise ValueError(
-                f"--scores: numpy cuts the NUL at the end of the {name} {printable(cut, 40)}; name it without"
-            )
+            raise ValueError(f"--scores: numpy cuts the NUL at the end of the {name} {printable(cut, 40)}; remove it")
         longest = max(map(len, texts), default=0)
         if 4 * longest * len(texts) > max(_PADDED_BYTES, _MOST_PADDING * sum(map(len, texts))):
             raise ValueError(

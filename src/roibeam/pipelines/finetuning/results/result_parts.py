@@ -46,6 +46,7 @@ def result_lock(out: Path, *beside: Path | None) -> Iterator[None]:
     with held_lock(out.with_name(f".{out.name}.lock"), held):
         for file in files:
             own = re.escape(file.name)
+            file.with_name(f".writing-{file.name}").unlink(missing_ok=True)  # of an earlier version
             remove_unfinished(file.parent, rf"{own}(\.card\.json|\.ids\.json)?|\.{own}\.[0-9a-f]{{8}}\.tmp")
         yield
         for folder in out.parent.glob("*.parts-*"):
