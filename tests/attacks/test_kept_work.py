@@ -161,7 +161,8 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collected]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    done("toyworld", folder / "web", "--web", "--web-port", port, "--num-images", 12, "--seed", 3)
+    done("toyworld", folder / "world", "--num-images", 40, "--seed", 3, "--web", folder / "web", "--web-port", port,
+         "--pages", 80)  # fmt: skip
     site, out = folder / "web" / "site", folder / "out"
     server = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(site)]
     words: list[object] = ["collect", "run", site, out, "--allow-private", "127.0.0.0/8", "--no-nsfw",
