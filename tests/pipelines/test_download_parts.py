@@ -241,9 +241,10 @@ def test_a_journal_read_again_says_what_was_written(tmp_path: Path) -> None:
     assert (read.num_stored, read.failures) == (1, {"HTTP 404": 2})
     assert list(read.rows(stored=True)) == [0]
     read.forget(2)
-    read.append([(2, STORED)])
+    stored = StoredImage("images/00000/00000002.jpg", 3, "ab")
+    read.append([(2, stored)])
     read.close()
-    assert journal(tmp_path / "journal").outcome(2) == STORED
+    assert journal(tmp_path / "journal").outcome(2) == stored
     assert journal(tmp_path / "journal").failures == {"HTTP 404": 1}
 
 
@@ -264,21 +265,46 @@ def test_a_journal_cut_at_any_byte_keeps_its_whole_lines(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line",
     [
-        (b"{]", "line 2: not json"),
-        (b"[1]", "line 2: not json"),
-        (b'{"row": 1}', "line 2: not an outcome"),
-        (json.dumps({"row": 99, "stage": "a", "reason": "b", "detail": "c"}).encode(), "line 2: not an outcome"),
-        (json.dumps({"row": -1, "stage": "a", "reason": "b", "detail": "c"}).encode(), "line 2: not an outcome"),
-        (json.dumps({"row": 1, "path": 5}).encode(), "line 2: not an outcome"),
+        b"{]",
+        b"[1]",
+        b'{"row": 1}',
+        json.dumps({"row": 99, "stage": "a", "reason": "b", "detail": "c"}).encode(),
+        json.dumps({"row": -1, "stage": "a", "reason": "b", "detail": "c"}).encode(),
+        json.dumps({"row": 1, "path": 5}).encode(),
+        json.dumps({"row": 1, "path": "../secret.jpg", "num_bytes": 3, "sha256": "ab"}).encode(),
     ],
 )
-def test_a_damaged_journal_is_refused(tmp_path: Path, line: bytes, message: str) -> None:
+def test_damaged_lines_of_a_journal_are_removed(tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "journal"
-    journal(path).close()
-    path.write_bytes(path.read_bytes() + line + b"\n")
-    with pytest.raises(ValueError, match=message):
+    whole = journal(path)
+    whole.append([(0, STORED)])
+    whole.close()
+    data = path.read_bytes()
+    of_earlier = [each.partition(b', "sum"')[0] + b"}\n" for each in data.splitlines()]
+    path.write_bytes(b"".join(of_earlier) + line + b"\n")
+    assert [journal(path).outcome(row) for row in range(4)] == [STORED, None, None, None]
+    assert "1 line is damaged, such as line 3" in caplog.text and path.read_bytes() == data
+
+
+def test_a_bit_of_a_journal_costs_its_line_alone(tmp_path: Path) -> None:
+    """The first line too, which says what list it is of: each sum is of the list as well."""
+    path = tmp_path / "journal"
+    whole = journal(path)
+    whole.append([(0, STORED), (1, FAILED)])
+    whole.close()
+    data = path.read_bytes()
+    line_of = [data[:place].count(b"\n") for place in range(len(data))]
+    for place in range(0, len(data), 3):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        read = journal(path)
+        assert [read.outcome(0) in (STORED, None), read.outcome(1) in (FAILED, None)] == [True, True]
+        hurt, found = line_of[place], [True, read.is_known(0), read.is_known(1)]
+        assert all(found[:hurt]) and (not hurt or not found[hurt]), place
+        read.close()
+    path.write_bytes(bytes(len(data)))
+    with pytest.raises(ValueError, match="no line of it says of which list it is"):
         journal(path)
 
 
@@ -392,7 +418,7 @@ def test_another_least_side_needs_another_folder(tmp_path: Path) -> None:
     Journal(path, list_sha256="aa", num_rows=1, min_side=100).close()
     with pytest.raises(ValueError, match="was begun with --min-side 100, not 300"):
         Journal(path, list_sha256="aa", num_rows=1, min_side=300)
-    path.write_text(path.read_text().replace(', "min_side": 100', ""))  # one of an earlier version
+    path.write_text(path.read_text().partition(', "min_side"')[0] + "}\n")  # one of an earlier version
     Journal(path, list_sha256="aa", num_rows=1, min_side=300).close()
 
 

@@ -18,6 +18,7 @@ from roibeam.model.imagebert.retrieval import retrieval_losses
 from roibeam.pipelines.finetuning.frame.group_task import scores_of
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import read_network, started_network
+from roibeam.pipelines.finetuning.results.result_parts import ResultParts, result_lock
 from roibeam.pipelines.finetuning.results.retrieval_results import (
     PairScores,
     checked_scores,
@@ -39,6 +40,7 @@ from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import Retrieva
 from roibeam.pipelines.sources.captions.captioned_pictures import CaptionedPicture, read_captioned
 
 CPU = torch.device("cpu")
+DIGEST = "0123456789ab"
 
 
 # Files
@@ -279,7 +281,7 @@ def test_blocks_score_as_the_plain_loop_does(system: str, double: bool, apart: f
     assert isinstance(scorer, TwoStreamPairs if system == "vilbert" else JointPairs)
     (part,) = plan.parts
     read: Any = DoubleBatches(made) if double else made
-    parts = PairParts(scorer, read, plan, at_once=7, device=CPU, folder=tmp_path)
+    parts = PairParts(scorer, read, plan, at_once=7, device=CPU, out=tmp_path / "scores", digest=DIGEST)
     found = parts.block(part)
     for text, rows in enumerate(part.rows):
         for row in rows:
@@ -291,16 +293,17 @@ def test_blocks_score_as_the_plain_loop_does(system: str, double: bool, apart: f
 def written(folder: Path, network: Any, *, folds: int = 1, ranks: int = 1) -> tuple[np.ndarray, list[int]]:
     """The joined scores, and how many parts each process made."""
     made, plan = plan_of("vlbert", network, folds)
-    (folder / "parts").mkdir(parents=True, exist_ok=True)
-    counts = []
+    counts, out = [], folder / "scores.npy"
     for rank in reversed(range(ranks)):
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
-        parts = PairParts(
-            pair_scorer(network.module), made, plan, at_once=8, device=CPU, folder=folder / "parts"
-        )  # fmt: skip
-        counts.append(parts.write())
-    parts.join(folder / "scores.npy", 12)
-    return np.load(folder / "scores.npy"), counts
+        with result_lock(out):
+            parts = PairParts(
+                pair_scorer(network.module), made, plan, at_once=8, device=CPU, out=out, digest=DIGEST
+            )  # fmt: skip
+            counts.append(parts.write())
+            if not rank:
+                parts.join(12)
+    return np.load(out), counts
 
 
 def test_parts_of_a_call_that_ended_and_of_several_processes_are_those_of_one(
@@ -312,16 +315,16 @@ def test_parts_of_a_call_that_ended_and_of_several_processes_are_those_of_one(
     network = small_network("vlbert", CHOICE)
     whole, counts = written(tmp_path / "a", network)
     assert counts == [3] and whole.shape == (12, 6) and np.isfinite(whole).all()
-    assert not (tmp_path / "a" / "parts").exists()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["scores.npy"]
     assert (whole[4] == whole[8]).all()  # one text
     shared, counts = written(tmp_path / "b", network, ranks=2)
     assert counts == [1, 2] and (shared == whole).all()
     monkeypatch.setenv("WORLD_SIZE", "1")
     made, plan = plan_of("vlbert", network)
-    (tmp_path / "c" / "parts").mkdir(parents=True)
-    parts = PairParts(pair_scorer(network.module), made, plan, at_once=8, device=CPU, folder=tmp_path / "c" / "parts")
-    parts.write()
-    parts.path(1).unlink()
+    (tmp_path / "c").mkdir()
+    out = tmp_path / "c" / "scores.npy"
+    PairParts(pair_scorer(network.module), made, plan, at_once=8, device=CPU, out=out, digest=DIGEST).write()
+    ResultParts(out, DIGEST, 3, has_array=True).arrays[1].unlink()
     again, counts = written(tmp_path / "c", network)
     assert counts == [1] and (again == whole).all()
     folded, _ = written(tmp_path / "d", network, folds=2)
@@ -335,7 +338,9 @@ def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         next(iter(network.module.head.parameters())).fill_(float("nan"))
     made, plan = plan_of("vlbert", network)
-    parts = PairParts(pair_scorer(network.module), made, plan, at_once=8, device=CPU, folder=tmp_path)
+    parts = PairParts(
+        pair_scorer(network.module), made, plan, at_once=8, device=CPU, out=tmp_path / "scores", digest=DIGEST
+    )
     with pytest.raises(ValueError, match="a score that is not a finite number"):
         parts.write()
 

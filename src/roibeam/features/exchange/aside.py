@@ -21,7 +21,7 @@ _LONGEST_NAME = 255 - len("..00000000") - len(TEMPORARY_SUFFIX)  # bytes; what e
 
 
 @contextmanager
-def written_aside(path: Path, *, folder: bool = False, goes_on: bool = False) -> Iterator[Path]:
+def written_aside(path: Path, *, folder: bool = False, goes_on: bool = False, replaces: bool = False) -> Iterator[Path]:
     """A place to write to that becomes `path` when the block ends well, and is removed when it does not.
 
     What a killed writer of the same `path` left is removed first: a writer holds a lock on its place while it lives.
@@ -30,11 +30,12 @@ def written_aside(path: Path, *, folder: bool = False, goes_on: bool = False) ->
         folder: the place is an empty folder instead of an empty file.
         goes_on: the writer can go on with what a killed one left, see `continued.py`: then that is the place, and
             Ctrl-C leaves it too.
+        replaces: a file that is there already.
     Raises:
         ValueError: when `path` exists already (also when it appeared meanwhile), or its name is too long.
         OSError: when its folder cannot be written.
     """
-    _check_free(path)
+    _check_free(path, replaces=replaces)
     if len(os.fsencode(path.name)) > _LONGEST_NAME:
         raise ValueError(f"{path}: its name has over {_LONGEST_NAME} bytes; choose a shorter one")
     left = _leftover(path, folder=folder, wanted=goes_on)
@@ -48,7 +49,7 @@ def written_aside(path: Path, *, folder: bool = False, goes_on: bool = False) ->
             os.sync()  # thousands of small files: one call for all of them
         else:
             os.fsync(descriptor)
-        _check_free(path)
+        _check_free(path, replaces=replaces)
         os.rename(aside, path)
         fsync_folder(path.parent)
     except BaseException as error:
@@ -75,8 +76,8 @@ def _new_place(path: Path, *, folder: bool) -> tuple[int, Path]:
     return descriptor, aside
 
 
-def _check_free(path: Path) -> None:
-    if path.exists() or path.is_symlink():
+def _check_free(path: Path, *, replaces: bool) -> None:
+    if path.is_dir() or ((path.exists() or path.is_symlink()) and not replaces):
         raise ValueError(f"{path} exists already; choose another name, or delete it first")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}; make it first")

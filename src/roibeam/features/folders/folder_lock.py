@@ -68,23 +68,31 @@ def lock_file(descriptor: int, operation: int, folder: Path) -> None:
         ) from None
 
 
-@contextmanager
-def store_lock(store: Path, *, held: str = "another run is writing this store") -> Iterator[None]:
-    """Holds OUT/.lock while a run writes; the kernel lets go of it when the process dies, however it dies.
+def store_lock(store: Path, *, held: str = "another run is writing this store") -> AbstractContextManager[None]:
+    """`held_lock` of OUT/.lock while a run writes.
 
     Args:
         held: what is said where another run holds it.
-    Raises:
-        ValueError: if another run holds it, or the file system has no locks.
     """
-    path = store / LOCK_NAME
+    return held_lock(store / LOCK_NAME, f"{store}: {held}; wait for it or choose another folder")
+
+
+@contextmanager
+def held_lock(path: Path, held: str) -> Iterator[None]:
+    """Holds a lock's file; the kernel lets go of it when the process dies, however it dies.
+
+    Args:
+        held: the message where another process holds it.
+    Raises:
+        ValueError: if another process holds it, or the file system has no locks.
+    """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
-            lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, store)
+            lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path.parent)
         except BlockingIOError:
             os.close(descriptor)
-            raise ValueError(f"{store}: {held}; wait for it or choose another folder") from None
+            raise ValueError(held) from None
         except BaseException:
             os.close(descriptor)
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from roibeam.features.folders.durable_files import read_regular_file
+from roibeam.features.folders.kept_work import DamagedError, check_sum, write_summed_json
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap, floor_median
 from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
@@ -67,10 +68,8 @@ def write_results(
         },
     }
     path = folder / RESULTS_NAME
-    aside = folder / f".writing-{RESULTS_NAME}"
     # NaN is no JSON; a loss that is not finite must not get this far.
-    aside.write_text(json.dumps(result, allow_nan=False) + "\n", "utf-8")
-    aside.replace(path)
+    write_summed_json(path, result, allow_nan=False)
     return path
 
 
@@ -83,6 +82,10 @@ def read_results(path: Path) -> dict[str, Any]:
     """
     file = path / RESULTS_NAME if path.is_dir() else path
     found = read_json_object(file, hint="roibeam evaluate writes results.json")
+    try:
+        check_sum(read_regular_file(file), file)
+    except DamagedError as error:
+        raise ValueError(f"{error}; restore it, or run the evaluation again") from None
     if found.get("format") != _FORMAT or "images" not in found:
         raise ValueError(f"{file}: no results.json of roibeam evaluate, format {_FORMAT}")
     return found

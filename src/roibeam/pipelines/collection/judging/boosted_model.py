@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.features.folders.durable_files import write_json_atomically
+from roibeam.features.folders.durable_files import read_regular_file
+from roibeam.features.folders.kept_work import DamagedError, check_sum, write_summed_json
 from roibeam.features.printable import printable
 
 FORMAT, VERSION = "roibeam-judge", 1
@@ -94,7 +95,7 @@ class BoostedModel:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
 
     def write(self, path: Path) -> None:
-        write_json_atomically(path, self._content())
+        write_summed_json(path, self._content(), indent=2, allow_nan=False)
 
     def _content(self) -> dict[str, Any]:
         trees = [{name: getattr(tree, name).tolist() for name in Tree.__dataclass_fields__} for tree in self.trees]
@@ -115,8 +116,12 @@ def read_boosted_model(path: Path, *, kind: str, features: Sequence[tuple[str, .
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes")
-        content = json.loads(path.read_bytes(), parse_constant=_no_constant)
+        data = read_regular_file(path)
+        check_sum(data, path)
+        content = json.loads(data, parse_constant=_no_constant)
         return _model(content, kind, features)
+    except DamagedError as error:
+        raise ValueError(f"{error}; restore it, or run `roibeam collect train-{_COMMANDS[kind]}`") from None
     except OSError as error:
         command = f"roibeam collect train-{_COMMANDS[kind]}"
         raise ValueError(f"{path}: {error.strerror}; name a file of `{command}`") from None

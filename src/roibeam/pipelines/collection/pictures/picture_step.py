@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +43,10 @@ def look_at(
         max_pixels: a picture of more is not decoded.
     """
     try:
-        pixels = decode_image(Path(file.path).read_bytes(), max_pixels=max_pixels)
+        data = Path(file.path).read_bytes()
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            return DroppedPicture(file.url, Reason.UNDECODABLE, "has other bytes than were fetched; run again")
+        pixels = decode_image(data, max_pixels=max_pixels)
     except (DecodeError, OSError) as error:
         return DroppedPicture(file.url, Reason.UNDECODABLE, printable(str(error), 200))
     height, width = pixels.shape[:2]

@@ -17,13 +17,14 @@ from pathlib import Path
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
+from roibeam.features.folders.kept_work import DamagedError, read_summed_json, remove_unfinished, write_summed_json
 from roibeam.pipelines.collection.choosing.aggregation import aggregate
 from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationImages
 from roibeam.pipelines.collection.pair import Pair, pair_from_json
 from roibeam.pipelines.collection.reading.page_units import PageUnit
 from roibeam.pipelines.collection.running.beam_collection import check_units_runner, run_units
 from roibeam.pipelines.collection.running.collection import FORMAT, VERSION, Collection, figures_of
-from roibeam.pipelines.collection.running.fetch import Fetch, fetch_images, gather, picture_units
+from roibeam.pipelines.collection.running.fetch import UNITS_NAME, Fetch, fetch_images, gather, picture_units
 from roibeam.pipelines.collection.running.outputs import write_pairs
 from roibeam.pipelines.collection.running.page_job import PageJob
 from roibeam.pipelines.collection.running.part import Counts, read_counts, read_rows
@@ -32,7 +33,6 @@ from roibeam.pipelines.collection.running.report import NUM_KEPT_SHOWN, largest_
 from roibeam.pipelines.collection.running.request import CollectRequest, work_state
 from roibeam.pipelines.collection.thresholds import KEEPS_RACY, PictureThresholds, Thresholds
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
-from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.sources.datasets.drawn_world import COLLECTION_NAME, DRAWN_WORLD, are_drawn
 from roibeam.pipelines.sources.held_out import HeldOut
 
@@ -74,6 +74,8 @@ def run_collection(
     check_units_runner(choice)
     (out / WORK_NAME).mkdir(parents=True, exist_ok=True)
     with store_lock(out, held="another run is writing this collection"):
+        for name in ("", WORK_NAME, *(f"{WORK_NAME}/{name}" for name in (PAGES_NAME, PICTURES_NAME, UNITS_NAME))):
+            remove_unfinished(out / name, ".+")
         racy_stay = _check_state(out, work_state(thresholds, request.base_url, (unit.state for unit in units)))
         notes = _notes(request)
         if (
@@ -160,10 +162,14 @@ def _check_folder(out: Path) -> None:
 
 def _check_state(out: Path, state: str) -> bool:
     """Whether it was begun when racy pictures stayed by default. Raises ValueError for a collection of other pages."""
-    path = out / WORK_NAME / STATE_NAME
-    if not path.is_file():
-        write_json_atomically(path, {"format": FORMAT, "version": VERSION, "state": state, "drops_racy": True})
-    begun = read_json_object(path)
+    path, new = out / WORK_NAME / STATE_NAME, {"format": FORMAT, "version": VERSION, "state": state, "drops_racy": True}
+    try:
+        begun, _ = read_summed_json(path)
+    except (FileNotFoundError, DamagedError) as error:
+        if isinstance(error, DamagedError):  # parts and journal say by themselves what they are of
+            log.warning("%s; it is made anew", error)
+        write_summed_json(path, new)
+        begun = new
     if begun.get("state") != state:
         raise ValueError(
             f"{out}: holds a collection of other pages (or of these before they changed), or with other thresholds of "

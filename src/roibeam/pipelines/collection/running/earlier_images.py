@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,12 +15,13 @@ from roibeam.features.folders.folder_lock import store_lock
 from roibeam.pipelines.sources.datasets.rows import UrlRow
 from roibeam.pipelines.sources.download.failures import DownloadError
 from roibeam.pipelines.sources.download.image_files import ImageFiles, StoredImage
-from roibeam.pipelines.sources.download.journal import JOURNAL_NAME, FailedRow, Journal, Outcome
+from roibeam.pipelines.sources.download.journal import JOURNAL_NAME, FailedRow, Journal, Outcome, least_side
 from roibeam.pipelines.sources.download.limits import DownloadLimits
 from roibeam.pipelines.sources.download.url_list import UrlList
 
 LIST_NAME, FETCH_NAME, WORK_NAME = "images.tsv", "fetched", "work"
 _ROWS_AT_ONCE = 1000
+log = logging.getLogger(__name__)
 
 
 def check_earlier(folder: Path, out: Path) -> None:
@@ -75,15 +77,14 @@ def _journal(folder: Path, url_list: UrlList, min_side: int) -> Journal:
     return Journal(folder / JOURNAL_NAME, list_sha256=url_list.state, num_rows=url_list.last_row + 1, min_side=min_side)
 
 
-def _earlier_outcomes(work: Path, min_side: int) -> Iterator[tuple[str, Path | FailedRow]]:
-    """(address, its file or why there is none) of the earlier list, in its order.
+def _earlier_outcomes(work: Path, min_side: int) -> Iterator[tuple[str, tuple[Path, str] | FailedRow]]:
+    """(address, its file and that file's SHA-256, or why there is none) of the earlier list, in its order.
 
     Args:
         min_side: of the new download: what was too small for another one may be large enough.
     """
     url_list, folder = UrlList(str(work / LIST_NAME)), work / FETCH_NAME
-    with (folder / JOURNAL_NAME).open("rb") as file:
-        old_side = int(json.loads(file.readline()).get("min_side", 0))
+    old_side = least_side(folder / JOURNAL_NAME)
     journal = _journal(folder, url_list, old_side)
     try:
         for row, entry in url_list.rows():
@@ -91,7 +92,7 @@ def _earlier_outcomes(work: Path, min_side: int) -> Iterator[tuple[str, Path | F
             if not isinstance(entry, UrlRow) or outcome is None:
                 continue
             if isinstance(outcome, StoredImage):
-                yield entry.url, folder / outcome.path
+                yield entry.url, (folder / outcome.path, outcome.sha256)
             elif outcome.reason != "too small" or min_side >= old_side:
                 yield entry.url, outcome
     finally:
@@ -99,7 +100,7 @@ def _earlier_outcomes(work: Path, min_side: int) -> Iterator[tuple[str, Path | F
 
 
 def _taken(
-    earlier: Iterator[tuple[str, Path | FailedRow]], url_list: UrlList, journal: Journal, files: ImageFiles
+    earlier: Iterator[tuple[str, tuple[Path, str] | FailedRow]], url_list: UrlList, journal: Journal, files: ImageFiles
 ) -> Iterator[tuple[int, Outcome]]:
     """Rows of the new list that the earlier one has, with what became of them. Both lists come by address."""
     found = next(earlier, None)
@@ -113,20 +114,25 @@ def _taken(
             return
         if found[0] != entry.url or journal.is_known(row):
             continue
-        outcome = found[1] if isinstance(found[1], FailedRow) else _kept(found[1], row, files)
+        outcome = found[1] if isinstance(found[1], FailedRow) else _kept(*found[1], row, files)
         if outcome is not None:
             yield row, outcome
 
 
-def _kept(source: Path, row: int, files: ImageFiles) -> Outcome | None:
-    """None for a file that is not there any more: it is fetched again."""
-    if not source.is_file():
+def _kept(source: Path, sha256: str, row: int, files: ImageFiles) -> Outcome | None:
+    """None for a file that is not there any more, or has other bytes than were fetched: it is fetched again."""
+    if not source.is_file() or source.is_symlink():
         return None
     try:
         os.link(source, files.scratch(row))
     except OSError:  # another file system
         shutil.copyfile(source, files.scratch(row))
     try:
+        with files.scratch(row).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                log.warning("%s: has other bytes than were fetched; fetching it again", source)
+                files.scratch(row).unlink()
+                return None
         return files.keep(row)
     except DownloadError as error:
         files.scratch(row).unlink()

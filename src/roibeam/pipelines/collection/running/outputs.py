@@ -9,6 +9,7 @@ dropped.parquet what aggregation dropped, with reasons
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import shutil
@@ -128,7 +129,9 @@ def _empty(folder: Path | None, wanted: SomeOf[str]) -> None:
 def _link(source: str, place: Path) -> None:
     """Makes `place` the file `source`; a copy where the file system has no links."""
     if place.exists():
-        return
+        if os.path.samefile(source, place) or filecmp.cmp(source, place, shallow=False):
+            return
+        place.unlink()  # damaged, and `source` was fetched again
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, place)

@@ -1,24 +1,22 @@
 """One unit of work on disk: its rows, then a file with its counts, which says that it is done.
 
     part-00003.jsonl   rows, a JSON object a line
-    part-00003.json    fingerprint, counts, examples; written last
+    part-00003.json    their mark, see features/folders/kept_work.py: fingerprint, counts, examples
 
-A rerun skips a unit whose file names the same fingerprint. Two workers that do one unit write the same bytes.
+A rerun skips a unit with a mark of the same fingerprint. Two workers that do one unit write the same bytes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder, write_json_atomically
+from roibeam.features.folders.kept_work import KeptFile, kept_work, read_summed_json, write_mark
 from roibeam.pipelines.foundation.console.progress import Standing
-from roibeam.pipelines.foundation.files.json_files import read_json_object
 
 EXAMPLES_PER_REASON = 4
 MOST_HOSTS = 20_000  # of one unit; pages of further hosts are counted under OTHER_HOSTS
@@ -93,20 +91,13 @@ class Counts:
         )  # fmt: skip
 
 
-def part_name(number: int) -> str:
-    return f"part-{number:05d}"
+def _mark(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:05d}.json"
 
 
 def is_done(folder: Path, number: int, fingerprint: str) -> bool:
     """Whether this unit was done with these settings, and its rows are there."""
-    path = folder / f"{part_name(number)}.json"
-    if not path.is_file():
-        return False
-    try:
-        done = read_json_object(path)
-        return done["fingerprint"] == fingerprint and (folder / done["rows"]).stat().st_size == done["bytes"]
-    except (ValueError, KeyError, OSError):
-        return False  # a damaged one is done again
+    return kept_work(_mark(folder, number), fingerprint) is not None
 
 
 class FinishedParts:
@@ -117,7 +108,7 @@ class FinishedParts:
     """
 
     def __init__(self, folder: Path, numbers: Iterable[int]) -> None:
-        self._paths = [folder / f"{part_name(number)}.json" for number in numbers]
+        self._paths = [_mark(folder, number) for number in numbers]
         self._before = list(map(_written, self._paths))
 
     def read(self) -> Standing:
@@ -135,48 +126,36 @@ class PartWriter:
     """Writes a unit; a context manager. Without `finish`, nothing of it counts."""
 
     def __init__(self, folder: Path, number: int, fingerprint: str) -> None:
-        self._folder, self._number, self._fingerprint = folder, number, fingerprint
-        self._place = folder / f"{part_name(number)}.jsonl"
-        self._aside = folder / f".{part_name(number)}.{os.getpid()}{TEMPORARY_SUFFIX}"
+        self._mark, self._fingerprint = _mark(folder, number), fingerprint
         folder.mkdir(parents=True, exist_ok=True)
+        self._rows = KeptFile(self._mark.with_suffix(".jsonl"))
 
     def __enter__(self) -> PartWriter:
-        self._file = self._aside.open("w", encoding="utf-8", newline="\n")
+        self._rows.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-        self._aside.unlink(missing_ok=True)
+    def __exit__(self, *error: Any) -> None:
+        self._rows.__exit__(*error)
 
     def write(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row, ensure_ascii=True, sort_keys=True) + "\n")
+        self._rows.write(json.dumps(row, ensure_ascii=True, sort_keys=True).encode("ascii") + b"\n")
 
     def finish(self, counts: Counts) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        num_bytes = self._aside.stat().st_size
-        os.replace(self._aside, self._place)
-        fsync_folder(self._folder)
-        write_json_atomically(
-            self._folder / f"{part_name(self._number)}.json",
-            {
-                "fingerprint": self._fingerprint, "rows": self._place.name, "bytes": num_bytes,
-                "counts": counts.to_json(),
-            },
-        )  # fmt: skip
+        self._rows.finish()
+        write_mark(self._mark, self._fingerprint, [self._rows], counts=counts.to_json())
 
 
 def read_counts(folder: Path, num_units: int) -> Counts:
     """Those of all units, in their order."""
     total = Counts()
     for number in range(num_units):
-        total.add(Counts.from_json(read_json_object(folder / f"{part_name(number)}.json")["counts"]))
+        total.add(Counts.from_json(read_summed_json(_mark(folder, number))[0]["counts"]))
     return total
 
 
 def read_rows(folder: Path, num_units: int) -> Iterator[dict[str, Any]]:
     """Rows of all units, in their order."""
     for number in range(num_units):
-        with (folder / f"{part_name(number)}.jsonl").open(encoding="utf-8") as file:
+        with _mark(folder, number).with_suffix(".jsonl").open(encoding="utf-8") as file:
             for line in file:
                 yield json.loads(line)

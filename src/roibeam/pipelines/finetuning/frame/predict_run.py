@@ -1,7 +1,7 @@
 """Predictions of a fine-tuned model in a task's official format, part by part, so that a run can go on.
 
-    OUT.parts-<digest>/part-00003.json     entries of the result file of 1,024 groups; there whole or not at all
-    OUT.parts-<digest>/part-00003.npy      their scores, where these are asked for; written after the entries
+    OUT.parts-<digest>/part-00003.json     entries of the result file of 1,024 groups, see results/result_parts.py
+    OUT.parts-<digest>/part-00003.npy      their scores, where these are asked for
     OUT                                    all of them, written when the last part is there; then the parts go
     SCORES.npz                             the scores of all, see results/label_scores.py
     OUT.card.json                          what they were made with, see cards/prediction_card.py
@@ -13,10 +13,7 @@ cross parts, so the file does not depend on how many there are.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -28,6 +25,7 @@ import torch
 
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.counted import counted
+from roibeam.features.exchange.aside import written_aside
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.finetuning.cards.card_facts import card_facts, model_facts
@@ -51,7 +49,8 @@ from roibeam.pipelines.finetuning.frame.shown.store_pair import (
 )
 from roibeam.pipelines.finetuning.frame.shown.unseen import Unseen, with_unseen
 from roibeam.pipelines.finetuning.own_task_file import asked_task
-from roibeam.pipelines.finetuning.results.label_scores import write_label_scores
+from roibeam.pipelines.finetuning.results.label_scores import check_texts, write_label_scores
+from roibeam.pipelines.finetuning.results.result_parts import ResultParts, result_lock
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
@@ -66,8 +65,7 @@ from roibeam.pipelines.model_files.model_checkpoint import naming_model
 from roibeam.pipelines.model_files.model_folder import FoundModel, check_model_sums
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer
-from roibeam.pipelines.training.processes.awaited_files import wait_for_files
-from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
+from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.processes.precision import FLOAT32, computing_in, learned_in, precision_of
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
@@ -187,14 +185,14 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     request = replace(request, split=task.asked_split(request.split))
     device = choose_device(request.device)
     logger.info("%s", device.words)
+    told: dict[str, Any] = {}
     with ExitStack() as stores:
         ready = [_checked(request, each, stores) for each in trained]  # of both runs, before either writes
-        asked = [_asked(request, each, device.name) for each in ready]
-    told: dict[str, Any] = {}
-    if is_main_process():
-        _write_scores(request, trained[0], asked[0])
-        told = _join_parts(request.out, task, [part for each in asked for part in each.parts])
-        _write_card(request, trained, asked, told)
+        with result_lock(request.out, request.scores, request.page):
+            asked = [_asked(request, each, device.name) for each in ready]
+            if is_main_process():
+                told = _join_parts(request, trained[0], asked)
+                _write_card(request, trained, asked, told)
     return PredictResult(
         out=request.out,
         task=task.name,
@@ -215,7 +213,7 @@ class _Asked(NamedTuple):
     weights, what of the images it was trained on, which groups were answered without theirs, and the number type."""
 
     ids: Sequence[str]
-    parts: Sequence[Path]
+    parts: ResultParts
     made: int
     notes: Sequence[str]
     weights: str
@@ -254,6 +252,8 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
     notes = [note for each in features for note in check_feature_space(trained.found, each)]
     read, joined, shown = _joined(request, task, store, annotated)
     notes += read.notes
+    if request.scores is not None:
+        check_texts([group.id for group in read.groups], task.labels)
     own = joined.groups  # those whose images are there
     groups, unseen = with_unseen(read.groups, joined) if joined.missing else (own, Unseen())
     notes += [unseen.note(f"{task.name}, {request.split}")] if unseen.ids else []
@@ -308,12 +308,11 @@ def _asked(request: PredictRequest, ready: _Ready, device: str) -> _Asked:
     trained.network.module.to(device)
     weights = weights_digest(trained.network.module.state_dict())
     digest = _digest(request, weights, ready.contents, trained.task, groups, precision)
-    folder = request.out.with_name(f"{request.out.name}.parts-{digest}")
-    folder.mkdir(parents=True, exist_ok=True)
+    count = -(-len(groups) // PART_GROUPS)
+    parts = ResultParts(request.out, digest, count, has_array=request.scores is not None)
     with computing_in(precision, device):
-        made = _write_parts(request, ready, folder)
+        made = _write_parts(request, ready, parts, count)
     trained.network.module.to("cpu")
-    parts = [_part(folder, number) for number in range(_num_parts(groups))]
     return _Asked([group.id for group in groups], parts, made, notes, weights, ready.seen, ready.unseen, precision)
 
 
@@ -363,33 +362,21 @@ def _check_told(told: Sequence[Sequence[str]]) -> None:
         )
 
 
-def _num_parts(groups: Sequence[TaskGroup]) -> int:
-    return -(-len(groups) // PART_GROUPS)
-
-
-def _write_parts(request: PredictRequest, ready: _Ready, folder: Path) -> int:
+def _write_parts(request: PredictRequest, ready: _Ready, parts: ResultParts, count: int) -> int:
     """The parts of this process that are not there yet; how many they were."""
-    made, rank, groups, task = 0, int(os.environ.get("RANK", "0")), ready.groups, ready.trained.task
-    for number in range(rank, _num_parts(groups), num_processes()):
-        part = _part(folder, number)
-        if all(file.is_file() for file in _files_of(request, part)):
-            continue
-        chosen = groups[number * PART_GROUPS : (number + 1) * PART_GROUPS]
-        with waiting(f"predicting, part {number + 1} of {_num_parts(groups)}"):
-            answers = _answers(request, ready, chosen)
-            made_of_it = {
-                "entries": list(task.answers(chosen, answers)),
-                "told": ready.unseen.told(told_part(task, chosen, answers)),
-            }
-        aside = part.with_name(f".writing-{part.name}-{rank}")
-        aside.write_text(json.dumps(made_of_it), "utf-8")
-        aside.replace(part)
-        if request.scores is not None:  # last: the main process waits for it, and then takes the folder away
-            with aside.open("wb") as file:
-                np.save(file, np.stack([each.scores for each in answers]).astype(np.float32))
-            aside.replace(_scores_of(part))
-        made += 1
-    return made
+    groups, task = ready.groups, ready.trained.task
+    with parts.missing() as missing:
+        for number in missing:
+            chosen = groups[number * PART_GROUPS : (number + 1) * PART_GROUPS]
+            with waiting(f"predicting, part {number + 1} of {count}"):
+                answers = _answers(request, ready, chosen)
+                entries = list(task.answers(chosen, answers))
+                told = ready.unseen.told(told_part(task, chosen, answers))
+            scores = None
+            if request.scores is not None:
+                scores = np.stack([each.scores for each in answers]).astype("<f4")
+            parts.write(number, scores, entries=entries, told=told)
+    return len(missing)
 
 
 def _answers(request: PredictRequest, ready: _Ready, groups: Sequence[TaskGroup]) -> list[Prediction]:
@@ -402,42 +389,21 @@ def _answers(request: PredictRequest, ready: _Ready, groups: Sequence[TaskGroup]
     return [next(said[group.id in ready.unseen.ids]) for group in groups]
 
 
-def _join_parts(out: Path, task: DownstreamTask, parts: Sequence[Path]) -> dict[str, Any]:
-    """Waits for the parts of all processes. Gives what they tell."""
-    wait_for_files(parts)
-    read = [json.loads(part.read_text("utf-8")) for part in parts]
-    entries = [entry for part in read for entry in part["entries"]]
-    aside = out.with_name(f".writing-{out.name}")
-    task.write(aside, entries)
-    aside.replace(out)
-    for folder in dict.fromkeys(part.parent for part in parts):
-        shutil.rmtree(folder)
+def _join_parts(request: PredictRequest, trained: TrainedTask, asked: Sequence[_Asked]) -> dict[str, Any]:
+    """Waits for the parts of all processes, and writes the result file, and those of the scores where it is asked for.
+    Gives what the parts tell."""
+    for each in asked:
+        each.parts.wait()
+    if request.scores is not None:
+        about = {
+            "task": trained.task.name, "split": request.split, "model": str(trained.found.source),
+            "weights": asked[0].weights, "precision": asked[0].precision, "probability": probability_of(trained.task),
+        }  # fmt: skip
+        write_label_scores(request.scores, asked[0].ids, trained.task.labels, asked[0].parts.arrays, about)
+    read = [part for each in asked for part in each.parts.facts()]
+    with written_aside(request.out, replaces=True) as aside:
+        trained.task.write(aside, [entry for part in read for entry in part["entries"]])
     return joined_parts(part["told"] for part in read)
-
-
-def _write_scores(request: PredictRequest, trained: TrainedTask, asked: _Asked) -> None:
-    """Writes the file of scores where one is asked for, once all of its parts are there."""
-    if request.scores is None:
-        return
-    files = [_scores_of(part) for part in asked.parts]
-    wait_for_files(files)
-    about = {
-        "task": trained.task.name, "split": request.split, "model": str(trained.found.source),
-        "weights": asked.weights, "precision": asked.precision, "probability": probability_of(trained.task),
-    }  # fmt: skip
-    write_label_scores(request.scores, asked.ids, trained.task.labels, files, about)
-
-
-def _files_of(request: PredictRequest, part: Path) -> list[Path]:
-    return [part] if request.scores is None else [part, _scores_of(part)]
-
-
-def _scores_of(part: Path) -> Path:
-    return part.with_suffix(".npy")
-
-
-def _part(folder: Path, number: int) -> Path:
-    return folder / f"part-{number:05d}.json"
 
 
 def _digest(

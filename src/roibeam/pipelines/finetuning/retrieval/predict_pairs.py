@@ -24,6 +24,7 @@ from roibeam.pipelines.finetuning.frame.predict_request import STORE_MISSING, Pr
 from roibeam.pipelines.finetuning.frame.predict_run import PredictResult, TrainedTask
 from roibeam.pipelines.finetuning.frame.seeds import seeds_of
 from roibeam.pipelines.finetuning.frame.shown.joined_groups import StoreImages, check_ids
+from roibeam.pipelines.finetuning.results.result_parts import result_lock
 from roibeam.pipelines.finetuning.results.retrieval_results import (
     FoldPairs,
     folds_of,
@@ -83,12 +84,13 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         weights = weights_digest(trained.network.module.state_dict())
         precision = precision_of(request.precision, FLOAT32, device.name)
         contents = [weights, store.manifest.content_digest, *([] if precision == FLOAT32 else [precision])]
-        with computing_in(precision, device.name):
-            digest = _digest(request, contents, captions)
-            made = _scored(request, trained, batches, captions, images, folds, digest, torch.device(device.name))
-        if is_main_process():
-            facts = model_facts(trained.found, weights, seen, seeds_of(trained.run), precision)
-            _write_beside(request, store, captions, images, facts, seen.notes("the model", request.split))
+        with result_lock(request.out, request.page):
+            with computing_in(precision, device.name):
+                digest = _digest(request, contents, captions)
+                made = _scored(request, trained, batches, captions, images, folds, digest, torch.device(device.name))
+            if is_main_process():
+                facts = model_facts(trained.found, weights, seen, seeds_of(trained.run), precision)
+                _write_beside(request, store, captions, images, facts, seen.notes("the model", request.split))
     return PredictResult(
         request.out,
         trained.task.name,
@@ -163,13 +165,13 @@ def _scored(
         "%s with %s in %s: %s", counted(len(captions), "caption"), counted(len(images), "image"),
         counted(len(folds), "fold"), counted(plan.num_pairs, "pair"),
     )  # fmt: skip
-    folder = request.out.with_name(f"{request.out.name}.parts-{digest}")
-    folder.mkdir(parents=True, exist_ok=True)
     module = trained.network.module.to(device)
-    parts = PairParts(pair_scorer(module), batches, plan, at_once=request.batch_size, device=device, folder=folder)
+    parts = PairParts(
+        pair_scorer(module), batches, plan, at_once=request.batch_size, device=device, out=request.out, digest=digest
+    )
     made = parts.write()
     if is_main_process():
-        parts.join(request.out, len(captions))
+        parts.join(len(captions))
         write_ids(request.out, [group.id for group in captions], [_called(group) for group in images], request.folds)
     return made
 

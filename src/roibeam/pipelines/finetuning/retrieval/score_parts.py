@@ -1,6 +1,6 @@
 """Scores of all pairs, part by part on disk, so that a call can go on and several processes can share the work.
 
-    OUT.parts-<digest>/part-00003.npy   (texts, images of the fold) float32, of 256 texts; there whole or not at all
+    OUT.parts-<digest>/part-00003.npy   (texts, images of the fold) float32, of 256 texts, see results/result_parts.py
     OUT                                 all of them, a row a caption in the split's order; then the parts go
 
 Texts that a model reads alike are scored once, so that they tie to the last bit. In a part texts have like lengths, and
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,16 +21,17 @@ import numpy as np
 import torch
 
 from roibeam.features.counted import counted
+from roibeam.features.exchange.aside import written_aside
+from roibeam.features.folders.full_disk import naming_file
 from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.results.result_parts import ResultParts
 from roibeam.pipelines.finetuning.results.retrieval_results import FoldPairs
 from roibeam.pipelines.finetuning.retrieval.pair_scorers import PairScorer, score_block
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.console.progress_text import Unit
-from roibeam.pipelines.training.processes.awaited_files import wait_for_files
-from roibeam.pipelines.training.processes.launched import num_processes
 
 PAIRS = Unit("pair", "pairs")
 PART_TEXTS = 256
@@ -104,17 +104,24 @@ class PairParts:
 
     Args:
         at_once: pairs in one call of the model.
-        folder: of the parts.
+        out: the file of all scores.
+        digest: of the weights and of what is asked.
     """
 
     def __init__(
-        self, scorer: PairScorer, batches: GroupBatches, plan: Plan, *, at_once: int, device: torch.device, folder: Path
+        self,
+        scorer: PairScorer,
+        batches: GroupBatches,
+        plan: Plan,
+        *,
+        at_once: int,
+        device: torch.device,
+        out: Path,
+        digest: str,
     ) -> None:
         self._scorer, self._batches, self._plan = scorer, batches, plan
-        self._at_once, self._device, self._folder = at_once, device, folder
-
-    def path(self, number: int) -> Path:
-        return self._folder / f"part-{number:05d}.npy"
+        self._at_once, self._device, self._out = at_once, device, out
+        self._parts = ResultParts(out, digest, len(plan.parts), has_array=True)
 
     @torch.inference_mode()
     def seconds_per_pair(self) -> float:
@@ -134,10 +141,12 @@ class PairParts:
 
     def write(self) -> int:
         """The parts of this process that are not there yet; how many they were. The cost is logged first."""
-        mine = range(int(os.environ.get("RANK", "0")), len(self._plan.parts), num_processes())
-        left = [number for number in mine if not self.path(number).is_file()]
-        if not left:
-            return 0
+        with self._parts.missing() as left:
+            if left:
+                self._write(left)
+        return len(left)
+
+    def _write(self, left: Sequence[int]) -> None:
         total = sum(self._plan.pairs_of(self._plan.parts[number]) for number in left)
         logger.info(
             "retrieval: %s in %s, about %s", counted(total, "pair"), counted(len(left), "part"),
@@ -149,12 +158,7 @@ class PairParts:
                 part = self._plan.parts[number]
                 scores = self.block(part, lambda pairs, before=done: progress.to(before + pairs))  # type: ignore[misc]
                 done += self._plan.pairs_of(part)
-                path = self.path(number)
-                aside = path.with_name(f".writing-{path.name}")
-                with aside.open("wb") as file:
-                    np.save(file, scores.astype(np.float32))
-                aside.replace(path)
-        return len(left)
+                self._parts.write(number, scores.astype(np.float32))
 
     @torch.inference_mode()
     def block(self, part: Part, progress: Callable[[int], None] = lambda pairs: None) -> np.ndarray:
@@ -193,22 +197,19 @@ class PairParts:
                     coming = reader.submit(self._batches.images, chunks[place + 1])
                 yield batch, len(chunk)
 
-    def join(self, out: Path, num_captions: int) -> None:
+    def join(self, num_captions: int) -> None:
         """Waits for the parts of all processes, and writes OUT from them, a part in memory at a time."""
-        numbers = range(len(self._plan.parts))
-        wait_for_files([self.path(number) for number in numbers])
+        self._parts.wait()
         shape = (num_captions, max(len(columns) for columns in self._plan.columns))
-        aside = out.with_name(f".writing-{out.name}")
-        scores = np.lib.format.open_memmap(aside, "w+", np.float32, shape)
-        with aside.open("r+b") as file:
-            # A full disk is an error here; later, in a file with holes, it would end the process.
-            os.posix_fallocate(file.fileno(), 0, aside.stat().st_size)
-        for number in numbers:
-            part, found = self._plan.parts[number], np.load(self.path(number), allow_pickle=False)
-            for rows, row_scores in zip(part.rows, found, strict=True):
-                scores[rows, : len(row_scores)] = row_scores
-                scores[rows, len(row_scores) :] = np.nan
-        scores.flush()
-        del scores
-        aside.replace(out)
-        shutil.rmtree(self._folder)
+        with written_aside(self._out, replaces=True) as aside:
+            scores = np.lib.format.open_memmap(aside, "w+", np.float32, shape)
+            with naming_file(self._out), aside.open("r+b") as file:
+                # A full disk is an error here; later, in a file with holes, it would end the process.
+                os.posix_fallocate(file.fileno(), 0, aside.stat().st_size)
+            for part, array in zip(self._plan.parts, self._parts.arrays, strict=True):
+                found = np.load(array, allow_pickle=False)
+                for rows, row_scores in zip(part.rows, found, strict=True):
+                    scores[rows, : len(row_scores)] = row_scores
+                    scores[rows, len(row_scores) :] = np.nan
+            scores.flush()
+            del scores

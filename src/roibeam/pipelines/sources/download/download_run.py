@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 
 from aiohttp.abc import AbstractResolver
 
+from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.folders.folder_lock import store_lock
-from roibeam.pipelines.foundation.console.progress import Progress, Standing
+from roibeam.pipelines.foundation.console.progress import Progress, Standing, waiting
 from roibeam.pipelines.sources.datasets.drawn_world import DOWNLOAD_NAME
 from roibeam.pipelines.sources.datasets.rows import UrlRow
 from roibeam.pipelines.sources.download.addresses import AddressRule
@@ -33,6 +35,7 @@ from roibeam.pipelines.sources.download.url_list import UrlList
 log = logging.getLogger(__name__)
 _ROWS_PER_CONNECTION = 16  # rows that wait for a turn or the next attempt keep no connection
 _CHECK_THREADS = 2
+_READ_THREADS, _FILES_AT_ONCE = 8, 1000  # for a disk that answers late
 _NAME_THREADS = 32  # a name server that does not answer holds a thread for half a minute
 _FLUSH_SECONDS = 1.0
 
@@ -182,14 +185,28 @@ def _allow_open_files(limits: DownloadLimits) -> None:
 
 
 def _match(files: ImageFiles, journal: Journal, num_rows: int) -> None:
-    """Journal and files made to agree: files that it does not name go, rows whose file is not there are open again."""
+    """Journal and files made to agree: files that it does not name go, rows whose file is not there, or has other bytes
+    than were fetched, are open again."""
     is_there = bytearray(num_rows)
-    for row, path, num_bytes in files.files():
-        outcome = journal.outcome(row)
-        if isinstance(outcome, StoredImage) and (outcome.path, outcome.num_bytes) == (path, num_bytes):
-            is_there[row] = True
-        else:
-            files.remove(path)
+    damaged, found = [], files.files()
+    with ThreadPoolExecutor(_READ_THREADS, "sums") as pool, waiting("comparing images with their sums"):
+        while some := list(islice(found, _FILES_AT_ONCE)):
+            sums = pool.map(files.sha256, [path for _, path, _ in some])
+            for (row, path, num_bytes), sha256 in zip(some, sums, strict=True):
+                outcome = journal.outcome(row)
+                if outcome == StoredImage(path, num_bytes, sha256):
+                    is_there[row] = True
+                    continue
+                if isinstance(outcome, FailedRow):
+                    journal.forget(row)  # it came later, and the line that said so is lost
+                elif outcome is not None and outcome.path == path:
+                    damaged.append(path)
+                files.remove(path)
+    if damaged:
+        log.warning(
+            "%s: %s other bytes than were fetched, such as %s; fetching again", files.folder,
+            counted(len(damaged), "image has", "images have"), damaged[0],
+        )  # fmt: skip
     for row in journal.rows(stored=True):
         if not is_there[row]:
             journal.forget(row)

@@ -55,21 +55,21 @@ class ImageFiles:
     """
 
     def __init__(self, out: Path, *, max_pixels: int, min_side: int = 0) -> None:
-        self._out, self._max_pixels, self._min_side = out, max_pixels, min_side
+        self.folder, self._max_pixels, self._min_side = out, max_pixels, min_side
         self._unsynced: set[Path] = set()
         self._lock = threading.Lock()  # images are kept by several threads
 
     def start(self) -> None:
         """Makes an empty scratch folder; what a killed run left there goes."""
-        shutil.rmtree(self._out / SCRATCH_NAME, ignore_errors=True)
-        (self._out / SCRATCH_NAME).mkdir()
-        (self._out / IMAGES_NAME).mkdir(exist_ok=True)
+        shutil.rmtree(self.folder / SCRATCH_NAME, ignore_errors=True)
+        (self.folder / SCRATCH_NAME).mkdir()
+        (self.folder / IMAGES_NAME).mkdir(exist_ok=True)
 
     def finish(self) -> None:
-        shutil.rmtree(self._out / SCRATCH_NAME)
+        shutil.rmtree(self.folder / SCRATCH_NAME)
 
     def scratch(self, row: int) -> Path:
-        return self._out / SCRATCH_NAME / f"{row:08d}"
+        return self.folder / SCRATCH_NAME / f"{row:08d}"
 
     def open_scratch(self, row: int) -> FileIO:
         """An empty file for the bytes of this row, without a buffer: closing it writes nothing that could fail."""
@@ -92,7 +92,7 @@ class ImageFiles:
             if self._min_side:
                 self._check_sides(data)
             name = image_id(row) + _EXTENSIONS[kind]
-            place = self._out / name
+            place = self.folder / name
             with path.open("rb") as file:
                 os.fsync(file.fileno())
             with self._lock:
@@ -124,7 +124,7 @@ class ImageFiles:
 
     def files(self) -> Iterator[tuple[int, str, int]]:
         """(row, path below OUT, size) of all files named as an image is."""
-        for folder in sorted((self._out / IMAGES_NAME).iterdir()):
+        for folder in sorted((self.folder / IMAGES_NAME).iterdir()):
             if not folder.is_dir():
                 continue
             with os.scandir(folder) as entries:
@@ -132,8 +132,13 @@ class ImageFiles:
                     if (match := _NAME.fullmatch(entry.name)) and entry.is_file(follow_symlinks=False):
                         yield int(match[1]), f"{IMAGES_NAME}/{folder.name}/{entry.name}", entry.stat().st_size
 
+    def sha256(self, path: str) -> str:
+        """Of a file that `files` gave."""
+        with (self.folder / path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
     def remove(self, path: str) -> None:
-        (self._out / path).unlink()
+        (self.folder / path).unlink()
 
 
 def _local_fault(error: OSError) -> LocalFaultError:

@@ -2,11 +2,15 @@
 
 The first line says which list it is of. The last line of a row counts; a line cut short by a crash is removed. One is
 written when its image is safely in its place, so an image without a line may be there, but no line without its image.
+Each line ends with a sum of itself; damaged ones are removed, and their rows are done again. Lines of earlier versions
+have none and count: to make them anew is to fetch all images, and those have sums of their own (`download_run.py`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
 from array import array
 from collections import Counter
@@ -15,12 +19,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.sources.download.image_files import StoredImage
+from roibeam.features.counted import counted
+from roibeam.features.folders.kept_work import KeptFile
+from roibeam.pipelines.sources.download.image_files import StoredImage, image_id
 
 JOURNAL_NAME = "journal.jsonl"
 JOURNAL_FORMAT = "roibeam-download-journal"
 JOURNAL_VERSION = 1
 _UNKNOWN = -1
+_SUM, _SUM_LETTERS = b', "sum": "', 16
+_END = len(_SUM) + _SUM_LETTERS + len(b'"}\n')
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,14 +54,12 @@ class Journal:
         num_rows: largest row index plus 1.
         min_side: of the images, pixels; a smaller one is no image of this list.
     Raises:
-        ValueError: if the file is another list's or has another `min_side`, or is damaged other than at its end.
+        ValueError: if the file is another list's or has another `min_side`, or no line says of which list it is.
     """
 
     def __init__(self, path: Path, *, list_sha256: str, num_rows: int, min_side: int = 0) -> None:
-        self._path = path
-        self._offsets = array("q", [_UNKNOWN]) * num_rows
-        self._is_stored = bytearray(num_rows)
-        self.num_stored, self.failures = 0, Counter[str]()
+        self._path, self._num_rows, self._seed = path, num_rows, list_sha256.encode()
+        self._needs_sums = True
         header: dict[str, Any] = {"format": JOURNAL_FORMAT, "version": JOURNAL_VERSION, "list_sha256": list_sha256}
         header["min_side"] = min_side
         self._file = path.open("a+b")
@@ -73,7 +81,8 @@ class Journal:
         if offset == _UNKNOWN:
             return None
         self._file.seek(offset)
-        return _parse(json.loads(self._file.readline()))[1]
+        found = self._parsed(self._file.readline())
+        return None if found is None else found[1]
 
     def forget(self, row: int) -> None:
         """The row is to be done again. Not written down: the line of its next outcome replaces the old one."""
@@ -96,7 +105,7 @@ class Journal:
         self._file.seek(0, os.SEEK_END)
         offset = self._file.tell()
         for row, outcome in outcomes:
-            line = _line({"row": row, **asdict(outcome)})
+            line = _line({"row": row, **asdict(outcome)}, self._seed)
             self._file.write(line)
             self._note(row, outcome, offset)
             offset += len(line)
@@ -104,6 +113,9 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def _load(self, header: dict[str, Any]) -> None:
+        self._offsets = array("q", [_UNKNOWN]) * self._num_rows
+        self._is_stored = bytearray(self._num_rows)
+        self.num_stored, self.failures = 0, Counter[str]()
         self._file.seek(0)
         first = self._file.readline()
         if _line(header).startswith(first) and not first.endswith(b"\n"):  # new, or killed at its first line
@@ -111,34 +123,86 @@ class Journal:
             self._file.write(_line(header))
             self._file.flush()
             return
-        # Journals of earlier versions do not tell the least side.
-        if (found := {"min_side": header["min_side"], **_parse_json(first, self._path, 1)}) != header:
-            if found.get("format") != JOURNAL_FORMAT or found.get("version") != JOURNAL_VERSION:
-                raise ValueError(f"{self._path}: no journal of this version of roibeam download")
-            if found | {"min_side": header["min_side"]} == header:
-                raise ValueError(
-                    f"{self._path.parent}: was begun with --min-side {found['min_side']}, not {header['min_side']}; "
-                    "give the same one, or name a new folder"
-                )
-            raise ValueError(f"{self._path.parent}: holds images of another list (or this one was changed since)")
+        damaged = [1] if self._is_damaged_header(first, header) else []
+        self._needs_sums = _entry(first)[1] is True
         offset, number = len(first), 1
         while line := self._file.readline():
             number += 1
             if not line.endswith(b"\n"):
                 self._file.truncate(offset)
-                return
-            entry = _parse_json(line, self._path, number)
-            try:
-                row, outcome = _parse(entry)
-                if row < 0:
-                    raise IndexError(row)
+                break
+            found = self._parsed(line)
+            if found is None:
+                damaged.append(number)
+            else:
+                row, outcome = found
                 if self.is_known(row):
                     self.forget(row)
                     self._file.seek(offset + len(line))
                 self._note(row, outcome, offset)
-            except (KeyError, TypeError, IndexError):
-                raise ValueError(f"{self._path}, line {number}: not an outcome of a row; is it damaged?") from None
             offset += len(line)
+        if damaged:
+            logger.warning(
+                "%s: %s damaged, such as line %d; what is not in the others is done again", self._path,
+                counted(len(damaged), "line is", "lines are"), damaged[0],
+            )  # fmt: skip
+            self._mend(header)
+
+    def _is_damaged_header(self, first: bytes, header: dict[str, Any]) -> bool:
+        """Raises ValueError for the journal of another list, and where no line says of which list it is."""
+        found, is_summed = _entry(first)
+        if found is not None and is_summed is not False:
+            found = {"min_side": header["min_side"], **found}  # journals of earlier versions do not tell the least side
+            if found == header:
+                return False
+        if any(_entry(line, self._seed)[1] for line in self._file):  # what only a line of this list has
+            self._file.seek(len(first))
+            if not is_summed:
+                return True
+        if found is None or is_summed is False or not isinstance(found.get("list_sha256"), str):
+            raise ValueError(
+                f"{self._path}: no line of it says of which list it is; is it damaged? Restore it, or remove the "
+                f"folder {self._path.parent}, and all images are fetched again"
+            )
+        if found.get("format") != JOURNAL_FORMAT or found.get("version") != JOURNAL_VERSION:
+            raise ValueError(f"{self._path}: no journal of this version of roibeam download")
+        if found | {"min_side": header["min_side"]} == header:
+            raise ValueError(
+                f"{self._path.parent}: was begun with --min-side {found['min_side']}, not {header['min_side']}; "
+                "give the same one, or name a new folder"
+            )
+        raise ValueError(f"{self._path.parent}: holds images of another list (or this one was changed since)")
+
+    def _mend(self, header: dict[str, Any]) -> None:
+        """Leaves the lines that are whole."""
+        with KeptFile(self._path) as mended:
+            mended.write(_line(header))
+            self._file.seek(0)
+            self._file.readline()
+            for line in self._file:
+                if (found := self._parsed(line)) is not None:
+                    mended.write(_line({"row": found[0], **asdict(found[1])}, self._seed))
+            mended.finish()
+        self._file.close()
+        self._file = self._path.open("a+b")
+        self._load(header)
+
+    def _parsed(self, line: bytes) -> tuple[int, Outcome] | None:
+        """The row of a line and what became of it; None for a damaged line."""
+        entry, is_summed = _entry(line, self._seed)
+        if entry is None or is_summed is False or (is_summed is None and self._needs_sums):
+            return None
+        try:
+            row, path = entry["row"], entry.get("path")
+            if type(row) is not int or not 0 <= row < self._num_rows:
+                return None
+            if path is None:
+                texts = [entry[name] for name in ("stage", "reason", "detail")]
+                return (row, FailedRow(*texts)) if all(isinstance(text, str) for text in texts) else None
+            is_own = isinstance(path, str) and path.rpartition(".")[0] == image_id(row)
+            return (row, StoredImage(path, entry["num_bytes"], entry["sha256"])) if is_own else None
+        except KeyError:
+            return None
 
     def _note(self, row: int, outcome: Outcome, offset: int) -> None:
         self._offsets[row] = offset
@@ -149,21 +213,36 @@ class Journal:
             self.failures[outcome.reason] += 1
 
 
-def _line(entry: dict[str, Any]) -> bytes:
-    return json.dumps(entry).encode("ascii") + b"\n"
+def _line(entry: dict[str, Any], seed: bytes = b"") -> bytes:
+    """
+    Args:
+        seed: sets the sums of one list apart from those of others.
+    """
+    text = json.dumps(entry).encode("ascii")
+    return text[:-1] + _SUM + _sum(seed + text) + b'"}\n'
 
 
-def _parse(entry: dict[str, Any]) -> tuple[int, Outcome]:
-    if "path" in entry:
-        return entry["row"], StoredImage(entry["path"], entry["num_bytes"], entry["sha256"])
-    return entry["row"], FailedRow(entry["stage"], entry["reason"], entry["detail"])
-
-
-def _parse_json(line: bytes, path: Path, number: int) -> dict[str, Any]:
+def _entry(line: bytes, seed: bytes = b"") -> tuple[dict[str, Any] | None, bool | None]:
+    """The object of a line, None for none; and whether its sum is right, None for a line without one."""
+    text, is_summed = line, None
+    if line[-_END : -_END + len(_SUM)] == _SUM:
+        text = line[:-_END] + b"}"
+        is_summed = line[-_END:] == _SUM + _sum(seed + text) + b'"}\n'
     try:
-        entry = json.loads(line)
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        entry = None
-    if not isinstance(entry, dict):
-        raise ValueError(f"{path}, line {number}: not json; is it damaged?")
-    return entry
+        return None, is_summed
+    return (found if isinstance(found, dict) else None), is_summed
+
+
+def _sum(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest()[:_SUM_LETTERS].encode()
+
+
+def least_side(path: Path) -> int:
+    """The `min_side` that a journal was begun with; 0 where it does not tell."""
+    with path.open("rb") as file:
+        found, is_summed = _entry(file.readline())
+    if found is None or is_summed is False:
+        raise ValueError(f"{path}, line 1: is damaged; run the command that wrote it again, which mends it")
+    return int(found.get("min_side", 0))
