@@ -173,19 +173,21 @@ def test_dead_letters_are_tried_again_when_asked(server: FaultyServer, tmp_path:
 
 
 @pytest.mark.faults
-def test_images_that_were_lost_or_cut_since_are_fetched_again(server: FaultyServer, tmp_path: Path) -> None:
-    rows = write_list(tmp_path / "list.tsv", [server.url("good", row) for row in range(3)])
+def test_images_that_were_lost_cut_or_changed_since_are_fetched_again(server: FaultyServer, tmp_path: Path) -> None:
+    rows = write_list(tmp_path / "list.tsv", [server.url("good", row) for row in range(4)])
     download(rows, tmp_path / "out")
     before = content(tmp_path / "out")
     folder = tmp_path / "out" / "images" / "00000"
     (folder / "00000000.jpg").unlink()
     (folder / "00000001.jpg").write_bytes(b"half")
+    changed = folder / "00000003.jpg"  # of the same size
+    changed.write_bytes(changed.read_bytes()[:-3] + b"abc")
     (folder / "00000002.png").write_bytes(b"of a run that was killed before it wrote this down")
     (tmp_path / "out" / ".tmp").mkdir()
     (tmp_path / "out" / ".tmp" / "00000002").write_bytes(b"half")
     download(rows, tmp_path / "out")
     assert content(tmp_path / "out") == before
-    assert server.requests == {"/good/0.jpg": 2, "/good/1.jpg": 2, "/good/2.jpg": 1}
+    assert server.requests == {"/good/0.jpg": 2, "/good/1.jpg": 2, "/good/2.jpg": 1, "/good/3.jpg": 2}
 
 
 def test_retry_after_is_waited_for_within_a_limit(server: FaultyServer, tmp_path: Path) -> None:
