@@ -241,8 +241,8 @@ FAULTS = (
     Fault(
         "a store of objects is asked once",
         OBJECTS,
-        "for wait in [*WAIT_SECONDS[: tries - 1], None]:",
-        "for wait in [None]:",
+        "enumerate([*WAIT_SECONDS[: tries - 1], None], start=1)",
+        "enumerate([None], start=1)",
         _test("output_folder.py::test_a_store_that_fails_now_and_then_is_tried_again"),
     ),
     # Verification, comparison, formats of others.
