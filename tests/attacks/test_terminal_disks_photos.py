@@ -198,10 +198,10 @@ def test_a_full_standard_output_is_one_line(attacked: World, words: str) -> None
 
 PLACES = {  # the file, and a command that reads it
     "results.jsonl": "score labels {file} --data {made}/own",
-    "train.jsonl": "finetune {folder}/o --task labels --from none --store {made}/perfect --data {folder} --system vlbert",
+    "train.jsonl": "finetune {out} --task labels --from none --store {made}/perfect --data {folder} --system vlbert",
     "s.npy.ids.json": "score retrieval {folder}/s.npy --data {made}/world/flickr30k --split test",
-    "labels/config.json": "predict {folder}/labels --store {made}/perfect --data {made}/own --out {folder}/out",
-    "captions.json": "evaluate {made}/run --store {made}/store --captions {file} --out {folder}/out",
+    "labels/config.json": "predict {folder}/labels --store {made}/perfect --data {made}/own --out {out}",
+    "captions.json": "evaluate {made}/run --store {made}/store --captions {file} --out {out}",
     "store/plan.json": "progress {folder}/store",
 }
 
@@ -215,7 +215,8 @@ def test_json_made_to_hurt_is_one_line_that_names_the_file(
         attacked.copied(place.partition("/")[0], tmp_path)
     np.save(tmp_path / "s.npy", np.ones((2, 2), np.float32))
     (tmp_path / place).write_text(f"{text}\n")
-    words = PLACES[place].format(file=tmp_path / place, folder=tmp_path, made=attacked.folder).split()
+    at = {"file": tmp_path / place, "folder": tmp_path, "made": attacked.folder, "out": tmp_path / "out"}
+    words = PLACES[place].format(**at).split()
     run(*words).refused(Path(place).name)
 
 
