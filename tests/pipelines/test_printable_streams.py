@@ -44,6 +44,7 @@ def test_what_is_drawn_and_what_stands_above_it_is_printable(monkeypatch: pytest
     from roibeam.pipelines.foundation.console.progress import Progress
     from roibeam.pipelines.foundation.console.screen import SCREEN, show_bars
 
+    SCREEN._forget()  # a console that an earlier test drew on
     far, near = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
     with open(near, "w", buffering=1, closefd=False) as terminal, monkeypatch.context() as patch:
