@@ -24,8 +24,6 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\u202e\u200b\u2028\x85x\nroibeam: all is well"
 LEAKS = ("\x1b", "\x07", "\u202e", "\u200b", "\u2028", "\x85", "\nroibeam: all is well")
 DEEP, DIGITS = "[" * 300_000, "9" * 5000
 
-# The terminal
-
 
 def edited(file: Path, change: Callable[[Any], object]) -> None:
     content = json.loads(file.read_text())
@@ -106,9 +104,6 @@ def test_a_tensors_name_is_text(tmp_path: Path) -> None:
     shown(run("convert", tmp_path / "a.safetensors", tmp_path / "out", "--to", "roibeam"))
 
 
-# Ids that begin with U+FEFF
-
-
 def suffix(name: str) -> str:
     return next(iter(format_named(name).suffixes), "")
 
@@ -133,9 +128,6 @@ def test_a_byte_order_mark_in_an_id_survives(tmp_path: Path, name: str, ids: tup
         done("store", "copy", tmp_path / "store", tmp_path / "again", "--ids", tmp_path / "ids")
     with FeatureStore(tmp_path / "again") as again:
         assert sorted(again.ids()) == sorted(ids)
-
-
-# Full disks
 
 
 def writers(made: World, disk: Path) -> dict[str, tuple[object, ...]]:
@@ -179,11 +171,10 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
     disk = small_disk(kilobytes)
     words = writers(attacked, disk)[name]
     ended = run(*words, gigabytes=None)
-    if ended.kind == "ok":  # it had room
-        return
-    ended.refused("No space left on device", str(disk), "the disk is full")
-    os.system(f"mount -o remount,size=2000M {disk}")
-    done(*words)
+    if ended.kind != "ok":  # it lacked room
+        ended.refused("No space left on device", str(disk), "the disk is full")
+        os.system(f"mount -o remount,size=2000M {disk}")
+        done(*words)
     assert not [each for each in disk.iterdir() if each.name.startswith(".")]
 
 
@@ -191,9 +182,6 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
 def test_a_full_standard_output_is_one_line(attacked: World, words: str) -> None:
     full = lambda: os.dup2(os.open("/dev/full", os.O_WRONLY), 1)  # noqa: E731
     run(*words.split(), attacked / "store", before=full).refused("No space left on device: <stdout>")
-
-
-# JSON and arrays
 
 
 PLACES = {  # the file, and a command that reads it
@@ -223,15 +211,10 @@ def test_json_made_to_hurt_is_one_line_that_names_the_file(
 @pytest.mark.parametrize("shape", ["(-50, 10)", "(4000000000, 4000000000)", "(" * 5000 + ")" * 5000, "(10**400, 1)"])
 def test_an_array_of_an_absurd_shape_is_one_line(attacked: World, tmp_path: Path, shape: str) -> None:
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    file = tmp_path / "s.npy"
-    file.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
-    ids = {"captions": ["a#0", "b#0"], "images": ["a", "b"], "folds": 1}
-    (tmp_path / "s.npy.ids.json").write_text(json.dumps(ids))
-    data = ("--data", attacked / "world/flickr30k", "--split", "test")
-    run("score", "retrieval", file, *data).refused(file.name, "no array of numpy")
-
-
-# Photos
+    (file := tmp_path / "s.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+    Path(f"{file}.ids.json").write_text(json.dumps({"captions": ["a#0", "b#0"], "images": ["a", "b"], "folds": 1}))
+    ended = run("score", "retrieval", file, "--data", attacked / "world/flickr30k", "--split", "test")
+    ended.refused(file.name, "no array of numpy")
 
 
 def segment(marker: int, body: bytes) -> bytes:
@@ -250,9 +233,7 @@ def hiding(between: bytes, *, scans: int = 2000, side: int = 2304) -> bytes:
     """A progressive JPEG with `between` where libjpeg waits for a restart marker, and many scans behind it."""
     blocks, first = (side // 8) ** 2, 65_535
     head = segment(0xDB, bytes(1) + b"\1" * 64) + segment(0xC2, struct.pack(">BHH", 8, side, side) + b"\1\1\x11\0")
-    tables = segment(0xC4, b"\0" + bytes([1, *[0] * 15]) + b"\0") + segment(
-        0xC4, b"\x10" + bytes([0, 0, 0, 2, *[0] * 12]) + b"\0\xe0"
-    )
+    tables = segment(0xC4, b"\0\1" + bytes(16)) + segment(0xC4, b"\x10" + bytes([0, 0, 0, 2, *[0] * 13, 0xE0]))
     dc = segment(0xDA, bytes([1, 1, 0, 0, 0, 0])) + bytes(blocks // 8 + 1)
     opened = segment(0xDD, struct.pack(">H", first)) + segment(0xDA, bytes([1, 1, 0, 1, 1, 0])) + bits(first)
     rest = b"\xff\xd0" + bits(blocks - first) + segment(0xDD, bytes(2))
