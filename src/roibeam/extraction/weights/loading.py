@@ -79,12 +79,15 @@ def build_detector(
     return built.to(device)
 
 
+_SMALL_LAYER = 2**24  # numbers, 64 MB: a network of such layers is built, and what its file lacks has a better line
+
+
 def check_size(config: DetectorConfig, source: str, named: NamedWeights) -> None:
     """Raises ValueError for a network with a layer that is larger than all of its weights: it is not built."""
     width, hidden = config.base_channels, config.rpn_hidden_channels
     largest = max((24 * width) ** 2, 9 * 16 * width * hidden if config.num_classes else 0)  # 3x3 of res5 and the RPN
     there = sum(math.prod(value.shape) for value in named.tensors.values() if isinstance(value, Tensor))
-    if largest > there:
+    if largest > max(there, _SMALL_LAYER):
         raise ValueError(
             f"{source}: {there:,} numbers in all, while base_channels {width:,} and rpn_hidden_channels {hidden:,} "
             f"make a layer of {largest:,}; is it another detector's?"
