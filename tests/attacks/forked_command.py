@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -55,7 +56,9 @@ def run(*words: object, seconds: float = 60, gigabytes: float | None = 6, before
             sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
             sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
             if gigabytes is not None:
-                resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 2**30),) * 2)
+                status = Path("/proc/self/status").read_text()
+                limit = int(gigabytes * 2**30) + int(status.partition("VmData:")[2].split()[0]) * 1024
+                resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
             before()
             sys.argv = ["roibeam", *map(str, words)]
             main()

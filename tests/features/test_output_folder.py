@@ -22,6 +22,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from roibeam.features.folders import object_folder
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.full_disk import with_place
 from roibeam.features.folders.local_folder import LocalFolder, note_links
 from roibeam.features.folders.object_folder import ObjectFolder
 from roibeam.features.folders.scratch_folder import PREFIX, scratch_folder
@@ -280,3 +281,10 @@ def test_links_out_of_a_store_are_noted_once_and_a_plan_is_written_through_none(
         with pytest.raises(OSError, match=name):
             LocalFolder(tmp_path / "s").put_many([(name, b"x")])
     assert (tmp_path / "own.txt").read_text() == "mine"
+
+
+def test_an_error_that_is_the_context_of_its_own_cause_is_looked_at_once(tmp_path: Path) -> None:
+    """A driver's error that is raised again is such a circle, and a command that failed by it never ended."""
+    error, cause = UnreachableError("not there"), ValueError("packed")
+    error.__cause__, cause.__context__ = cause, error
+    assert with_place(error, [tmp_path]) is None

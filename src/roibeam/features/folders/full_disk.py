@@ -48,7 +48,9 @@ def with_place(error: BaseException, places: Iterable[Path]) -> OSError | None:
         None for other errors, and those that name their file.
     """
     each: BaseException | None = error
-    while each is not None:
+    seen: set[int] = set()
+    while each is not None and id(each) not in seen:  # what is raised again can be the context of its own cause
+        seen.add(id(each))
         if isinstance(each, OSError) and each.filename is not None:
             return None
         number = _number_of(each)
