@@ -75,8 +75,6 @@ ARRAY = {
     "half the columns": array(lambda numbers: numbers[:, :1]),
     "float64": array(lambda numbers: numbers.astype(np.float64)),
 }
-
-
 PARTS = [
     (task, name, hurt)
     for task in ("labels", "retrieval")

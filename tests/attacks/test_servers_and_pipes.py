@@ -50,9 +50,8 @@ def test_a_plain_server_gives_what_the_folder_gives(attacked: World, tmp_path: P
     ("file", "lie"),
     [
         *((file, lie) for file in ("manifest", "shard") for lie in LIES),
-        *(
-            ("data", lie) for lie in [*LIES[1:], *RANGE_LIES]
-        ),  # one without end, rightly begun, is read as far as needed
+        # One without end that begins rightly is read as far as its manifest says.
+        *(("data", lie) for lie in [*LIES[1:], *RANGE_LIES]),
     ],
 )
 def test_a_lying_server_costs_a_line(attacked: World, tmp_path: Path, file: str, lie: str, command: str) -> None:

@@ -285,6 +285,6 @@ def test_links_out_of_a_store_are_noted_once_and_a_plan_is_written_through_none(
 
 def test_an_error_that_is_the_context_of_its_own_cause_is_looked_at_once(tmp_path: Path) -> None:
     """A driver's error that is raised again is such a circle, and a command that failed by it never ended."""
-    error, cause = UnreachableError("not there"), ValueError("packed")
+    error, cause = OSError("not there"), ValueError("packed")
     error.__cause__, cause.__context__ = cause, error
     assert with_place(error, [tmp_path]) is None
