@@ -27,7 +27,7 @@ from roibeam.pipelines.finetuning.rows import AUTO, CHOICE, LABEL, TaskGroup, Ta
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 BARS = {"vqa": 2000, "vcr": 500}  # questions/s
 BATCH = {"vqa": 64, "vcr": 16}

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "pipelines": {"extraction", "features", "model"},
 }
 # What a room lists by its nature: a file a format, a file a data set, the parts of a drawn world.
-LONG_ROOMS = {"features/exchange", "pipelines/sources/datasets", "pipelines/toyworld"}
+LONG_ROOMS = {"features/exchange", "pipelines/data/datasets", "pipelines/toyworld"}
 MOST_ENTRIES, MOST_LINES, MOST_PARAMETERS = 16, 80, 10
 BIN = Path(sys.executable).parent
 

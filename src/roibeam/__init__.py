@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from roibeam.model.inputs import VLOutput as VLOutput
     from roibeam.pipelines.extract.photos_to_store import extract as extract
     from roibeam.pipelines.finetuning.frame.task_model import load_task_model as load_task_model
-    from roibeam.pipelines.model_files.joint_checkpoint import load_joint as load_joint
-    from roibeam.pipelines.model_files.model_checkpoint import load_model as load_model
+    from roibeam.pipelines.training.model_files.joint_checkpoint import load_joint as load_joint
+    from roibeam.pipelines.training.model_files.model_checkpoint import load_model as load_model
     from roibeam.version import __version__ as __version__
 
 _FILES = {
@@ -63,8 +63,8 @@ _FILES = {
     "VLOutput": "roibeam.model.inputs",
     "extract": "roibeam.pipelines.extract.photos_to_store",
     "load_task_model": "roibeam.pipelines.finetuning.frame.task_model",
-    "load_model": "roibeam.pipelines.model_files.model_checkpoint",
-    "load_joint": "roibeam.pipelines.model_files.joint_checkpoint",
+    "load_model": "roibeam.pipelines.training.model_files.model_checkpoint",
+    "load_joint": "roibeam.pipelines.training.model_files.joint_checkpoint",
 }
 __all__ = list(_FILES)
 __getattr__, __dir__ = lazy_names(__name__, _FILES)

@@ -22,7 +22,7 @@ from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStream
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
 
 VOCAB_SIZE, LABELS, POSITIONS = 40, 7, 16
 # The shape of the published network at a sixteenth of its width, two blocks in each stage.

@@ -31,8 +31,8 @@ from roibeam.pipelines.finetuning.rows import AUTO, CHOICE, LABEL, REGION, TaskG
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, TaskSplit
-from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig

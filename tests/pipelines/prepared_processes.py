@@ -17,14 +17,14 @@ _IMPORTED = (
     "roibeam.pipelines.cli.commands",
     "roibeam.pipelines.extract.extraction_run",
     "roibeam.extraction.choice.detector_choice",
-    "roibeam.pipelines.model_files.joint_detector",
+    "roibeam.pipelines.training.model_files.joint_detector",
     "roibeam.pipelines.pretraining.budgeted_task",
     "roibeam.pipelines.pretraining.end_to_end.end_to_end_task",
     "roibeam.pipelines.pretraining.requests.requested_run",
     "roibeam.pipelines.pretraining.requests.requested_stages",
     "roibeam.pipelines.pretraining.text_run",
-    "roibeam.pipelines.stores.store_import",
-    "roibeam.pipelines.stores.store_export",
+    "roibeam.pipelines.extract.stores.store_import",
+    "roibeam.pipelines.extract.stores.store_export",
     "roibeam.pipelines.training.loop",
 )
 for _name in _IMPORTED:

@@ -17,9 +17,8 @@ from torch import nn
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.heads import DroppedLinear
 from roibeam.model.common.transformer import Attention
-from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
-from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.data.captioned.store_classes import StoreClasses
+from roibeam.pipelines.data.objects.image_objects import ImageObjects
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import run_model
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
@@ -31,6 +30,7 @@ from roibeam.pipelines.pretraining.requests.request import (
 )
 from roibeam.pipelines.pretraining.requests.requested_run import requested_parts
 from roibeam.pipelines.pretraining.run_frame import RunModel, RunSettings
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 Read = Callable[[Any], Any]
 CLASSES, BATCH = 1600, 8

@@ -20,20 +20,20 @@ from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weight
 from roibeam.extraction.training.heads import load_heads
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.joint_detector import JointDetector
-from roibeam.pipelines.model_files.loss_weights import LossWeights
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.photos import LabelledPhotos
+from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, TaskPhotos
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.model_files.joint_detector import JointDetector
+from roibeam.pipelines.training.model_files.loss_weights import LossWeights
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.rehearsal import WorstBatch
 
 

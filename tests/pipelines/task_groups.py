@@ -17,7 +17,7 @@ from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, Tas
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 
 NUM_LABELS = 3
 WHOLE = "whole"  # regions, and the whole image before them

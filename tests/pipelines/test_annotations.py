@@ -23,7 +23,7 @@ from roibeam.features.shard.manifest import ANNOTATIONS_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.features.writing.annotations_table import Annotation, write_annotations
-from roibeam.pipelines.extract.annotations import annotation_of, read_annotations
+from roibeam.pipelines.data.annotations import annotation_of, read_annotations
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]

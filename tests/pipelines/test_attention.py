@@ -46,16 +46,16 @@ from roibeam.pipelines.analysis.attention.reading import Asked, read_asked
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.probing.picture_shapes import Label
 from roibeam.pipelines.analysis.probing.probe import pair_batch, words_to_regions
+from roibeam.pipelines.data.datasets.conll import read_conll
+from roibeam.pipelines.data.datasets.entities import EntityBoxes, EntityImage
+from roibeam.pipelines.data.datasets.marked_sentences import parse_marked_sentence
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.sources.datasets.conll import read_conll
-from roibeam.pipelines.sources.datasets.entities import EntityBoxes, EntityImage
-from roibeam.pipelines.sources.datasets.marked_sentences import parse_marked_sentence
 from roibeam.pipelines.toyworld.entities.write_entities import PARSES_NAME, ToyEntities
 from roibeam.pipelines.toyworld.perfect_perception import FEATURE_DIM, Perception, write_perfect_store
 from roibeam.pipelines.toyworld.perfect_store import image_id
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, describe
 from roibeam.pipelines.toyworld.scene import generate
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 IMAGES, SEED = 40, 5
 ANY = GROUNDING_RULES["any"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from roibeam.pipelines.inputs.batches import batch_memory
-from roibeam.pipelines.inputs.batches.batch_memory import BatchReader, BatchWriter, empty_tensor
+from roibeam.pipelines.data.batches import batch_memory
+from roibeam.pipelines.data.batches.batch_memory import BatchReader, BatchWriter, empty_tensor
 
 
 @dataclass(frozen=True)

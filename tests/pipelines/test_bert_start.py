@@ -30,6 +30,7 @@ from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTra
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVqa
+from roibeam.pipelines.data.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.network import started_network
 from roibeam.pipelines.finetuning.frame.start.task_start import start_of
@@ -37,10 +38,9 @@ from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.model_files.bert_start import check_words_of_bert, read_bert, start_from_bert
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
+from roibeam.pipelines.training.model_files.bert_start import check_words_of_bert, read_bert, start_from_bert
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
 
 _READ = """
 import sys
-from roibeam.pipelines.model_files.bert_start import read_bert
+from roibeam.pipelines.training.model_files.bert_start import read_bert
 bert = read_bert(sys.argv[1])
 print(bert.sizes["hidden_size"], len(bert.state))
 """

@@ -30,9 +30,6 @@ from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkp
 from roibeam.pipelines.analysis.probing.probe import pair_batch
 from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
 from roibeam.pipelines.collection.judging.match_scores import MatchScores
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.model_conversion import writer_of
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS
@@ -41,6 +38,9 @@ from roibeam.pipelines.toyworld.perfect_perception import FEATURE_DIM, Perceptio
 from roibeam.pipelines.toyworld.perfect_store import image_id
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, describe
 from roibeam.pipelines.toyworld.scene import generate
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.model_conversion import writer_of
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -28,8 +28,8 @@ from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_has
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.running.request import need_packages
 from roibeam.pipelines.collection.thresholds import AggregationThresholds, PictureThresholds
-from roibeam.pipelines.sources.datasets.drawn_world import DRAWN_WORLD, WEB_FORMAT, are_drawn, world_of
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.data.datasets.drawn_world import DRAWN_WORLD, WEB_FORMAT, are_drawn, world_of
+from roibeam.pipelines.data.source_kinds import open_source
 
 Cli = Callable[..., Any]
 BLOCK = "The dog is an animal that people keep at home, and it likes to run in the park every day."
@@ -135,7 +135,7 @@ def test_the_lists_are_read_by_download_and_extract(collected: Path) -> None:
     source = open_source(str(collected / "local.tsv"))
     assert {image.image_id.rpartition("/")[2] for image in source.images} == ids
     assert all((collected / "photos" / f"{one[:2]}").is_dir() for one in ids)
-    from roibeam.pipelines.sources.download.url_list import UrlList
+    from roibeam.pipelines.data.download.url_list import UrlList
 
     assert UrlList(str(collected / "pairs.tsv")).num_urls == len(ids)
 

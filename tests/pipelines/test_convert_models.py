@@ -20,9 +20,9 @@ from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTra
 from roibeam.model.vlbert.config import vlbert_config, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVqa
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.model_conversion import convert_model
-from roibeam.pipelines.model_files.published_models import writer_of
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.model_conversion import convert_model
+from roibeam.pipelines.training.model_files.published_models import writer_of
 
 SIZES = {
     "vocab_size": 30,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from roibeam.pipelines.common.device_choice import DeviceChoice, choose_device, workers_device
 from roibeam.pipelines.extract.shard.cuda_device import own_device, take_seat
-from roibeam.pipelines.foundation.device_choice import DeviceChoice, choose_device, workers_device
 
 SIT = """
 import sys

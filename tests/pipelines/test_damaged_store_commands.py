@@ -29,10 +29,10 @@ from store_mutations import FAMILIES, Original, hurt, original_of, write_origina
 from roibeam.features.exchange.formats import FORMATS, format_named
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.data.captioned.checked_reads import SAMPLE_ONE_IN
+from roibeam.pipelines.data.captioned.corpus import CheckedViews
 from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.tasks.retrieval.neighbours import mean_features
-from roibeam.pipelines.inputs.captioned.checked_reads import SAMPLE_ONE_IN
-from roibeam.pipelines.inputs.captioned.corpus import CheckedViews
 
 _PLACES = ("link", "pipe", "swap")  # what lies in the place of a file: "swap" is another file of the store
 _SECONDS = 20  # of one command

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from dataset_examples import error_of, write
 
-from roibeam.pipelines.sources.datasets import annotation_xml, json_pieces
-from roibeam.pipelines.sources.datasets.coco import read_coco, read_coco_instances
-from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
-from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
-from roibeam.pipelines.sources.datasets.rows import BadRow
-from roibeam.pipelines.sources.datasets.visual_genome import (
+from roibeam.pipelines.data.datasets import annotation_xml, json_pieces
+from roibeam.pipelines.data.datasets.coco import read_coco, read_coco_instances
+from roibeam.pipelines.data.datasets.json_pieces import read_json_members
+from roibeam.pipelines.data.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.data.datasets.rows import BadRow
+from roibeam.pipelines.data.datasets.visual_genome import (
     NameList,
     SplitRow,
     read_annotation,

@@ -12,9 +12,9 @@ from labelled_examples import Found, labelled, random_photo
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from roibeam.pipelines.detector import coco_precision
-from roibeam.pipelines.detector.coco_precision import CocoCounter, CocoPrecision
-from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.data.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.training.detector import coco_precision
+from roibeam.pipelines.training.detector.coco_precision import CocoCounter, CocoPrecision
 
 
 def ours(photos: list[tuple[LabelledImage, Found]]) -> CocoPrecision:

@@ -22,11 +22,11 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.training.batch_losses import LOSSES, DetectorTraining, build_trainable_detector, initialise
 from roibeam.extraction.training.rules import SamplingRules
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.pipelines.detector.photos import open_labelled_photos, read_photo
-from roibeam.pipelines.detector.settings import DetectorSettings, PhotoRules, Start
-from roibeam.pipelines.detector.task import DetectorTask
-from roibeam.pipelines.detector.training import build_start, train_detector
+from roibeam.pipelines.data.photos import open_labelled_photos, read_photo
 from roibeam.pipelines.toyworld.write import write_world
+from roibeam.pipelines.training.detector.settings import DetectorSettings, PhotoRules, Start
+from roibeam.pipelines.training.detector.task import DetectorTask
+from roibeam.pipelines.training.detector.training import build_start, train_detector
 from roibeam.pipelines.training.not_finite import blame
 from roibeam.pipelines.training.train_config import TrainConfig
 

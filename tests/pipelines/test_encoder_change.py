@@ -18,7 +18,7 @@ from tiny_commands import TINY_ENCODER, TINY_JOINT
 
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.inputs.encoder_change import masking_words
+from roibeam.pipelines.training.encoder_change import masking_words
 
 Cli = Callable[..., Any]
 # No gradient reaches the encoder in VL-BERT's first step.

@@ -23,9 +23,9 @@ from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, TaskPhotos
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
@@ -33,7 +33,7 @@ from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

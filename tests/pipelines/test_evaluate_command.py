@@ -64,7 +64,7 @@ def write_karpathy(folder: Path) -> None:
 def save_model(world: Path, name: str, folder: Path) -> Path:
     """A model of another system in a folder, with the run's tokenizer, for the store's features."""
     from roibeam.features.store import FeatureStore
-    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+    from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
     with FeatureStore(world / "store") as store:
         width, classes = store.feature_dim, len(store.vocabulary["classes"] or ())

@@ -27,11 +27,11 @@ from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkp
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import evaluation_set, masked_measures, matching_measures
 from roibeam.pipelines.analysis.evaluation.pair_scores import JointScorer, pair_scorer
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.captions.caption_files import Caption
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.captions.caption_files import Caption
+from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.run_folder.trained_images import known_keys, trained_among, write_trained_images
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -27,14 +27,14 @@ from roibeam.pipelines.analysis.evaluation.evaluation_results import read_result
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures
-from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.captions.caption_files import Caption
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.captions.caption_files import Caption
+from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.record_photos import RecordPhotos
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -20,12 +20,12 @@ from roibeam.extraction.choice.presets import PRESETS
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.cli.options import PRESET
+from roibeam.pipelines.data.shard_plan import read_members, read_plan
 from roibeam.pipelines.extract import extraction_run, new_work
 from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
-from roibeam.pipelines.extract.shard_plan import read_members, read_plan
-from roibeam.pipelines.stores.store_check import shard_of_record
+from roibeam.pipelines.extract.stores.store_check import shard_of_record
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]

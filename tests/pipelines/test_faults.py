@@ -22,8 +22,8 @@ from tiny_commands import digest
 
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.shard_plan import members_path, plan_path
-from roibeam.pipelines.foundation.files.locations import SourceGoneError, read_image
+from roibeam.pipelines.common.files.locations import SourceGoneError, read_image
+from roibeam.pipelines.data.shard_plan import members_path, plan_path
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 pytestmark = pytest.mark.faults

@@ -35,6 +35,8 @@ from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.data.datasets.vcr import read_vcr_metadata
+from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
 from roibeam.pipelines.finetuning.frame.group_batches import PhotoSide
@@ -50,8 +52,6 @@ from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.referring_rules.targets import candidate_targets, prepare_candidates
 from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import prepare_vcr_photo
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.sources.datasets.vcr import read_vcr_metadata
 from roibeam.pipelines.training.run_folder.files import write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from roibeam.pipelines.data.datasets.own_table import read_table
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import (
@@ -29,7 +30,6 @@ from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
 from roibeam.pipelines.pretraining.requests.requested_settings import train_config_of
-from roibeam.pipelines.sources.datasets.own_table import read_table
 
 
 def request(**changes: Any) -> FinetuneRequest:

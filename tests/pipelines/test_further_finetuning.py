@@ -16,7 +16,7 @@ from roibeam.pipelines.finetuning.frame.start.first_task import FirstTask, witho
 from roibeam.pipelines.finetuning.frame.start.task_start import TaskStart
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS, system_of
-from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.run_folder.files import write_json
 from roibeam.pipelines.training.run_folder.trained_images import known_keys, trained_among, write_trained_images
 

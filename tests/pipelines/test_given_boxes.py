@@ -22,13 +22,13 @@ from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.exchange.butd_tsv import ButdTsv
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.foundation.files.image_ids import short_name
-from roibeam.pipelines.sources.datasets.box_lines import read_box_lines
-from roibeam.pipelines.sources.datasets.coco import read_coco_boxes
-from roibeam.pipelines.sources.datasets.vcr import read_vcr_boxes
-from roibeam.pipelines.sources.given_boxes import give_boxes
-from roibeam.pipelines.sources.image_finder import ImageFinder
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.common.files.image_ids import short_name
+from roibeam.pipelines.data.datasets.box_lines import read_box_lines
+from roibeam.pipelines.data.datasets.coco import read_coco_boxes
+from roibeam.pipelines.data.datasets.vcr import read_vcr_boxes
+from roibeam.pipelines.data.given_boxes import give_boxes
+from roibeam.pipelines.data.image_finder import ImageFinder
+from roibeam.pipelines.data.source_kinds import open_source
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]

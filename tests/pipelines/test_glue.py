@@ -16,6 +16,7 @@ from glue_files import COLUMNS, write_task
 from pyarrow import parquet
 from task_groups import small_network, tokenizer
 
+from roibeam.pipelines.data.datasets.glue import GLUE_TASKS, GlueCounts, GlueRow, glue_files, read_glue
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import read_network
@@ -28,7 +29,6 @@ from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS, GlueCounts, GlueRow, glue_files, read_glue
 
 
 def rows_of(folder: Path, name: str, split: str, counts: GlueCounts | None = None) -> list[GlueRow]:

@@ -24,8 +24,8 @@ from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.task import DownstreamTask
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 VCR = {name: recipe for name, recipe in TASK_RECIPES.items() if name.startswith("vlbert-vcr")}
 NAMED_BOX = 1  # which a choice of every question begins with

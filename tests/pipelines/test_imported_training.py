@@ -16,6 +16,7 @@ from exchange_examples import measured
 from roibeam.features.exchange.formats import FORMATS, format_named
 from roibeam.features.record.imported import has_classes
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.stores.store_import import import_features
 from roibeam.pipelines.pretraining.requests.request import (
     PretrainRequest,
     RequestedData,
@@ -25,7 +26,6 @@ from roibeam.pipelines.pretraining.requests.request import (
 from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.stores.store_import import import_features
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NUM_CLASSES = 6  # of `measured`

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from roibeam.pipelines.foundation.console import interruption
-from roibeam.pipelines.foundation.console.interruption import command_of, tell_what_is_kept, typed_again, what_is_kept
+from roibeam.pipelines.common.console import interruption
+from roibeam.pipelines.common.console.interruption import command_of, tell_what_is_kept, typed_again, what_is_kept
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
@@ -128,7 +128,7 @@ def test_a_signal_that_falls_into_a_destructor_is_heard(number: signal.Signals) 
     """Python drops what is raised there, so that a training that was told to stop went on."""
     code = f"""
 import os, time
-from roibeam.pipelines.foundation.console.interruption import exit_code, stop_as_by_ctrl_c
+from roibeam.pipelines.common.console.interruption import exit_code, stop_as_by_ctrl_c
 
 class Closing:
     def __del__(self):
@@ -154,7 +154,7 @@ def test_a_signal_that_falls_into_an_import_is_heard_after_it(tmp_path: Path, nu
     (tmp_path / "imported.py").write_text("\n".join(lines))
     code = f"""
 import sys, time
-from roibeam.pipelines.foundation.console.interruption import exit_code, stop_as_by_ctrl_c
+from roibeam.pipelines.common.console.interruption import exit_code, stop_as_by_ctrl_c
 
 sys.path.insert(0, {str(tmp_path)!r})
 stop_as_by_ctrl_c()
@@ -184,7 +184,7 @@ def test_a_second_ctrl_c_three_seconds_later_interrupts_an_import_too(tmp_path: 
     (tmp_path / "imported.py").write_text("\n".join(lines))
     code = f"""
 import sys, time
-from roibeam.pipelines.foundation.console.interruption import stop_as_by_ctrl_c
+from roibeam.pipelines.common.console.interruption import stop_as_by_ctrl_c
 
 sys.path.insert(0, {str(tmp_path)!r})
 stop_as_by_ctrl_c()

@@ -32,7 +32,7 @@ from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.config import vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVcr
-from roibeam.pipelines.model_files.joint_checkpoint import (
+from roibeam.pipelines.training.model_files.joint_checkpoint import (
     load_joint,
     load_official_joint,
     official_joint_state,

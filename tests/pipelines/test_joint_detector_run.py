@@ -19,17 +19,17 @@ from tiny_commands import TINY_ENCODER, TINY_JOINT, one_line
 from roibeam.extraction.training.batch_losses import LOSSES
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.detector.evaluation import evaluate_detector
-from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.model_files.joint_checkpoint import load_joint, region_encoder_of
-from roibeam.pipelines.model_files.joint_detector import PREFIX, JointDetector
-from roibeam.pipelines.model_files.loss_weights import LossWeights
+from roibeam.pipelines.data.photos import LabelledPhotos
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.end_to_end.settings import LabelledRules, PhotoRules
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.training.detector.evaluation import evaluate_detector
+from roibeam.pipelines.training.model_files.joint_checkpoint import load_joint, region_encoder_of
+from roibeam.pipelines.training.model_files.joint_detector import PREFIX, JointDetector
+from roibeam.pipelines.training.model_files.loss_weights import LossWeights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -32,7 +32,7 @@ from roibeam.pipelines.collection.judging.picture_statistics import NAMES as STA
 from roibeam.pipelines.collection.judging.picture_statistics import picture_statistics
 from roibeam.pipelines.collection.judging.train_images import TrainImagesRequest, train_images
 from roibeam.pipelines.collection.pair import CandidateText, Pair, Picture, TextSource
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.toyworld.randomness import IntegerStream
 from roibeam.pipelines.toyworld.scene import generate
 from roibeam.pipelines.toyworld.web.web_pictures import SORTS, encoded, natural_picture, unnatural_picture
@@ -322,7 +322,7 @@ def test_match_scores_are_the_model_s_log_odds_and_a_long_text_is_cut_not_refuse
 
     from roibeam.pipelines.analysis.probing.probe import pair_batch
     from roibeam.pipelines.collection.judging.match_scores import MatchScores
-    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+    from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "blue", "ball"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")

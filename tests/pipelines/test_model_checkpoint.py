@@ -27,8 +27,8 @@ from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertFor
 from roibeam.model.vlbert.config import vlbert_config, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.published_models import COORDINATE_EMBEDDING_SIZE, writer_of
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.published_models import COORDINATE_EMBEDDING_SIZE, writer_of
 
 BERT = {
     "vocab_size": 60,

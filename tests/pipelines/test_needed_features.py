@@ -21,9 +21,9 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.pipelines.cli.commands import app
+from roibeam.pipelines.data.needed_features import GIVEN_BOXES, Features
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.inputs.needed_features import GIVEN_BOXES, Features
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
 ALL: dict[str, Any] = {**RECIPES, **TASK_RECIPES}

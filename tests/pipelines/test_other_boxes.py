@@ -18,9 +18,9 @@ from tiny_commands import Pictures, digest, extract, one_line, tiny_run
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.report.feature_words import choice_note
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.data.feature_words import choice_note
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space
 
 Cli = Callable[..., Any]
 KEPT = Path(__file__).parents[1] / "data" / "kept"
@@ -153,7 +153,7 @@ def test_a_model_without_its_run_says_that_it_does_not_tell(tmp_path: Path) -> N
 def test_a_digest_alone_tells_whether_only_a_published_selection_or_the_dtype_differs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from roibeam.pipelines.model_files import trained_with
+    from roibeam.pipelines.training.model_files import trained_with
 
     monkeypatch.chdir(tmp_path)  # the store is gone
     found = load_model(str(KEPT / "run"))

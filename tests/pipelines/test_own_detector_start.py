@@ -20,9 +20,9 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import CELL_ANCHORS
 from roibeam.extraction.weights.conversion import convert_weights
 from roibeam.extraction.weights.loading import build_detector, part_state
-from roibeam.pipelines.detector.settings import Start
-from roibeam.pipelines.detector.train_request import DetectorTrainRequest, _settings, _sizes
-from roibeam.pipelines.detector.training import build_start
+from roibeam.pipelines.training.detector.settings import Start
+from roibeam.pipelines.training.detector.train_request import DetectorTrainRequest, _settings, _sizes
+from roibeam.pipelines.training.detector.training import build_start
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CAFFE = CONVENTIONS["caffe"]

@@ -15,14 +15,14 @@ import pytest
 from faulty_s3 import FaultyS3, faulty_s3
 from folder_filesystem import PREFIX, FolderFileSystem
 
-from roibeam.pipelines.extract.shard_plan import extend_plan
-from roibeam.pipelines.foundation.files import ranged_file, remote_files
-from roibeam.pipelines.foundation.files.locations import read_location
-from roibeam.pipelines.foundation.files.ranged_file import RangedFile
-from roibeam.pipelines.foundation.ordered_ahead import in_order
-from roibeam.pipelines.sources import listed_images
-from roibeam.pipelines.sources.listed_images import archive_images
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.common.files import ranged_file, remote_files
+from roibeam.pipelines.common.files.locations import read_location
+from roibeam.pipelines.common.files.ranged_file import RangedFile
+from roibeam.pipelines.common.ordered_ahead import in_order
+from roibeam.pipelines.data import listed_images
+from roibeam.pipelines.data.listed_images import archive_images
+from roibeam.pipelines.data.shard_plan import extend_plan
+from roibeam.pipelines.data.source_kinds import open_source
 
 # Threads ahead, results in order
 

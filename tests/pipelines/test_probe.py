@@ -25,9 +25,9 @@ from roibeam.pipelines.analysis.probing.picture_shapes import Label, Rectangle, 
 from roibeam.pipelines.analysis.probing.probe import pair_batch, probe, words_to_regions
 from roibeam.pipelines.analysis.probing.probe_picture import MAX_REGIONS, probe_shapes, shown_regions
 from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
-from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.common.pages.banner import Banner
+from roibeam.pipelines.data.region_names import Names
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 CLASSES = ("cat", "dog", "hat")
 CAPTIONS = ["a cat in a hat", "a dog and a cat in a hat", "the dog on a hat"]

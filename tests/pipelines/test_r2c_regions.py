@@ -35,7 +35,7 @@ from roibeam.pipelines.finetuning.task import BoxClasses
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
-from roibeam.pipelines.model_files.encoder_settings import EncoderOptions
+from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions
 from roibeam.pipelines.training.parameter_groups import group_parameters
 
 pytestmark = pytest.mark.usefixtures("one_thread")

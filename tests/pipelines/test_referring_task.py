@@ -17,6 +17,7 @@ import torch
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.data.objects.regions_at_boxes import regions_at_boxes
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.results.referring_results import (
     BY_REFERENCE,
@@ -48,7 +49,6 @@ from roibeam.pipelines.finetuning.tasks.referring_rules.targets import (
     prepare_candidates,
 )
 from roibeam.pipelines.finetuning.tasks.referring_task import open_referring
-from roibeam.pipelines.inputs.objects.regions_at_boxes import regions_at_boxes
 
 # Photo 5: 100 x 60, two objects and a crowd, two detections. Photo 6: one object, nothing detected.
 BOXES = {50: (5, [10.0, 10, 20, 20]), 51: (5, [50.0, 20, 30, 30]), 52: (5, [0.0, 0, 90, 50]), 60: (6, [1.0, 2, 3, 4])}

@@ -9,10 +9,10 @@ import pytest
 from captioned_records import CAPTIONS, NUM_CLASSES, TINY, FakeStore, captioned, make_record, pretrain_with
 
 from roibeam.features.record.imported import imported_fingerprint
-from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
-from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.data.captioned.store_classes import StoreClasses
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

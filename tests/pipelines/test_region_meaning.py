@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from roibeam.extraction.choice.detector_folder import SHIPPED, read_detector_folder
-from roibeam.pipelines.extract.report.region_meaning import (
-    RANDOM_WEIGHTS,
-    TOY_ON_PHOTOS,
-    warning_of_config,
-    warning_of_store,
-)
-from roibeam.pipelines.sources.datasets.drawn_world import (
+from roibeam.pipelines.data.datasets.drawn_world import (
     DRAWN_WORLD,
     TASKS_FORMAT,
     WEB_FORMAT,
@@ -24,7 +18,13 @@ from roibeam.pipelines.sources.datasets.drawn_world import (
     are_drawn,
     world_of,
 )
-from roibeam.pipelines.sources.datasets.folder import list_folder
+from roibeam.pipelines.data.datasets.folder import list_folder
+from roibeam.pipelines.extract.report.region_meaning import (
+    RANDOM_WEIGHTS,
+    TOY_ON_PHOTOS,
+    warning_of_config,
+    warning_of_store,
+)
 
 TOY = str(SHIPPED["toy"] / "model.safetensors")
 CLASSES = read_detector_folder("toy").class_names

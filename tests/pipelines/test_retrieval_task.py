@@ -15,6 +15,7 @@ from task_groups import SIZES, TINY, batches, drop, small_network, tokenizer
 
 from roibeam.model.common.losses import SumCount
 from roibeam.model.imagebert.retrieval import retrieval_losses
+from roibeam.pipelines.data.captions.captioned_pictures import CaptionedPicture, read_captioned
 from roibeam.pipelines.finetuning.frame.group_task import scores_of
 from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.frame.network import read_network, started_network
@@ -37,7 +38,6 @@ from roibeam.pipelines.finetuning.tasks.retrieval import neighbours as module
 from roibeam.pipelines.finetuning.tasks.retrieval.distractors import Distractors, mixes_of
 from roibeam.pipelines.finetuning.tasks.retrieval.neighbours import hard_neighbours, mean_features, nearest
 from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import RetrievalOptions, caption_groups, open_retrieval
-from roibeam.pipelines.sources.captions.captioned_pictures import CaptionedPicture, read_captioned
 
 CPU = torch.device("cpu")
 DIGEST = "0123456789ab"

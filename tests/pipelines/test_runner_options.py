@@ -40,6 +40,8 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.developers.worker_pool import PIPELINE
+from roibeam.pipelines.data.shard_plan import PlannedShard
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
 from roibeam.pipelines.extract.runners import option_sets
 from roibeam.pipelines.extract.runners.engines.flink_job import ended_with_the_run
@@ -48,9 +50,7 @@ from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_clu
 from roibeam.pipelines.extract.runners.pipeline_run import _cause
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
-from roibeam.pipelines.extract.shard_plan import PlannedShard
 from roibeam.pipelines.extract.store_manifest import StoreText
-from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 pipeline_options = functools.partial(option_sets.pipeline_options, preload=PIPELINE)
 runner_flags = functools.partial(option_sets.runner_flags, preload=PIPELINE)

@@ -15,7 +15,7 @@ from run_facts import BATCH, HELD, attributes, built, held, parameters, requeste
 
 from roibeam.extraction.region_encoder import STAGES
 from roibeam.model.end_to_end_choices import DEFAULT_MASKING, MASKINGS
-from roibeam.pipelines.inputs.mode_changes import DATA, END_TO_END, TEXTS, TOY, changed_by
+from roibeam.pipelines.data.mode_changes import DATA, END_TO_END, TEXTS, TOY, changed_by
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe

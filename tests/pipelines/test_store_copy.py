@@ -29,8 +29,8 @@ from roibeam.features.shard.record_change import RecordChange
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.features.writing.annotations_table import Annotation, write_annotations
-from roibeam.pipelines.sources.id_lists import AskedIds, read_id_list, read_split
-from roibeam.pipelines.stores.store_copy import CopyOptions, copy_store
+from roibeam.pipelines.data.id_lists import AskedIds, read_id_list, read_split
+from roibeam.pipelines.extract.stores.store_copy import CopyOptions, copy_store
 
 Roibeam = Callable[..., Any]
 

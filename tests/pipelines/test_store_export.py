@@ -23,7 +23,7 @@ from roibeam.features.shard.manifest import ShardManifest, StoreManifest
 from roibeam.features.shard.publish import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.stores.store_export import export_store
+from roibeam.pipelines.extract.stores.store_export import export_store
 
 Roibeam = Callable[..., Any]
 

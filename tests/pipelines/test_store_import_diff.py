@@ -27,7 +27,7 @@ from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.stores.store_import import import_features
+from roibeam.pipelines.extract.stores.store_import import import_features
 
 Roibeam = Callable[..., Any]
 

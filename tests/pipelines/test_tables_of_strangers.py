@@ -19,21 +19,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roibeam.pipelines.collection.judging.labelled_rows import read_labelled_texts
-from roibeam.pipelines.detector.photos import open_labelled_photos
+from roibeam.pipelines.data.captions.caption_files import read_captions
+from roibeam.pipelines.data.datasets.own_table import read_table
+from roibeam.pipelines.data.datasets.rows import BadRow, UrlRow
+from roibeam.pipelines.data.datasets.url_table import UrlColumns
+from roibeam.pipelines.data.download import outputs
+from roibeam.pipelines.data.download.image_files import StoredImage, image_id
+from roibeam.pipelines.data.download.journal import Journal
+from roibeam.pipelines.data.download.url_list import UrlList
+from roibeam.pipelines.data.given_boxes import give_boxes
+from roibeam.pipelines.data.held_out import HeldOut
+from roibeam.pipelines.data.objects.image_objects import ImageObjects
+from roibeam.pipelines.data.photos import open_labelled_photos
+from roibeam.pipelines.data.source_kinds import open_source
 from roibeam.pipelines.finetuning.tasks.referring import referring_files
 from roibeam.pipelines.finetuning.tasks.vcr_rules.names import read_people_names
-from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
-from roibeam.pipelines.sources.captions.caption_files import read_captions
-from roibeam.pipelines.sources.datasets.own_table import read_table
-from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow
-from roibeam.pipelines.sources.datasets.url_table import UrlColumns
-from roibeam.pipelines.sources.download import outputs
-from roibeam.pipelines.sources.download.image_files import StoredImage, image_id
-from roibeam.pipelines.sources.download.journal import Journal
-from roibeam.pipelines.sources.download.url_list import UrlList
-from roibeam.pipelines.sources.given_boxes import give_boxes
-from roibeam.pipelines.sources.held_out import HeldOut
-from roibeam.pipelines.sources.source_kinds import open_source
 
 Told = dict[str, tuple[str, ...]]
 

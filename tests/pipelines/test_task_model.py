@@ -16,7 +16,7 @@ from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.model_files.model_folder import FoundModel
+from roibeam.pipelines.training.model_files.model_folder import FoundModel
 
 
 def loaded(name: str, folder: Path, system: str = "vilbert") -> LoadedTaskModel:

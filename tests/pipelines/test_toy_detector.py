@@ -15,11 +15,11 @@ from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.pipelines.detector.evaluation import evaluate_detector
-from roibeam.pipelines.detector.photos import open_labelled_photos
+from roibeam.pipelines.data.photos import open_labelled_photos
 from roibeam.pipelines.toyworld.draw import draw_samples
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
 from roibeam.pipelines.toyworld.write import write_world
+from roibeam.pipelines.training.detector.evaluation import evaluate_detector
 
 FOLDER = SHIPPED["toy"]
 

@@ -20,15 +20,15 @@ from tiny_commands import Pictures, draw_pictures, tiny_run
 
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
-from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.data.photos import LabelledPhotos
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.validation import KeptOut
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.run_folder.run_figures import read_summary
 from roibeam.pipelines.training.run_folder.trained_images import trained_among
 from roibeam.pipelines.training.train_config import TrainConfig

@@ -22,18 +22,18 @@ from roibeam.extraction.weights.families import family_names
 from roibeam.extraction.weights.random_weights import random_state
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.visualbert.model import visualbert_small
-from roibeam.pipelines.inputs.captioned.captioned_store import join_task_texts
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus
-from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.inputs.captioned.usable_captions import UsableCaptions
-from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
-from roibeam.pipelines.inputs.objects.image_objects import WHOLE_IMAGE, ImageObjects
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.data.captioned.captioned_store import join_task_texts
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.captioned.task_corpus import TaskCorpus
+from roibeam.pipelines.data.captioned.task_texts import TaskTexts
+from roibeam.pipelines.data.captioned.usable_captions import UsableCaptions
+from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.mirrored_photo import swap_left_right
+from roibeam.pipelines.data.objects.image_objects import WHOLE_IMAGE, ImageObjects
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
 from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 Cli = Callable[..., Any]
 
@@ -387,7 +387,7 @@ def test_outlines_reach_the_network_as_the_photo_is_shown(data: Path, stores: Pa
     from roibeam.model.end_to_end import EndToEndModel
     from roibeam.model.end_to_end_choices import EndToEndChoices
     from roibeam.model.visualbert.model import VisualBertForPreTraining
-    from roibeam.pipelines.inputs.record_photos import RecordPhotos
+    from roibeam.pipelines.data.record_photos import RecordPhotos
     from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask, TaskPhotos
     from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
     from roibeam.pipelines.pretraining.samples.data_config import DataConfig

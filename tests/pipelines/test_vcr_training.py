@@ -36,7 +36,7 @@ from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_rules import regions
 from roibeam.pipelines.finetuning.tasks.vcr_rules.names import NamesDrawn
 from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
-from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.run_folder.files import write_json
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"

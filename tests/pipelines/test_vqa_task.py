@@ -15,6 +15,9 @@ from small_finetuning import make_task
 from task_groups import batches, small_network, tokenizer
 from toy_questions import write_questions
 
+from roibeam.pipelines.data.datasets.answer_labels import read_answer_labels
+from roibeam.pipelines.data.datasets.pythia_imdb import read_imdb
+from roibeam.pipelines.data.mirrored_photo import mirrored_boxes
 from roibeam.pipelines.finetuning.frame.network import start_from_words
 from roibeam.pipelines.finetuning.rows import LABEL, TaskText
 from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
@@ -25,9 +28,6 @@ from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import scores_of
 from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import pythia_tokens
-from roibeam.pipelines.inputs.mirrored_photo import mirrored_boxes
-from roibeam.pipelines.sources.datasets.answer_labels import read_answer_labels
-from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
 
 LABELS = ("<unk>", "yes", "left", "right", "skate-board")
 

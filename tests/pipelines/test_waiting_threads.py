@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from roibeam.pipelines.foundation.console import waiting_threads
-from roibeam.pipelines.foundation.console.waiting_threads import POLICY, CoreTimes, busy_elsewhere
+from roibeam.pipelines.common.console import waiting_threads
+from roibeam.pipelines.common.console.waiting_threads import POLICY, CoreTimes, busy_elsewhere
 
 _ASK = """
-from roibeam.pipelines.foundation.console import waiting_threads
+from roibeam.pipelines.common.console import waiting_threads
 waiting_threads.busy_elsewhere = lambda before, after: 1.0
 waiting_threads.sleep_beside_others()
 import torch

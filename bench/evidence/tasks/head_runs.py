@@ -76,8 +76,8 @@ class HeadRuns:
         from roibeam.pipelines.analysis.attention.reading import read_asked
         from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
         from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
-        from roibeam.pipelines.model_files.model_checkpoint import load_model
-        from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+        from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+        from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
         checkpoint = load_model(str(weights))
         model: Any = checkpoint.model.to(self.device)

@@ -1,5 +1,5 @@
 """The file of captions and labels that a store manifest names: is it there, and is it that one? Its format is parquet,
-which this package writes and does not read; see `roibeam.pipelines.extract.annotations`."""
+which this package writes and does not read; see `roibeam.pipelines.data.annotations`."""
 
 from __future__ import annotations
 

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig as EvaluationConfig
     from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest as ProbeRequest
     from roibeam.pipelines.analysis.probing.probe_request import write_probe as write_probe
+    from roibeam.pipelines.data.batches.image_batch import photo_inputs as photo_inputs
+    from roibeam.pipelines.data.datasets.own_table import TableRow as TableRow
     from roibeam.pipelines.extract.extraction_run import run_extract as run_extract
     from roibeam.pipelines.extract.request import ExtractRequest as ExtractRequest
     from roibeam.pipelines.extract.request import RequestedDetector as RequestedDetector
     from roibeam.pipelines.extract.request import RequestedImages as RequestedImages
     from roibeam.pipelines.extract.request import RequestedRecords as RequestedRecords
     from roibeam.pipelines.extract.request import RunOptions as RunOptions
+    from roibeam.pipelines.extract.stores.store_export import export_store as export_store
+    from roibeam.pipelines.extract.stores.store_import import import_features as import_features
     from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest as FinetuneRequest
     from roibeam.pipelines.finetuning.frame.finetune_run import run_finetuning as run_finetuning
     from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest as PredictRequest
@@ -34,14 +38,6 @@ if TYPE_CHECKING:
     from roibeam.pipelines.finetuning.frame.task_model import load_task_model as load_task_model
     from roibeam.pipelines.finetuning.own_task_file import OwnTask as OwnTask
     from roibeam.pipelines.finetuning.tasks.labels import label_task as label_task
-    from roibeam.pipelines.inputs.batches.image_batch import photo_inputs as photo_inputs
-    from roibeam.pipelines.model_files.bert_start import read_bert as read_bert
-    from roibeam.pipelines.model_files.bert_start import start_from_bert as start_from_bert
-    from roibeam.pipelines.model_files.joint_checkpoint import load_joint as load_joint
-    from roibeam.pipelines.model_files.joint_checkpoint import load_official_joint as load_official_joint
-    from roibeam.pipelines.model_files.joint_checkpoint import save_joint as save_joint
-    from roibeam.pipelines.model_files.joint_checkpoint import save_official_joint as save_official_joint
-    from roibeam.pipelines.model_files.model_checkpoint import load_model as load_model
     from roibeam.pipelines.pretraining.requests.request import PretrainRequest as PretrainRequest
     from roibeam.pipelines.pretraining.requests.request import RequestedData as RequestedData
     from roibeam.pipelines.pretraining.requests.request import RequestedEncoder as RequestedEncoder
@@ -50,10 +46,14 @@ if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining as run_pretraining
     from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage as RequestedStage
     from roibeam.pipelines.pretraining.requests.requested_stages import run_stages as run_stages
-    from roibeam.pipelines.sources.datasets.own_table import TableRow as TableRow
-    from roibeam.pipelines.stores.store_export import export_store as export_store
-    from roibeam.pipelines.stores.store_import import import_features as import_features
     from roibeam.pipelines.toyworld.write import write_world as write_world
+    from roibeam.pipelines.training.model_files.bert_start import read_bert as read_bert
+    from roibeam.pipelines.training.model_files.bert_start import start_from_bert as start_from_bert
+    from roibeam.pipelines.training.model_files.joint_checkpoint import load_joint as load_joint
+    from roibeam.pipelines.training.model_files.joint_checkpoint import load_official_joint as load_official_joint
+    from roibeam.pipelines.training.model_files.joint_checkpoint import save_joint as save_joint
+    from roibeam.pipelines.training.model_files.joint_checkpoint import save_official_joint as save_official_joint
+    from roibeam.pipelines.training.model_files.model_checkpoint import load_model as load_model
 
 _FILES = {
     "AttentionRequest": "roibeam.pipelines.analysis.attention.attention_settings",
@@ -78,15 +78,15 @@ _FILES = {
     "load_task_model": "roibeam.pipelines.finetuning.frame.task_model",
     "OwnTask": "roibeam.pipelines.finetuning.own_task_file",
     "label_task": "roibeam.pipelines.finetuning.tasks.labels",
-    "load_official_joint": "roibeam.pipelines.model_files.joint_checkpoint",
-    "save_official_joint": "roibeam.pipelines.model_files.joint_checkpoint",
-    "TableRow": "roibeam.pipelines.sources.datasets.own_table",
-    "photo_inputs": "roibeam.pipelines.inputs.batches.image_batch",
-    "read_bert": "roibeam.pipelines.model_files.bert_start",
-    "start_from_bert": "roibeam.pipelines.model_files.bert_start",
-    "load_joint": "roibeam.pipelines.model_files.joint_checkpoint",
-    "save_joint": "roibeam.pipelines.model_files.joint_checkpoint",
-    "load_model": "roibeam.pipelines.model_files.model_checkpoint",
+    "load_official_joint": "roibeam.pipelines.training.model_files.joint_checkpoint",
+    "save_official_joint": "roibeam.pipelines.training.model_files.joint_checkpoint",
+    "TableRow": "roibeam.pipelines.data.datasets.own_table",
+    "photo_inputs": "roibeam.pipelines.data.batches.image_batch",
+    "read_bert": "roibeam.pipelines.training.model_files.bert_start",
+    "start_from_bert": "roibeam.pipelines.training.model_files.bert_start",
+    "load_joint": "roibeam.pipelines.training.model_files.joint_checkpoint",
+    "save_joint": "roibeam.pipelines.training.model_files.joint_checkpoint",
+    "load_model": "roibeam.pipelines.training.model_files.model_checkpoint",
     "PretrainRequest": "roibeam.pipelines.pretraining.requests.request",
     "RequestedData": "roibeam.pipelines.pretraining.requests.request",
     "RequestedEncoder": "roibeam.pipelines.pretraining.requests.request",
@@ -95,8 +95,8 @@ _FILES = {
     "run_pretraining": "roibeam.pipelines.pretraining.requests.requested_run",
     "RequestedStage": "roibeam.pipelines.pretraining.requests.requested_stages",
     "run_stages": "roibeam.pipelines.pretraining.requests.requested_stages",
-    "export_store": "roibeam.pipelines.stores.store_export",
-    "import_features": "roibeam.pipelines.stores.store_import",
+    "export_store": "roibeam.pipelines.extract.stores.store_export",
+    "import_features": "roibeam.pipelines.extract.stores.store_import",
     "write_world": "roibeam.pipelines.toyworld.write",
 }
 __all__ = list(_FILES)

@@ -17,7 +17,7 @@ class ImageRef:
     Attributes:
         image_id: key of its record; the source that made it documents the rule.
         location: where its bytes are: a local path, a URL, or a member of an archive
-            (`pipelines/foundation/files/locations.py`).
+            (`pipelines/common/files/locations.py`).
         boxes: x1 y1 x2 y2 of the regions to describe, in pixels of the decoded photo, kept in number and order; None
             means that the detector proposes and selects.
         boxes_hw: height and width of the image that the boxes were drawn on, where their file tells; a photo of another

@@ -1,6 +1,6 @@
 """What `plan.json` says of a store's shards: whether a run of `roibeam extract` that adds images has not finished.
 
-`pipelines/extract/shard_plan.py` writes the plan and reads all of it. Who looks at a store needs the numbers alone.
+`pipelines/data/shard_plan.py` writes the plan and reads all of it. Who looks at a store needs the numbers alone.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.trained_with import trained_with
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.trained_with import trained_with
 
 # They answer for masked words, masked regions and matches, as far as their configuration gives them the heads.
 ASKED: tuple[type[PreTrainedModel], ...] = (

@@ -33,7 +33,7 @@ from roibeam.pipelines.cli.train.predict import predict_command
 from roibeam.pipelines.cli.train.pretrain import pretrain_command
 from roibeam.pipelines.cli.train.probe import probe_command
 from roibeam.pipelines.cli.train.recipes import recipes_command
-from roibeam.pipelines.foundation.console.our_logs import show_our_logs
+from roibeam.pipelines.common.console.our_logs import show_our_logs
 
 app = typer.Typer(
     name="roibeam",
@@ -72,7 +72,7 @@ def demo_command(
     Examples:
         roibeam demo demo/
     """
-    from roibeam.pipelines.foundation.files.named_files import check_output_is_no_file
+    from roibeam.pipelines.common.files.named_files import check_output_is_no_file
 
     check_output_is_no_file(out)
     from roibeam.pipelines.cli.train.demo import run_demo

@@ -80,7 +80,7 @@ def train_command(
         roibeam detector train run/ --labels vg/train.txt --photos vg/images
         roibeam detector train run/ --labels coco/instances_train2017.json
     """
-    from roibeam.pipelines.detector.train_request import DetectorTrainRequest, train_requested_detector
+    from roibeam.pipelines.training.detector.train_request import DetectorTrainRequest, train_requested_detector
 
     request = DetectorTrainRequest(
         labels=labels, images=photos, vocab=vocab, val_labels=val_labels, val_images=val_photos,
@@ -92,8 +92,8 @@ def train_command(
         resume="auto" if (asked := resume_asked(resume, resume_from)) is None else asked,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
-    from roibeam.pipelines.foundation.statistics.verdict import sentence_of
-    from roibeam.pipelines.training.processes.launched import is_main_process
+    from roibeam.pipelines.common.launched import is_main_process
+    from roibeam.pipelines.common.statistics.verdict import sentence_of
 
     if not is_main_process():
         return
@@ -142,10 +142,10 @@ def evaluate_command(
     """
     from roibeam.extraction.choice.detector_folder import read_detector_folder
     from roibeam.features.counted import counted
-    from roibeam.pipelines.detector.photos import look_at_photos, open_labelled_photos
-    from roibeam.pipelines.foundation.device_choice import check_device, choose_device
-    from roibeam.pipelines.foundation.files.named_files import NamedFiles
-    from roibeam.pipelines.foundation.overrides import apply_overrides
+    from roibeam.pipelines.common.device_choice import check_device, choose_device
+    from roibeam.pipelines.common.files.named_files import NamedFiles
+    from roibeam.pipelines.common.overrides import apply_overrides
+    from roibeam.pipelines.data.photos import look_at_photos, open_labelled_photos
 
     named = NamedFiles()
     folder = named.look(lambda: read_detector_folder(detector))
@@ -166,8 +166,8 @@ def evaluate_command(
     # Torch comes now, when nothing is wrong with the names.
     import torch
 
-    from roibeam.pipelines.detector.folder_evaluation import evaluate_folder
-    from roibeam.pipelines.detector.report import report_lines
+    from roibeam.pipelines.training.detector.folder_evaluation import evaluate_folder
+    from roibeam.pipelines.training.detector.report import report_lines
 
     if threads is not None:
         torch.set_num_threads(threads)

@@ -54,11 +54,11 @@ def download_command(
         roibeam extract cc/local.tsv store/ --preset vl-bert --weights vg.model
         roibeam download laion.parquet laion/ --caption-column alt
     """
-    from roibeam.pipelines.sources.datasets.url_table import UrlColumns
-    from roibeam.pipelines.sources.download.download_run import run_download
-    from roibeam.pipelines.sources.download.limits import DownloadLimits
-    from roibeam.pipelines.sources.download.options import DownloadOptions
-    from roibeam.pipelines.sources.download.outputs import summary, summary_text
+    from roibeam.pipelines.data.datasets.url_table import UrlColumns
+    from roibeam.pipelines.data.download.download_run import run_download
+    from roibeam.pipelines.data.download.limits import DownloadLimits
+    from roibeam.pipelines.data.download.options import DownloadOptions
+    from roibeam.pipelines.data.download.outputs import summary, summary_text
 
     limits = DownloadLimits(
         connections=connections,

@@ -22,6 +22,8 @@ from roibeam.pipelines.cli.options import (
 )
 from roibeam.pipelines.cli.surface.command import HelpedCommand
 from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.captions.least_match import MIN_MATCH
 from roibeam.pipelines.extract.request import (
     ExtractRequest,
     RequestedDetector,
@@ -30,8 +32,6 @@ from roibeam.pipelines.extract.request import (
     RunOptions,
 )
 from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 
 # `--precision`, and what the store calls it.
 _MODES = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}

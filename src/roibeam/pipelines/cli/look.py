@@ -10,7 +10,7 @@ import typer
 from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR_SET, JSON, PRESET_NAMES, SELECTION, WEIGHTS
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.common.console.progress import waiting
 
 
 def look_command(

@@ -11,7 +11,7 @@ import typer
 
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.foundation.console.printable_streams import Unchanged
+from roibeam.pipelines.common.console.printable_streams import Unchanged
 
 
 def progress_command(

@@ -12,7 +12,7 @@ import typer
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.foundation.console.interruption import typed_again
+from roibeam.pipelines.common.console.interruption import typed_again
 
 if TYPE_CHECKING:
     from roibeam.pipelines.finetuning.score_run import Figure, Score

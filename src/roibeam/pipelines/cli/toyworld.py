@@ -59,10 +59,10 @@ def toyworld_command(
         roibeam toyworld world/ --num-images 2000 --entities entities/
         roibeam toyworld world/ --num-images 2000 --web web/ --pages 5000
     """
-    from roibeam.pipelines.finetuning.toy_levels import toy_levels
     from roibeam.pipelines.toyworld.entities.write_entities import ToyEntities
     from roibeam.pipelines.toyworld.perfect_store import PerfectStore
     from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
+    from roibeam.pipelines.toyworld.toy_levels import toy_levels
     from roibeam.pipelines.toyworld.write import write_world
 
     faults = {"noise": noise, "missed": missed, "doubled": doubled, "box_jitter": box_jitter}
@@ -160,7 +160,7 @@ def _lines(out: Path, num_images: int, done: WorldSummary) -> Iterator[str]:
 
 
 def _task_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
-    from roibeam.pipelines.finetuning.toy_levels import CEILING, FLOOR
+    from roibeam.pipelines.toyworld.toy_levels import CEILING, FLOOR
 
     rows, levels = made.manifest["rows"], made.manifest["levels"]
     yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.console.progress_text import Unit
 from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
 from roibeam.pipelines.conformance.detector.family import DETECTOR_FAMILY
 from roibeam.pipelines.conformance.finetuning.family import FINETUNING_FAMILIES
@@ -29,8 +31,6 @@ from roibeam.pipelines.conformance.metrics.vqa_cases import VQA_METRICS
 from roibeam.pipelines.conformance.vilbert_family import VILBERT_FAMILY
 from roibeam.pipelines.conformance.visualbert_family import VISUALBERT_FAMILY
 from roibeam.pipelines.conformance.vlbert.family import VLBERT_FAMILY
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.console.progress_text import Unit
 
 CASES = Unit("case", "cases")
 

@@ -34,7 +34,7 @@ from roibeam.pipelines.conformance.model_case import (
 )
 from roibeam.pipelines.conformance.tolerances import MODELS
 from roibeam.pipelines.conformance.two_stream_case import PRETRAINING_LOSSES, choice_loss, read_batch, with_img
-from roibeam.pipelines.model_files.model_checkpoint import build_model
+from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 
 
 def _run(arrays: ModelArrays) -> Iterable[Check]:

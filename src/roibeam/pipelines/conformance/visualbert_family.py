@@ -29,7 +29,7 @@ from roibeam.pipelines.conformance.model_case import (
     model_family,
     output_checks,
 )
-from roibeam.pipelines.model_files.model_checkpoint import build_model
+from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 
 
 def _run(arrays: ModelArrays) -> Iterator[Check]:

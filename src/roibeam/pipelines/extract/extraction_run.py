@@ -21,9 +21,15 @@ from roibeam.features.counted import counted
 from roibeam.features.folders.folder_lock import run_lock
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
+from roibeam.pipelines.common.console.duration import duration
+from roibeam.pipelines.common.console.interruption import tell_what_is_kept
+from roibeam.pipelines.common.console.progress import Progress, waiting
+from roibeam.pipelines.data.datasets.drawn_world import DRAWN_WORLD, are_drawn
+from roibeam.pipelines.data.preset_names import conventions_name, selection_name
+from roibeam.pipelines.data.shard_plan import Plan
+from roibeam.pipelines.data.vocabulary import check_length
 from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
 from roibeam.pipelines.extract.new_work import existing_plan, make_plan, source_facts
-from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
 from roibeam.pipelines.extract.report.region_meaning import (
     is_drawn,
     knows_drawn_world,
@@ -38,14 +44,8 @@ from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_r
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.job import shared_detector, shared_fingerprint
 from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME, check_output_folder, tidy_store
-from roibeam.pipelines.extract.shard_plan import Plan
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.extract.work import Work
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.interruption import tell_what_is_kept
-from roibeam.pipelines.foundation.console.progress import Progress, waiting
-from roibeam.pipelines.sources.datasets.drawn_world import DRAWN_WORLD, are_drawn
-from roibeam.pipelines.sources.vocabulary import check_length
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,12 @@ from roibeam.features.counted import counted
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.printable import printable
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.extract.preset_names import OTHER_SETTINGS, flat_settings, other_run, setting_changes
-from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
-from roibeam.pipelines.extract.shard.store_folder import failed_images, is_unused_plan
-from roibeam.pipelines.extract.shard_plan import (
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.files.locations import read_location
+from roibeam.pipelines.data.given_boxes import GivenBoxes
+from roibeam.pipelines.data.image_table import ImageTable
+from roibeam.pipelines.data.preset_names import OTHER_SETTINGS, flat_settings, other_run, setting_changes
+from roibeam.pipelines.data.shard_plan import (
     UNTIMED_SHARD_IMAGES,
     Plan,
     PlannedShard,
@@ -27,12 +29,10 @@ from roibeam.pipelines.extract.shard_plan import (
     read_plan,
     shard_size_for,
 )
+from roibeam.pipelines.data.source_kinds import Source
+from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
+from roibeam.pipelines.extract.shard.store_folder import failed_images, is_unused_plan
 from roibeam.pipelines.extract.work import Work
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.files.locations import read_location
-from roibeam.pipelines.sources.given_boxes import GivenBoxes
-from roibeam.pipelines.sources.image_table import ImageTable
-from roibeam.pipelines.sources.source_kinds import Source
 
 _NAMED = 3  # images of those that a note counts
 _MOVED = "; if the photos are the same and only moved, a link at the old path will do"

@@ -14,14 +14,14 @@ from roibeam.extraction.photos.photo_file import without_image_extension
 from roibeam.features.printable import printable
 from roibeam.features.record.drawing.notebook import regions_html
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.extract.preset_names import choice_words
+from roibeam.pipelines.common.device_choice import DeviceChoice, check_device, choose_device
+from roibeam.pipelines.common.overrides import apply_overrides
+from roibeam.pipelines.common.pages.banner import Banner
+from roibeam.pipelines.data.datasets.drawn_world import world_of
+from roibeam.pipelines.data.preset_names import choice_words
+from roibeam.pipelines.data.vocabulary import Vocabulary, load_vocabulary
 from roibeam.pipelines.extract.report.region_meaning import warning_of
 from roibeam.pipelines.extract.request import RequestedDetector
-from roibeam.pipelines.foundation.device_choice import DeviceChoice, check_device, choose_device
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.sources.datasets.drawn_world import world_of
-from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
 from roibeam.short_repr import short_repr
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roibeam.name_list import check_lists
-from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
+from roibeam.pipelines.data.captions.least_match import MIN_MATCH
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class RequestedImages:
     """Which images.
 
     Attributes:
-        sources: as `roibeam.pipelines.sources.source_kinds.open_sources` takes them.
+        sources: as `roibeam.pipelines.data.source_kinds.open_sources` takes them.
         image_root: folder or URL that the paths in an annotation file are below; None to look for it.
         id_rule: of image ids, no-extension or with-extension.
         id_prefix: to put before each id, a folder with a slash at its end; "" for none.

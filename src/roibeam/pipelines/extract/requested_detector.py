@@ -20,16 +20,16 @@ from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPol
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.near_names import name_hint
-from roibeam.pipelines.extract.preset_names import choice_words, conventions_name, parts_words, selection_name
+from roibeam.pipelines.common.device_choice import check_device, check_device_name
+from roibeam.pipelines.common.files.named_files import FILE, NamedFiles
+from roibeam.pipelines.common.overrides import apply_overrides
+from roibeam.pipelines.data.datasets.known_files import refuse_others
+from roibeam.pipelines.data.preset_names import choice_words, conventions_name, parts_words, selection_name
+from roibeam.pipelines.data.shard_plan import read_plan
+from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
-from roibeam.pipelines.extract.shard_plan import read_plan
-from roibeam.pipelines.foundation.device_choice import check_device, check_device_name
-from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.sources.datasets.known_files import refuse_others
-from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
 RUNNERS = (*ON_THIS_MACHINE, "flink", "spark", "dataflow")

@@ -16,7 +16,24 @@ from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.features.counted import counted
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.pipelines.extract.preset_names import OTHER_SETTINGS, flat_settings, other_run, setting_changes
+from roibeam.pipelines.common.device_choice import DeviceChoice, choose_device, workers_device
+from roibeam.pipelines.common.files.image_ids import check_id_prefix
+from roibeam.pipelines.common.files.named_files import (
+    FILE,
+    FOLDER,
+    NamedFiles,
+    check_output_is_no_file,
+)
+from roibeam.pipelines.common.files.remote_files import is_url, use_beam_options, why_not_reached
+from roibeam.pipelines.data.captions.caption_join import GivenCaptions, give_captions
+from roibeam.pipelines.data.datasets.folder import is_pattern
+from roibeam.pipelines.data.given_boxes import GivenBoxes, give_boxes
+from roibeam.pipelines.data.held_out import HeldOut, LeakReport, keep_out
+from roibeam.pipelines.data.image_identity import checked_data_set, data_set_of_source
+from roibeam.pipelines.data.preset_names import OTHER_SETTINGS, flat_settings, other_run, setting_changes
+from roibeam.pipelines.data.shard_plan import read_plan
+from roibeam.pipelines.data.source_kinds import Source, check_images_are_there, open_sources, with_prefix
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedImages, RequestedRecords, RunOptions
 from roibeam.pipelines.extract.requested_detector import (
     ON_THIS_MACHINE,
@@ -27,24 +44,7 @@ from roibeam.pipelines.extract.requested_detector import (
 )
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
 from roibeam.pipelines.extract.shard.store_folder import check_output_folder, is_unused_plan
-from roibeam.pipelines.extract.shard_plan import read_plan
 from roibeam.pipelines.extract.work import UnlistedWork, Work
-from roibeam.pipelines.foundation.device_choice import DeviceChoice, choose_device, workers_device
-from roibeam.pipelines.foundation.files.image_ids import check_id_prefix
-from roibeam.pipelines.foundation.files.named_files import (
-    FILE,
-    FOLDER,
-    NamedFiles,
-    check_output_is_no_file,
-)
-from roibeam.pipelines.foundation.files.remote_files import is_url, use_beam_options, why_not_reached
-from roibeam.pipelines.sources.captions.caption_join import GivenCaptions, give_captions
-from roibeam.pipelines.sources.datasets.folder import is_pattern
-from roibeam.pipelines.sources.given_boxes import GivenBoxes, give_boxes
-from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, keep_out
-from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_source
-from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_sources, with_prefix
-from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 _ONE_SLASH = re.compile(r"(gs|s3|hdfs|azfs):/([^/].*)")  # a URL of which one slash is missing
 _FILE_SUFFIXES = (".h5", ".hdf5", ".lmdb", ".tsv", ".npz", ".npy", ".pkl")  # of other code bases' feature files

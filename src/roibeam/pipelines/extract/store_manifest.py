@@ -24,10 +24,10 @@ from roibeam.features.shard.manifest import (
 )
 from roibeam.features.shard.publish import publish_store
 from roibeam.features.writing.annotations_table import write_annotations
-from roibeam.pipelines.extract.annotations import planned_annotations
-from roibeam.pipelines.extract.shard_plan import read_plan
-from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.common.files.dead_letters import write_dead_letters
+from roibeam.pipelines.data.annotations import planned_annotations
+from roibeam.pipelines.data.shard_plan import read_plan
+from roibeam.pipelines.data.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.pipelines.data.captions.caption_join import GivenCaptions
+from roibeam.pipelines.data.given_boxes import GivenBoxes
+from roibeam.pipelines.data.held_out import LeakReport
+from roibeam.pipelines.data.source_kinds import Source
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
-from roibeam.pipelines.sources.captions.caption_join import GivenCaptions
-from roibeam.pipelines.sources.given_boxes import GivenBoxes
-from roibeam.pipelines.sources.held_out import LeakReport
-from roibeam.pipelines.sources.source_kinds import Source
-from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)

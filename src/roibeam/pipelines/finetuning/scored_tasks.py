@@ -8,6 +8,20 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from roibeam.pipelines.data.captions.captioned_pictures import read_captioned
+from roibeam.pipelines.data.datasets.glue import GLUE_TASKS
+from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
+from roibeam.pipelines.data.datasets.own_table import (
+    TableRow,
+    read_answer_table,
+    read_table,
+    table_of,
+    tables_in,
+)
+from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer, read_refer_detections
+from roibeam.pipelines.data.datasets.vcr import read_vcr_labels
+from roibeam.pipelines.data.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
+from roibeam.pipelines.data.task_files import MissingFileError, find_file
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
@@ -39,20 +53,6 @@ from roibeam.pipelines.finetuning.results.vqa_results import (
     read_own_answers,
     read_vqa_results,
 )
-from roibeam.pipelines.sources.captions.captioned_pictures import read_captioned
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
-from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
-from roibeam.pipelines.sources.datasets.own_table import (
-    TableRow,
-    read_answer_table,
-    read_table,
-    table_of,
-    tables_in,
-)
-from roibeam.pipelines.sources.datasets.refer import ReferringSentence, read_refer, read_refer_detections
-from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
-from roibeam.pipelines.sources.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
-from roibeam.pipelines.sources.task_files import MissingFileError, find_file
 
 # Of referring expressions: names of files. Instances are those of the data set, or all of COCO's.
 REFS: Mapping[str, str] = MappingProxyType(

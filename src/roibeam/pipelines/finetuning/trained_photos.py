@@ -15,8 +15,8 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.sources.held_out import RULES, HeldOut, LeakReport, refuse_leaks, reported_files
-from roibeam.pipelines.sources.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
+from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, refuse_leaks, reported_files
+from roibeam.pipelines.data.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
 from roibeam.pipelines.training.run_folder.trained_images import known_keys, perhaps_trained_among, trained_among
 
 

@@ -12,12 +12,12 @@ from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
-from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.foundation.pages.frame import PAGE_HEAD, PAGE_STYLE
-from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.inputs.shown_photos import Shown
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.common.pages.banner import Banner, banner_html
+from roibeam.pipelines.common.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
+from roibeam.pipelines.common.pages.frame import PAGE_HEAD, PAGE_STYLE
+from roibeam.pipelines.data.region_names import Names
+from roibeam.pipelines.data.shown_photos import Shown
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE
 
 _SEEN, _PREDICTED, _HIDDEN = "#aeb6c2", "#f3a800", "#c2185b"  # boxes: as they are; predicted but seen; hidden

@@ -9,8 +9,8 @@ import numpy as np
 from torch import nn
 
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.data.batches.batch_workers import batches_ahead
+from roibeam.pipelines.data.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, MASKS, PretrainTask

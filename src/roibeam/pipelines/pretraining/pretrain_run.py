@@ -15,15 +15,12 @@ from typing import Any
 
 import torch
 
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
-from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
-from roibeam.pipelines.inputs.encoder_change import EncoderChange
-from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
-from roibeam.pipelines.inputs.unknown_words import unknown_notes
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, check_object_classes
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.device_choice import choose_device
+from roibeam.pipelines.common.launched import is_main_process
+from roibeam.pipelines.data.captioned.captioned_store import CaptionedStore, LeakGuard
+from roibeam.pipelines.data.captioned.store_classes import StoreClasses
+from roibeam.pipelines.data.objects.image_objects import ImageObjects
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of, gather
@@ -31,10 +28,13 @@ from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, Ru
 from roibeam.pipelines.pretraining.run_tasks import StoreTasks, tasks_of
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.validation import told
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.training.encoder_change import EncoderChange
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space, check_object_classes
 from roibeam.pipelines.training.run_folder.folder import defaults_of
 from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.unknown_words import unknown_notes
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from roibeam.features.printable import printable
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet, evaluation_set
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.inputs.captioned.captioned_store import (
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.captioned.captioned_store import (
     CaptionedStore,
     JoinedSource,
     LeakGuard,
@@ -27,13 +27,13 @@ from roibeam.pipelines.inputs.captioned.captioned_store import (
     digest_of_captions,
     join_sources,
 )
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.captioned.given_stores import held_out_hints
-from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable, check_named_regions
-from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.trained_with import digest_of_classes, digest_of_names
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.captioned.given_stores import held_out_hints
+from roibeam.pipelines.data.captioned.task_corpus import TaskCorpus, TaskTable, check_named_regions
+from roibeam.pipelines.data.captioned.task_texts import TaskTexts
+from roibeam.pipelines.data.image_identity import FLICKR, Key, image_keys, reported_by_name
+from roibeam.pipelines.data.objects.image_objects import ImageObjects
+from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds, check_search
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
@@ -41,7 +41,7 @@ from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.systems import System
 from roibeam.pipelines.pretraining.validation import KeptOut, join_validation
-from roibeam.pipelines.sources.image_identity import FLICKR, Key, image_keys, reported_by_name
+from roibeam.pipelines.training.model_files.trained_with import digest_of_classes, digest_of_names
 from roibeam.pipelines.training.run_folder.trained_images import known_keys
 
 

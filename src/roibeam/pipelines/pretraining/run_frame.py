@@ -17,27 +17,26 @@ from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, HiddenWords, count_words, words_alone
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.launched import is_main_process, num_processes
+from roibeam.pipelines.common.statistics.verdict import Figure, Judged, with_words_alone
+from roibeam.pipelines.data.captioned.captioned_store import JoinedSource
+from roibeam.pipelines.data.image_identity import Key
+from roibeam.pipelines.data.region_names import Names
+from roibeam.pipelines.data.shown_photos import Shown, batch_photos, stored_photos
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged, with_words_alone
-from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
-from roibeam.pipelines.inputs.encoder_change import EncoderChange
-from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.inputs.shown_photos import Shown, batch_photos, stored_photos
-from roibeam.pipelines.inputs.unknown_words import unknown_notes
-from roibeam.pipelines.model_files.bert_start import check_words_of_bert
-from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
-from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_tokenizer, trained_with
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import RowsTask
-from roibeam.pipelines.sources.image_identity import Key
+from roibeam.pipelines.training.encoder_change import EncoderChange
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
+from roibeam.pipelines.training.model_files.bert_start import check_words_of_bert
+from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.trained_with import check_tokenizer, trained_with
 from roibeam.pipelines.training.run_folder.files import checkpoint_step
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
@@ -46,6 +45,7 @@ from roibeam.pipelines.training.run_folder.training_page import write_training_p
 from roibeam.pipelines.training.run_folder.word_counts import read_word_counts, write_word_counts
 from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.unknown_words import unknown_notes
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
 from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
-from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
-from roibeam.pipelines.inputs.captioned.store_classes import known_classes
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
+from roibeam.pipelines.data.captioned.captioned_store import JoinedSource
+from roibeam.pipelines.data.captioned.store_classes import known_classes
+from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask, TaskPhotos

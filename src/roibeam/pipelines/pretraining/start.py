@@ -12,15 +12,15 @@ from torch import nn
 
 from roibeam.model.common.bert import BertSizes
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
-from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
-from roibeam.pipelines.inputs.needed_features import Features
-from roibeam.pipelines.inputs.region_names import check_background
-from roibeam.pipelines.model_files.bert_start import PublishedBert, start_from_bert
-from roibeam.pipelines.model_files.changed_model import built_config, changed_model
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
+from roibeam.pipelines.data.captioned.store_classes import StoreClasses
+from roibeam.pipelines.data.needed_features import Features
+from roibeam.pipelines.data.region_names import check_background
 from roibeam.pipelines.pretraining.recipes.named_systems import ClassObjective, wrong_start
 from roibeam.pipelines.pretraining.systems import SYSTEMS, System
+from roibeam.pipelines.training.model_files.bert_start import PublishedBert, start_from_bert
+from roibeam.pipelines.training.model_files.changed_model import built_config, changed_model
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.trained_with import TrainedWith, trained_with
 
 logger = logging.getLogger(__name__)
 _CLASS_PARAMETERS = ("masked_region_head.decoder.weight", "masked_region_head.decoder.bias")

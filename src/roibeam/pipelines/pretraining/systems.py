@@ -17,7 +17,7 @@ from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.data.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS, ClassObjective, NamedSystem, named_system
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
 from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler

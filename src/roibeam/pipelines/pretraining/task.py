@@ -19,11 +19,11 @@ from roibeam.pipelines.analysis.evaluation.chance import Chance
 from roibeam.pipelines.analysis.evaluation.evaluation_results import figure_of
 from roibeam.pipelines.analysis.evaluation.measures import ImageTerms
 from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged
-from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
-from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate, in_float32
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.common.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.common.statistics.verdict import Figure, Judged
+from roibeam.pipelines.data.batches.batch_workers import batches_ahead
+from roibeam.pipelines.data.batches.sample import PretrainSample, collate, in_float32
+from roibeam.pipelines.data.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.text_rows import TextRows, TextSampler

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds, check_text_alone, text_alone_settings
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings, tell
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import TextTask
+from roibeam.pipelines.training.model_files.trained_with import TrainedWith, trained_with
 
 
 def pretrain_on_text(

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 # Into so many bands of alike region counts a step is cut before its words are looked at; what pads least is taken.
 _BANDS = (1, 2, 4, 8)

@@ -23,21 +23,21 @@ from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationS
 from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
-from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged
-from roibeam.pipelines.inputs.captioned.captioned_store import (
+from roibeam.pipelines.common.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.common.statistics.verdict import Figure, Judged
+from roibeam.pipelines.data.captioned.captioned_store import (
     CaptionedStore,
     JoinedSource,
     check_stores_agree,
     join_sources,
 )
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.image_identity import Key, image_keys
+from roibeam.pipelines.data.photos import LabelledPhotos
+from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask
 from roibeam.pipelines.pretraining.task import PretrainTask, evaluate
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.sources.image_identity import Key, image_keys
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from roibeam.features.shard.manifest import ShardManifest, StoreManifest
 from roibeam.features.writing.finished_shards import FinishedShards, check_folder
 from roibeam.features.writing.store_writer import DEFAULT_SHARD_BYTES
 from roibeam.features.writing.writer_settings import WriterSettings
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.files.image_ids import image_id_of
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.files.image_ids import image_id_of
 from roibeam.pipelines.toyworld.beside_world import check_beside
 from roibeam.pipelines.toyworld.perfect_perception import CLASS_NAMES, Perception, perceive, write_perfect_store
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, read_pictures

@@ -35,10 +35,9 @@ import numpy as np
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, write_json_atomically
 from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
-from roibeam.pipelines.foundation.console.progress import Progress, waiting
-from roibeam.pipelines.foundation.console.progress_text import Unit
-from roibeam.pipelines.model_files.made_vocabulary import made_vocabulary
-from roibeam.pipelines.sources.datasets.drawn_world import CONTACT_SHEET_NAME, WORLD_FORMAT, WORLD_NAME
+from roibeam.pipelines.common.console.progress import Progress, waiting
+from roibeam.pipelines.common.console.progress_text import Unit
+from roibeam.pipelines.data.datasets.drawn_world import CONTACT_SHEET_NAME, WORLD_FORMAT, WORLD_NAME
 from roibeam.pipelines.toyworld.captions import Caption, write_captions
 from roibeam.pipelines.toyworld.contact_sheet import write_contact_sheet
 from roibeam.pipelines.toyworld.draw import draw_chunk
@@ -51,6 +50,7 @@ from roibeam.pipelines.toyworld.scene import generate
 from roibeam.pipelines.toyworld.splits import CYCLE, PLACES, Place
 from roibeam.pipelines.toyworld.statistics import Statistics
 from roibeam.pipelines.toyworld.world import WORLD_VERSION
+from roibeam.pipelines.training.model_files.made_vocabulary import made_vocabulary
 
 CORPUS_NAME = "text/corpus.txt"
 VOCABULARY_NAME = "vocab.txt"

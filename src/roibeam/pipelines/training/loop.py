@@ -34,10 +34,10 @@ from torch import nn
 
 from roibeam.features.counted import counted
 from roibeam.model.common.exponential_average import ExponentialAverage
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.console.progress_text import folded
-from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError, StopSignals
-from roibeam.pipelines.foundation.device_choice import choose_device
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.console.progress_text import folded
+from roibeam.pipelines.common.console.stop_signals import StoppedBySignalError, StopSignals
+from roibeam.pipelines.common.device_choice import choose_device
 from roibeam.pipelines.training.checkpoint import (
     Position,
     TrainingState,

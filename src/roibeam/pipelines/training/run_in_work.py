@@ -12,10 +12,10 @@ import torch
 from accelerate import Accelerator
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.console.progress_text import folded
-from roibeam.pipelines.foundation.statistics.verdict import Judged
+from roibeam.pipelines.common.console.duration import duration
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.console.progress_text import folded
+from roibeam.pipelines.common.statistics.verdict import Judged
 from roibeam.pipelines.training.checkpoint import (
     Position,
     TrainingState,

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
-from roibeam.pipelines.foundation.device_choice import check_device_name
-from roibeam.pipelines.foundation.names_elsewhere import TRAIN_NAMES
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
+from roibeam.pipelines.common.device_choice import check_device_name
+from roibeam.pipelines.common.names_elsewhere import TRAIN_NAMES
+from roibeam.pipelines.common.overrides import apply_overrides
+from roibeam.pipelines.common.statistics.measure_names import less_is_better
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
 OPTIMIZERS = ("adamw", "sgd", "bert-adam", "adamw-transformers", "adamw-transformers-uncorrected")

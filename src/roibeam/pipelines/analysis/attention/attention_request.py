@@ -15,14 +15,14 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import answer_place
 from roibeam.pipelines.analysis.attention.attention_settings import RULES, SOURCE_WORDS, AttentionRequest
 from roibeam.pipelines.analysis.attention.spacy_parses import SPACY, check_spacy
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.device_choice import check_device
-from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
-from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
-from roibeam.pipelines.model_files.start_files import check_tokenizer_file
-from roibeam.pipelines.model_files.trained_with import check_feature_space
-from roibeam.pipelines.sources.datasets.conll import read_conll
-from roibeam.pipelines.sources.datasets.entities import check_entities
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.device_choice import check_device
+from roibeam.pipelines.common.files.named_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.data.datasets.conll import read_conll
+from roibeam.pipelines.data.datasets.entities import check_entities
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, found_model
+from roibeam.pipelines.training.model_files.start_files import check_tokenizer_file
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.attention.attention_run import AttentionResult
@@ -43,8 +43,8 @@ def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = l
 
         from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
         from roibeam.pipelines.analysis.attention.attention_run import analyse_checkpoint
-        from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
-        from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+        from roibeam.pipelines.training.model_files.joint_checkpoint import load_model_or_joint
+        from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)

@@ -29,15 +29,15 @@ from roibeam.pipelines.analysis.attention.reading import read_asked
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.photo_features import features_for
 from roibeam.pipelines.analysis.trained_on import trained_images_among
+from roibeam.pipelines.common.console.progress import CAPTIONS, Progress
+from roibeam.pipelines.common.device_choice import choose_device
+from roibeam.pipelines.data.fit import check_task
+from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
-from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
-from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.inputs.fit import check_task
-from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.pipelines.sources.datasets.marked_sentences import OWN, RELEASE
+from roibeam.pipelines.data.datasets.marked_sentences import OWN, RELEASE
 
 SOURCE_WORDS = ("last", "first", "mean", "head")
 # Where a phrase stands, and which box is right.

@@ -13,8 +13,8 @@ import numpy as np
 
 from roibeam.pipelines.analysis.attention.looks import Looks
 from roibeam.pipelines.analysis.attention.paper_table import PaperRow, paper_rows
+from roibeam.pipelines.common.statistics.bootstrap import Bootstrap
 from roibeam.pipelines.finetuning.metrics.grounding import RANKS, UPPER_BOUND
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
 
 ACTIVE = 0.2  # share of the attention that an active head gives to regions, on the mean (section 3.1)
 MOST_RELATIONS = 10  # the paper's table has the ten commonest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roibeam.pipelines.analysis.attention.head_figures import HeadFigures, commonest
 from roibeam.pipelines.analysis.attention.paper_table import paper_rows
-from roibeam.pipelines.foundation.pages.plot import Level, Plot, Series, plot_svg, png_file, svg_file
+from roibeam.pipelines.common.pages.plot import Level, Plot, Series, plot_svg, png_file, svg_file
 
 # Figure 4 shows these three; where one is missing, the commonest that is left takes its place.
 _SHOWN = ("pobj", "nsubj", "amod")

@@ -9,7 +9,7 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
 from roibeam.pipelines.analysis.attention.questions import ENTITY
-from roibeam.pipelines.foundation.statistics.paper_figures import paper_figures
+from roibeam.pipelines.common.statistics.paper_figures import paper_figures
 
 PAPER = "What Does BERT with Vision Look At?"
 RECIPE = "visualbert-task-flickr"  # whose run the paper asks

@@ -16,9 +16,9 @@ import numpy as np
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.sources.datasets.conll import ROOT, Parse
-from roibeam.pipelines.sources.datasets.entities import BOXED, EntityImage
-from roibeam.pipelines.sources.datasets.marked_sentences import EntityPhrase, EntitySentence
+from roibeam.pipelines.data.datasets.conll import ROOT, Parse
+from roibeam.pipelines.data.datasets.entities import BOXED, EntityImage
+from roibeam.pipelines.data.datasets.marked_sentences import EntityPhrase, EntitySentence
 
 ENTITY = "entity"  # the population of entity grounding, beside those of relations
 _MAX_EXAMPLES = 3

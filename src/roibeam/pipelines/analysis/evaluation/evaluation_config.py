@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roibeam.pipelines.foundation.device_choice import check_device_name
-from roibeam.pipelines.inputs.region_names import check_background
+from roibeam.pipelines.common.device_choice import check_device_name
+from roibeam.pipelines.data.region_names import check_background
 
 
 @dataclass(frozen=True)

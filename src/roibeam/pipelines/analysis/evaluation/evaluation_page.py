@@ -10,8 +10,8 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.pages.frame import (
+from roibeam.pipelines.common.console.duration import duration
+from roibeam.pipelines.common.pages.frame import (
     PAGE_END,
     folded,
     interval_bar,
@@ -21,8 +21,8 @@ from roibeam.pipelines.foundation.pages.frame import (
     tiles,
     verdict_markup,
 )
-from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
-from roibeam.pipelines.foundation.statistics.verdict import INTERVALS, Figure, sentence_of, verdict_of
+from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
+from roibeam.pipelines.common.statistics.verdict import INTERVALS, Figure, sentence_of, verdict_of
 from roibeam.pipelines.training.run_folder.names import PAGE_NAME
 
 _RECALLS = ("_r1", "_r5", "_r10")

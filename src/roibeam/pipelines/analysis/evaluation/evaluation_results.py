@@ -11,10 +11,10 @@ import numpy as np
 
 from roibeam.features.folders.durable_files import read_regular_file
 from roibeam.features.folders.kept_work import DamagedError, check_sum, write_summed_json
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap, floor_median
-from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
-from roibeam.pipelines.foundation.statistics.verdict import Figure, mean_figure
+from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.statistics.bootstrap import Bootstrap, floor_median
+from roibeam.pipelines.common.statistics.measure_names import less_is_better
+from roibeam.pipelines.common.statistics.verdict import Figure, mean_figure
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.measures import Measure

@@ -37,23 +37,23 @@ from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, 
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
 from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, HiddenWords, words_alone
 from roibeam.pipelines.analysis.trained_on import run_of, trained_images_among
-from roibeam.pipelines.extract.report.feature_words import boxes_words, dtype_words
-from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
-from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.foundation.statistics.verdict import Figure
-from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.captioned.store_classes import known_classes
-from roibeam.pipelines.inputs.fit import check_task
-from roibeam.pipelines.inputs.unknown_words import unknown_notes
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
-from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile
-from roibeam.pipelines.sources.captions.caption_join import JoinReport
+from roibeam.pipelines.common.console.progress import CAPTIONS, Progress
+from roibeam.pipelines.common.device_choice import choose_device
+from roibeam.pipelines.common.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.common.statistics.verdict import Figure
+from roibeam.pipelines.data.captioned.captioned_store import digest_of_captions, join_captions
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.captioned.store_classes import known_classes
+from roibeam.pipelines.data.captions.caption_files import Caption, CaptionFile
+from roibeam.pipelines.data.captions.caption_join import JoinReport
+from roibeam.pipelines.data.feature_words import boxes_words, dtype_words
+from roibeam.pipelines.data.fit import check_task
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, describe_joint
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
 from roibeam.pipelines.training.run_folder.word_counts import read_word_counts
+from roibeam.pipelines.training.unknown_words import unknown_notes
 
 log = logging.getLogger(__name__)
 

@@ -27,11 +27,11 @@ from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.single_stream import SingleStreamConfig
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.model.vlbert.config import VLBertConfig
-from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_float32
-from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.fit import check_width
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, EncodedCaption
+from roibeam.pipelines.data.batches.class_targets import ClassTargets, as_float32
+from roibeam.pipelines.data.batches.sample import PretrainSample, collate
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.fit import check_width
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, EncodedCaption
 
 MASK_PROBABILITY = 0.15
 

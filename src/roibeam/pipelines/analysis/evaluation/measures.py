@@ -22,7 +22,7 @@ from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.pipelines.analysis.evaluation.chance import Chance
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.data.captioned.corpus import Corpus
 
 _MASKS, _PAIRS = 3, 4  # first number of a seed; training has others
 

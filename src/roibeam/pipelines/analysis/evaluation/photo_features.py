@@ -18,10 +18,10 @@ from roibeam.features.counted import counted
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
+from roibeam.pipelines.data.record_photos import RecordPhotos
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
 
 
 @dataclass(frozen=True, eq=False)

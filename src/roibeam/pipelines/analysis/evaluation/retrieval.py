@@ -16,10 +16,10 @@ from roibeam.features.counted import counted
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet, Measure
 from roibeam.pipelines.analysis.evaluation.pair_scores import AllPairs
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.console.progress_text import Unit
-from roibeam.pipelines.foundation.statistics.retrieval_ranks import (
+from roibeam.pipelines.common.console.duration import duration
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.console.progress_text import Unit
+from roibeam.pipelines.common.statistics.retrieval_ranks import (
     CUTS,
     CaptionedImages,
     Ranks,

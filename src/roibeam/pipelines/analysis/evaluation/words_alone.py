@@ -10,8 +10,8 @@ from collections.abc import Container, Iterator, Sequence
 import numpy as np
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.foundation.statistics.neighbour_counts import UNKNOWN, NeighbourCounts, count_neighbours
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.common.statistics.neighbour_counts import UNKNOWN, NeighbourCounts, count_neighbours
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 MOST_TEXTS = 100_000  # a few seconds of one core
 _MOST_PIECES = 2_000_000

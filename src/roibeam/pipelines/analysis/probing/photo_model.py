@@ -12,8 +12,8 @@ from torch import Tensor
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.pretraining import PreTrainingModel
-from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
-from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
+from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
 
 
 class PhotoModel:

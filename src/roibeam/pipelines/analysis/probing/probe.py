@@ -15,10 +15,10 @@ from torch import Tensor
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput
 from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
-from roibeam.pipelines.inputs.batches.class_targets import as_float32
-from roibeam.pipelines.inputs.fit import check_task, check_width
-from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.data.batches.class_targets import as_float32
+from roibeam.pipelines.data.fit import check_task, check_width
+from roibeam.pipelines.data.region_names import Names
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 from roibeam.short_repr import short_repr
 
 HIDDEN_REGIONS = 5

@@ -15,8 +15,8 @@ from roibeam.pipelines.analysis.answer_place import gone_if_it_fails
 from roibeam.pipelines.analysis.probing.picture_shapes import png_of, svg_text
 from roibeam.pipelines.analysis.probing.probe import ProbeResult
 from roibeam.pipelines.analysis.probing.probe_picture import SCALE_SHARES, probe_shapes, shown_regions
-from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.inputs.region_names import Names
+from roibeam.pipelines.common.pages.banner import Banner
+from roibeam.pipelines.data.region_names import Names
 
 
 def write_probe_files(

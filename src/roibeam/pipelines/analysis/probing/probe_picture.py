@@ -24,8 +24,8 @@ from roibeam.pipelines.analysis.probing.picture_shapes import (
     text_width,
 )
 from roibeam.pipelines.analysis.probing.probe import Guess, ProbeResult
-from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.inputs.region_names import Names
+from roibeam.pipelines.common.pages.banner import Banner
+from roibeam.pipelines.data.region_names import Names
 
 MAX_REGIONS = 14  # columns of the matrix and boxes on the photo: hidden regions, then those that words look at most
 SCALE_SHARES = 3.0  # the darkest colour of the matrix is so many times the equal share

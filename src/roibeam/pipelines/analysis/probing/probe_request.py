@@ -18,21 +18,21 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.name_list import check_lists
 from roibeam.pipelines.analysis.answer_place import answer_place, check_new
+from roibeam.pipelines.common.device_choice import check_device, choose_device
+from roibeam.pipelines.common.files.named_files import FILE, NamedFiles
+from roibeam.pipelines.common.pages.banner import Banner
 from roibeam.pipelines.extract.one_photo import detect_photo, requested_parts
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.extract.request import RequestedDetector
 from roibeam.pipelines.extract.requested_detector import need_detector
-from roibeam.pipelines.foundation.device_choice import check_device, choose_device
-from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
-from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.model_files.model_folder import check_model_files
-from roibeam.pipelines.model_files.start_files import check_tokenizer_file
-from roibeam.pipelines.stores.record_view import BLANK
+from roibeam.pipelines.extract.stores.record_view import BLANK
+from roibeam.pipelines.training.model_files.model_folder import check_model_files
+from roibeam.pipelines.training.model_files.start_files import check_tokenizer_file
 from roibeam.short_repr import short_repr
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probing.probe import ProbeResult
-    from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+    from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +152,10 @@ def write_probe(request: ProbeRequest) -> Probed:
     from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
     from roibeam.pipelines.analysis.probing.probe import probe
     from roibeam.pipelines.analysis.probing.probe_files import write_probe_files
-    from roibeam.pipelines.inputs.region_names import Names
-    from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
-    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-    from roibeam.pipelines.model_files.trained_with import check_tokenizer
+    from roibeam.pipelines.data.region_names import Names
+    from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
+    from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+    from roibeam.pipelines.training.model_files.trained_with import check_tokenizer
 
     found = load_model_or_joint(request.checkpoint, options=request.options)
     if isinstance(found, JointCheckpoint) and request.store is not None and request.photo is None:
@@ -241,7 +241,7 @@ def _check_record(request: ProbeRequest) -> None:
 
 def _checked_features(request: ProbeRequest, found: ModelCheckpoint) -> list[str]:
     """What differs between the features of the store and those that the model was trained on, and may."""
-    from roibeam.pipelines.model_files.trained_with import check_feature_space
+    from roibeam.pipelines.training.model_files.trained_with import check_feature_space
 
     if request.store is None:
         return []

@@ -68,8 +68,8 @@ def collect_run_command(
     from roibeam.pipelines.collection.judging.judge_files import JudgeFiles
     from roibeam.pipelines.collection.page import NOWHERE
     from roibeam.pipelines.collection.running.request import CollectRequest, files_state
+    from roibeam.pipelines.data.download.limits import DownloadLimits
     from roibeam.pipelines.extract.requested_detector import check_runner_name
-    from roibeam.pipelines.sources.download.limits import DownloadLimits
 
     judges = JudgeFiles(picture_judge, pair_judge, detector, match_model, device)
     request = CollectRequest(

@@ -11,7 +11,7 @@ import typer
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.common.console.progress import waiting
 
 if TYPE_CHECKING:
     from roibeam.pipelines.conformance.checks import Check
@@ -36,8 +36,8 @@ def conformance_command(
         roibeam conformance
         roibeam conformance tests/goldens --only "vilbert/*"
     """
+    from roibeam.pipelines.common.files.named_files import check_named_files
     from roibeam.pipelines.conformance.places import check_some_file_matches, default_folder
-    from roibeam.pipelines.foundation.files.named_files import check_named_files
 
     folder = folder or default_folder()
     check_named_files([("DIR", folder)])

@@ -36,7 +36,7 @@ def leaks_command(
         roibeam leaks store/ --held-out karpathy=dataset_coco.json
         roibeam leaks run/ --held-out vqa=vqa/ --held-out 'refcoco+=refs(unc).p'
     """
-    from roibeam.pipelines.sources.held_out import find_leaks
+    from roibeam.pipelines.data.held_out import find_leaks
     from roibeam.pipelines.training.run_folder.files import CHECKPOINTS
     from roibeam.pipelines.training.run_folder.trained_images import is_told, trained_report
 

@@ -58,9 +58,9 @@ def copy_command(
     """
     from roibeam.features.region_filter import RegionFilter
     from roibeam.features.shard.record_change import RecordChange
-    from roibeam.pipelines.sources.id_lists import read_id_list, read_split
-    from roibeam.pipelines.stores.places import check_scratch
-    from roibeam.pipelines.stores.store_copy import CopyOptions, copy_store
+    from roibeam.pipelines.data.id_lists import read_id_list, read_split
+    from roibeam.pipelines.extract.stores.places import check_scratch
+    from roibeam.pipelines.extract.stores.store_copy import CopyOptions, copy_store
 
     given = {"--ids": ids, "--without-ids": without_ids, "--split": split}
     names = [name for name, value in given.items() if value is not None]
@@ -106,7 +106,7 @@ def plan_command(
         roibeam store plan store/ --ranks 64
     """
     from roibeam.features.reading.rank_plan import imbalance, plan_ranks
-    from roibeam.pipelines.stores.store_facts import read_manifest
+    from roibeam.pipelines.extract.stores.store_facts import read_manifest
 
     plan = plan_ranks(read_manifest(store).shards, ranks)
     if as_json:

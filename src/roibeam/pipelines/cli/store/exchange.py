@@ -15,9 +15,9 @@ from roibeam.pipelines.cli.options import JSON, SCRATCH
 from roibeam.pipelines.cli.surface.json_output import error_line, json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, OUTPUT
-from roibeam.pipelines.foundation.console.failure import failure_of
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.files.named_files import check_named_files
+from roibeam.pipelines.common.console.failure import failure_of
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.files.named_files import check_named_files
 
 logger = logging.getLogger(__name__)
 _DIFFERENT, _TROUBLE = 1, 2  # exit codes of diff(1)
@@ -68,8 +68,8 @@ def import_command(
     Examples:
         roibeam store import trainval_36.tsv store/ --num-classes 1600
     """
-    from roibeam.pipelines.stores.places import check_scratch
-    from roibeam.pipelines.stores.store_import import import_features
+    from roibeam.pipelines.extract.stores.places import check_scratch
+    from roibeam.pipelines.extract.stores.store_import import import_features
 
     check_scratch(scratch, (source, out))
     summary = import_features(
@@ -123,8 +123,8 @@ def export_command(
     Examples:
         roibeam store export store/ features.h5 --format lxmert-h5
     """
-    from roibeam.pipelines.stores.places import check_scratch
-    from roibeam.pipelines.stores.store_export import export_store
+    from roibeam.pipelines.extract.stores.places import check_scratch
+    from roibeam.pipelines.extract.stores.store_export import export_store
 
     check_scratch(scratch, (store, out))
     summary = export_store(store, out, format_name=format_name, layout=layout, scratch=scratch)
@@ -174,16 +174,16 @@ def diff_command(
         roibeam store diff store/ trainval_36.tsv --match-ids number --html page.html
     """
     from roibeam.features.comparison.store_comparison import compare
-    from roibeam.pipelines.stores.comparison_report import comparison_text
-    from roibeam.pipelines.stores.places import check_scratch, opened_source
+    from roibeam.pipelines.extract.stores.comparison_report import comparison_text
+    from roibeam.pipelines.extract.stores.places import check_scratch, opened_source
 
     try:
         if photos is not None and html is None:
             raise ValueError("--photos is for the page: give --html FILE too")
         if html is not None:
             # Not above: photos need the packages that decode them, which take seconds to import.
-            from roibeam.pipelines.foundation.pages.page_file import check_page_file
-            from roibeam.pipelines.stores.diff_store import write_comparison_page
+            from roibeam.pipelines.common.pages.page_file import check_page_file
+            from roibeam.pipelines.extract.stores.diff_store import write_comparison_page
 
             check_page_file("--html", html)
         check_named_files([("LEFT", left), ("RIGHT", right), ("--photos", photos)])

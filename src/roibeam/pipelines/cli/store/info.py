@@ -20,7 +20,7 @@ from roibeam.pipelines.cli.surface.command import HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import OUTPUT
-from roibeam.pipelines.foundation.console.printable_streams import Unchanged
+from roibeam.pipelines.common.console.printable_streams import Unchanged
 
 store_app = typer.Typer(
     cls=HelpedGroup,
@@ -41,8 +41,8 @@ def info_command(
         roibeam store info store/
     """
     from roibeam.features.reading.unfinished_stores import unfinished_run_of
-    from roibeam.pipelines.stores.places import folder_at
-    from roibeam.pipelines.stores.store_facts import data_bytes, read_manifest, store_facts
+    from roibeam.pipelines.extract.stores.places import folder_at
+    from roibeam.pipelines.extract.stores.store_facts import data_bytes, read_manifest, store_facts
 
     manifest = read_manifest(store)
     unfinished = unfinished_run_of(folder_at(store), manifest)
@@ -72,8 +72,8 @@ def verify_command(
         roibeam store verify s3://bucket/store
         roibeam store verify store/ --deep
     """
-    from roibeam.pipelines.stores.places import check_scratch
-    from roibeam.pipelines.stores.store_check import check_store
+    from roibeam.pipelines.extract.stores.places import check_scratch
+    from roibeam.pipelines.extract.stores.store_check import check_store
 
     check_scratch(scratch, (store,))
     problems = check_store(store, deep=deep, shards=shards, scratch=scratch)
@@ -111,7 +111,7 @@ def show_command(
         roibeam store show store/
         roibeam store show store/ 000000391895 --draw regions.png
     """
-    from roibeam.pipelines.stores.record_view import BLANK, draw_stored, view_record
+    from roibeam.pipelines.extract.stores.record_view import BLANK, draw_stored, view_record
 
     if photo is not None and draw is None:
         raise ValueError("--photo is for --draw")
@@ -171,8 +171,8 @@ def dead_letters_command(store: Annotated[str, _STORE], as_json: Annotated[bool,
     Examples:
         roibeam store dead-letters store/
     """
-    from roibeam.pipelines.foundation.files.dead_letters import read_letters
-    from roibeam.pipelines.stores.places import folder_at
+    from roibeam.pipelines.common.files.dead_letters import read_letters
+    from roibeam.pipelines.extract.stores.places import folder_at
 
     letters = map(asdict, read_letters(folder_at(store)))
     if as_json:

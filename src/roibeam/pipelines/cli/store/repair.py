@@ -38,7 +38,7 @@ def repair_command(
         roibeam store repair store/
         roibeam store repair store/ --photos photos/
     """
-    from roibeam.pipelines.stores.places import check_scratch
+    from roibeam.pipelines.extract.stores.places import check_scratch
 
     check_scratch(scratch, (store,))
     if photos is None:
@@ -51,8 +51,8 @@ def repair_command(
         return
     if weights is not None and detector is not None:
         raise ValueError("--weights and --detector both name weights; give one of them")
-    from roibeam.pipelines.stores.damage_text import repair_json, repair_text
-    from roibeam.pipelines.stores.repair.store_repair import RepairSource, repair_store
+    from roibeam.pipelines.extract.stores.damage_text import repair_json, repair_text
+    from roibeam.pipelines.extract.stores.store_repair import RepairSource, repair_store
 
     source = RepairSource(photos, weights, detector, device)
     summary = repair_store(store, source, retry_dead_letters=retry_dead_letters, scratch=scratch)
@@ -62,9 +62,9 @@ def repair_command(
 
 
 def _list_damage(store: str, scratch: str | None, *, as_json: bool) -> None:
-    from roibeam.pipelines.stores.damage import find_damage
-    from roibeam.pipelines.stores.damage_text import damage_json, damage_text
-    from roibeam.pipelines.stores.places import folder_at
+    from roibeam.pipelines.extract.stores.damage import find_damage
+    from roibeam.pipelines.extract.stores.damage_text import damage_json, damage_text
+    from roibeam.pipelines.extract.stores.places import folder_at
 
     damage = find_damage(folder_at(store, scratch))
     typer.echo(json_line(damage_json(store, damage)) if as_json else damage_text(store, damage))

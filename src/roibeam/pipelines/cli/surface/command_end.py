@@ -21,22 +21,22 @@ from typing import Any, NoReturn
 
 from roibeam.features.printable import on_a_line
 from roibeam.pipelines.cli.surface.json_output import print_error
-from roibeam.pipelines.foundation.console.address_space import (
+from roibeam.pipelines.common.console.address_space import (
     refuse_the_smallest_limit,
     refuse_torch_under_a_small_limit,
     told_when_it_ends_unsaid,
 )
-from roibeam.pipelines.foundation.console.failure import failure_of
-from roibeam.pipelines.foundation.console.interruption import (
+from roibeam.pipelines.common.console.failure import failure_of
+from roibeam.pipelines.common.console.interruption import (
     exit_code,
     stop_as_by_ctrl_c,
     typed_again,
     what_is_kept,
 )
-from roibeam.pipelines.foundation.console.printable_streams import printable_streams
-from roibeam.pipelines.foundation.console.spokesman import is_spokesman
-from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
-from roibeam.pipelines.foundation.files.regular_files import refuse_pipes_and_devices
+from roibeam.pipelines.common.console.printable_streams import printable_streams
+from roibeam.pipelines.common.console.spokesman import is_spokesman
+from roibeam.pipelines.common.console.stop_signals import StoppedBySignalError
+from roibeam.pipelines.common.files.regular_files import refuse_pipes_and_devices
 
 FAILED, BUG, INTERRUPTED, NOBODY_READS = 1, 70, 130, 141
 THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from roibeam.pipelines.foundation.statistics.measure_names import WORDS_ALONE, measure_name
-from roibeam.pipelines.foundation.statistics.verdict import NOT_KNOWN, Figure, lacks_intervals, verdict_of
+from roibeam.pipelines.common.statistics.measure_names import WORDS_ALONE, measure_name
+from roibeam.pipelines.common.statistics.verdict import NOT_KNOWN, Figure, lacks_intervals, verdict_of
 
 # The first figures of a table; others come behind them as they are given.
 _ORDER = (

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from roibeam.pipelines.cli.surface.option_names import COMMAND_GROUPS, GROUPS
-from roibeam.pipelines.foundation.console.printable_streams import Unchanged
+from roibeam.pipelines.common.console.printable_streams import Unchanged
 
 _WIDEST, _NARROWEST = 100, 40
 _COLUMN = 28  # of the names, with the space before and after them

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
+from roibeam.pipelines.data.captions.caption_files import read_captions
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
-from roibeam.pipelines.sources.captions.caption_files import read_captions
 from roibeam.pipelines.toyworld.write import CONTACT_SHEET_NAME, write_world
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -104,8 +104,8 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
 
 def _judge(labels: Path) -> list[str]:
     from roibeam.extraction.weights.loading import build_detector
-    from roibeam.pipelines.detector.evaluation import evaluate_detector, report_lines
-    from roibeam.pipelines.detector.photos import open_labelled_photos
+    from roibeam.pipelines.data.photos import open_labelled_photos
+    from roibeam.pipelines.training.detector.evaluation import evaluate_detector, report_lines
 
     photos = open_labelled_photos(str(labels))
     report = evaluate_detector(
@@ -119,7 +119,7 @@ def _judge(labels: Path) -> list[str]:
 
 
 def _train(store: Path, captions: Path, run_dir: Path) -> PretrainResult:
-    from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
+    from roibeam.pipelines.data.captioned.captioned_store import CaptionedStore
     from roibeam.pipelines.pretraining.pretrain_run import pretrain
     from roibeam.pipelines.pretraining.run_frame import RunSettings
     from roibeam.pipelines.pretraining.start import ModelChoice

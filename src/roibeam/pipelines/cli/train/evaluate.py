@@ -127,7 +127,7 @@ def _is_recall(name: str) -> bool:
 def _compare(first: Path, second: Path, *, as_json: bool) -> None:
     from roibeam.pipelines.analysis.evaluation.evaluation_results import compare_results
     from roibeam.pipelines.cli.surface.figure_table import in_order, label_of
-    from roibeam.pipelines.foundation.statistics.measure_names import measure_name
+    from roibeam.pipelines.common.statistics.measure_names import measure_name
 
     found = compare_results(first, second)
     if as_json:

@@ -25,10 +25,10 @@ from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
-from roibeam.pipelines.foundation.console.interruption import typed_again
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
-from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
+from roibeam.pipelines.common.console.interruption import typed_again
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.console.waiting_threads import sleep_beside_others
+from roibeam.pipelines.training.model_files.encoder_settings import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
     from roibeam.pipelines.finetuning.frame.finetune_run import FinetuneResult
@@ -127,8 +127,8 @@ def finetune_command(
     check_finetune(request)
     sleep_beside_others()
     with waiting("loading torch"):
+        from roibeam.pipelines.common.launched import is_main_process
         from roibeam.pipelines.finetuning.frame.finetune_run import run_finetuning
-        from roibeam.pipelines.training.processes.launched import is_main_process
 
     results = [run_finetuning(each) for each in seed_requests(request)]
     if not is_main_process():

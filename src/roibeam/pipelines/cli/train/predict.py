@@ -12,8 +12,8 @@ from roibeam.pipelines.cli.options import JSON, THREADS, named_step
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
-from roibeam.pipelines.foundation.console.interruption import typed_again
-from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.common.console.interruption import typed_again
+from roibeam.pipelines.common.console.progress import waiting
 
 
 def predict_command(
@@ -83,9 +83,9 @@ def predict_command(
     )  # fmt: skip
     check_predict(request)
     with waiting("loading torch"):
+        from roibeam.pipelines.common.launched import is_main_process
         from roibeam.pipelines.finetuning.frame.predict_run import run_prediction
         from roibeam.pipelines.finetuning.retrieval.predict_pairs import run_pair_prediction
-        from roibeam.pipelines.training.processes.launched import is_main_process
 
     result = run_pair_prediction(request) if asks_pairs(request) else run_prediction(request)
     if not is_main_process():

@@ -29,9 +29,9 @@ from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.console.waiting_threads import sleep_beside_others
-from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.console.waiting_threads import sleep_beside_others
+from roibeam.pipelines.data.captions.least_match import MIN_MATCH
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
 from roibeam.pipelines.pretraining.requests.request import (
     PretrainRequest,
@@ -40,7 +40,7 @@ from roibeam.pipelines.pretraining.requests.request import (
     RequestedModel,
     RequestedTraining,
 )
-from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
+from roibeam.pipelines.training.model_files.encoder_settings import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.requests.checked_stages import RequestedStage
@@ -254,9 +254,9 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
         check_request(request)
     sleep_beside_others()
     with waiting("loading torch"):
+        from roibeam.pipelines.common.launched import is_main_process
         from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
         from roibeam.pipelines.pretraining.requests.requested_stages import run_stages
-        from roibeam.pipelines.training.processes.launched import is_main_process
 
     def tell(one: PretrainRequest, result: PretrainResult) -> None:
         if is_main_process():

@@ -23,7 +23,7 @@ from roibeam.pipelines.cli.options import (
 )
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.common.console.progress import waiting
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probing.probe_request import Probed

@@ -13,8 +13,7 @@ from roibeam.near_names import name_hint
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.json_output import json_line
 from roibeam.pipelines.cli.surface.option import argument
-from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, NOTHING, PRETRAINED, TaskRecipe
-from roibeam.pipelines.inputs.mode_changes import (
+from roibeam.pipelines.data.mode_changes import (
     DATA,
     END_TO_END,
     FROM_BERT,
@@ -26,11 +25,12 @@ from roibeam.pipelines.inputs.mode_changes import (
     TOY_TASK,
     changed_by,
 )
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, NOTHING, PRETRAINED, TaskRecipe
 
 if TYPE_CHECKING:
     from roibeam.model.common.fields import BertFields
-    from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
-    from roibeam.pipelines.inputs.needed_features import Features
+    from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+    from roibeam.pipelines.data.needed_features import Features
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 
 

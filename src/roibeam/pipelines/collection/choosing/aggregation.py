@@ -22,7 +22,7 @@ from roibeam.pipelines.collection.choosing.same_images import groups_of_same
 from roibeam.pipelines.collection.pair import Pair, Picture, TextSource, pair_from_json, pair_id
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.thresholds import AggregationThresholds
-from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
+from roibeam.pipelines.common.files.scratch_database import ScratchDatabase
 
 _ORDER = {source: place for place, source in enumerate(TextSource)}
 _NO_WORDS = re.compile(r"[^\w\s]|_")

@@ -14,9 +14,9 @@ from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.counted import counted
 from roibeam.pipelines.collection.pair import Picture
 from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_hash, tells_something
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.files.image_ids import short_name
-from roibeam.pipelines.sources.held_out import HeldOut
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.files.image_ids import short_name
+from roibeam.pipelines.data.held_out import HeldOut
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp"})
 

@@ -105,6 +105,6 @@ def _found(detector: str, device: str) -> FoundRegions:
 @cache
 def _match(model: str | None, device: str) -> MatchScores | None:
     from roibeam.pipelines.collection.judging.match_scores import MatchScores
-    from roibeam.pipelines.foundation.device_choice import choose_device
+    from roibeam.pipelines.common.device_choice import choose_device
 
     return None if model is None else MatchScores(model, device=choose_device(device).name)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.features.printable import printable
-from roibeam.pipelines.foundation.files.image_ids import is_utf8
-from roibeam.pipelines.sources.datasets.csv_rows import read_csv_table
-from roibeam.pipelines.sources.datasets.rows import NOT_UTF8, OTHER_ENCODING, OTHER_FIELDS, BadRow
+from roibeam.pipelines.common.files.image_ids import is_utf8
+from roibeam.pipelines.data.datasets.csv_rows import read_csv_table
+from roibeam.pipelines.data.datasets.rows import NOT_UTF8, OTHER_ENCODING, OTHER_FIELDS, BadRow
 
 IMAGE_LABELS = {"natural": True, "not": False}
 PAIR_LABELS = {"1": True, "0": False}

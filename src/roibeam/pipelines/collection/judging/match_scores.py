@@ -10,9 +10,9 @@ import torch
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_model, tokenizer_spec
 from roibeam.pipelines.analysis.probing.probe import check_fit, pair_batch
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_tokenizer
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.model_files.trained_with import check_tokenizer
 
 
 class MatchScores:

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.sources.image_finder import ImageFinder
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.data.image_finder import ImageFinder
+from roibeam.pipelines.data.vocabulary import Vocabulary
 
 
 class Regions(Protocol):
@@ -76,7 +76,7 @@ class FoundRegions:
 
     def _build(self) -> Any:
         from roibeam.extraction.weights.loading import build_detector
-        from roibeam.pipelines.foundation.device_choice import choose_device
+        from roibeam.pipelines.common.device_choice import choose_device
 
         device = choose_device(self._asked.device, threads=self._asked.threads)
         return build_detector(

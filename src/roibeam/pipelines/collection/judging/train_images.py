@@ -26,8 +26,8 @@ from roibeam.pipelines.collection.judging.picture_features import (
 )
 from roibeam.pipelines.collection.judging.picture_judge import KIND
 from roibeam.pipelines.collection.judging.regions import StoredRegions
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.console.progress_text import Unit
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.console.progress_text import Unit
 
 _PICTURES = Unit("picture", "pictures")
 _FOLDS = 5

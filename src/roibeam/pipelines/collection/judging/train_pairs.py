@@ -21,9 +21,9 @@ from roibeam.pipelines.collection.judging.pair_judge import KIND, features_of
 from roibeam.pipelines.collection.judging.pair_words import NameReader
 from roibeam.pipelines.collection.judging.regions import StoredRegions
 from roibeam.pipelines.collection.judging.train_images import TrainedJudge
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.console.progress_text import Unit
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.console.progress_text import Unit
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
 
 if TYPE_CHECKING:
     from roibeam.pipelines.collection.judging.match_scores import MatchScores

@@ -15,7 +15,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser
 
-from roibeam.pipelines.sources.download.opt_out import AGENT, TDM
+from roibeam.pipelines.data.download.opt_out import AGENT, TDM
 
 _HIDDEN = [
     "script",

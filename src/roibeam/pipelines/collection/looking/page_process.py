@@ -33,7 +33,7 @@ from roibeam.pipelines.collection.looking.page_steps import (
 from roibeam.pipelines.collection.page import Page
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.thresholds import Thresholds
-from roibeam.pipelines.foundation.console.failure import failure_of
+from roibeam.pipelines.common.console.failure import failure_of
 
 _LENGTH = struct.Struct("<Q")
 _BATCH_PAGES, _BATCH_BYTES = 32, 4_000_000

@@ -14,7 +14,7 @@ from roibeam.pipelines.collection.page import NOWHERE, Page
 from roibeam.pipelines.collection.pair import CandidateImage, CandidateText, PageCandidate, TextSource
 from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.thresholds import Thresholds
-from roibeam.pipelines.sources.download.opt_out import refusal, shown
+from roibeam.pipelines.data.download.opt_out import refusal, shown
 
 
 @dataclass(frozen=True)

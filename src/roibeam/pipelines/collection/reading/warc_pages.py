@@ -17,7 +17,7 @@ from roibeam.pipelines.collection.page import Page
 from roibeam.pipelines.collection.reading.broken import BrokenPage
 from roibeam.pipelines.collection.reading.record_ends import is_at_end, next_record, record_end
 from roibeam.pipelines.collection.reasons import Reason
-from roibeam.pipelines.sources.download.opt_out import said_of_use
+from roibeam.pipelines.data.download.opt_out import said_of_use
 
 _MAX_DAMAGED = 10_000  # places in a file from which it is read anew: each costs as much as many good records
 _MAX_WEB_BYTES = 64 * 2**30
@@ -116,7 +116,7 @@ def _opened(place: str, allowed: tuple[str, ...] | None) -> Any:
     if not place.lower().startswith(("http://", "https://")):
         return fsspec.open(place, "rb").open()
     from roibeam.features.folders.web_driver import WebFiles
-    from roibeam.pipelines.sources.download.addresses import AddressRule
+    from roibeam.pipelines.data.download.addresses import AddressRule
 
     file = WebFiles(socket_factory=None if allowed is None else AddressRule(allowed).open_socket).open(place)
     if file.size is None or file.size > _MAX_WEB_BYTES:

@@ -17,9 +17,9 @@ from apache_beam.runners.runner import PipelineRunner
 
 from roibeam.pipelines.collection.running import page_job as _page_job  # noqa: F401  workers import it with this file
 from roibeam.pipelines.collection.running.part import FinishedParts
+from roibeam.pipelines.common.console.progress import Progress, Unit
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.running_shards import running_shard, shards_must_stop
-from roibeam.pipelines.foundation.console.progress import Progress, Unit
 
 PIPELINE = __name__  # for workers to import before they have threads
 METRICS = "roibeam-collect"

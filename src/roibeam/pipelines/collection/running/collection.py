@@ -13,7 +13,7 @@ from roibeam.pipelines.collection.choosing.aggregation import Aggregated
 from roibeam.pipelines.collection.pair import Pair
 from roibeam.pipelines.collection.reasons import STEP_OF, Reason, Step
 from roibeam.pipelines.collection.running.part import Counts
-from roibeam.pipelines.foundation.statistics.paper_figures import figures_of as paper_figures_of
+from roibeam.pipelines.common.statistics.paper_figures import figures_of as paper_figures_of
 
 FORMAT, VERSION = "roibeam-collection", 1
 NUM_TENTHS = 10

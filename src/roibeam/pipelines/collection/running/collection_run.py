@@ -32,9 +32,9 @@ from roibeam.pipelines.collection.running.picture_job import PictureJob
 from roibeam.pipelines.collection.running.report import NUM_KEPT_SHOWN, largest_hosts, write_report
 from roibeam.pipelines.collection.running.request import CollectRequest, work_state
 from roibeam.pipelines.collection.thresholds import KEEPS_RACY, PictureThresholds, Thresholds
+from roibeam.pipelines.data.datasets.drawn_world import COLLECTION_NAME, DRAWN_WORLD, are_drawn
+from roibeam.pipelines.data.held_out import HeldOut
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
-from roibeam.pipelines.sources.datasets.drawn_world import COLLECTION_NAME, DRAWN_WORLD, are_drawn
-from roibeam.pipelines.sources.held_out import HeldOut
 
 log = logging.getLogger(__name__)
 STATE_NAME, WORK_NAME = "state.json", "work"

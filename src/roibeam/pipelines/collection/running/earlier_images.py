@@ -12,12 +12,12 @@ from pathlib import Path
 
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.folders.folder_lock import store_lock
-from roibeam.pipelines.sources.datasets.rows import UrlRow
-from roibeam.pipelines.sources.download.failures import DownloadError
-from roibeam.pipelines.sources.download.image_files import ImageFiles, StoredImage
-from roibeam.pipelines.sources.download.journal import JOURNAL_NAME, FailedRow, Journal, Outcome, least_side
-from roibeam.pipelines.sources.download.limits import DownloadLimits
-from roibeam.pipelines.sources.download.url_list import UrlList
+from roibeam.pipelines.data.datasets.rows import UrlRow
+from roibeam.pipelines.data.download.failures import DownloadError
+from roibeam.pipelines.data.download.image_files import ImageFiles, StoredImage
+from roibeam.pipelines.data.download.journal import JOURNAL_NAME, FailedRow, Journal, Outcome, least_side
+from roibeam.pipelines.data.download.limits import DownloadLimits
+from roibeam.pipelines.data.download.url_list import UrlList
 
 LIST_NAME, FETCH_NAME, WORK_NAME = "images.tsv", "fetched", "work"
 _ROWS_AT_ONCE = 1000

@@ -19,13 +19,13 @@ from roibeam.pipelines.collection.reasons import Reason
 from roibeam.pipelines.collection.running.earlier_images import FETCH_NAME, LIST_NAME, take_images
 from roibeam.pipelines.collection.running.part import Counts, read_rows
 from roibeam.pipelines.collection.running.picture_job import PictureUnit, unit_state
-from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
-from roibeam.pipelines.sources.download.download_run import run_download
-from roibeam.pipelines.sources.download.image_files import StoredImage
-from roibeam.pipelines.sources.download.journal import JOURNAL_NAME, FailedRow, Journal
-from roibeam.pipelines.sources.download.options import DownloadOptions
-from roibeam.pipelines.sources.download.robots_txt import REASON as ROBOTS_REASON
-from roibeam.pipelines.sources.download.url_list import UrlList
+from roibeam.pipelines.common.files.scratch_database import ScratchDatabase
+from roibeam.pipelines.data.download.download_run import run_download
+from roibeam.pipelines.data.download.image_files import StoredImage
+from roibeam.pipelines.data.download.journal import JOURNAL_NAME, FailedRow, Journal
+from roibeam.pipelines.data.download.options import DownloadOptions
+from roibeam.pipelines.data.download.robots_txt import REASON as ROBOTS_REASON
+from roibeam.pipelines.data.download.url_list import UrlList
 
 UNITS_NAME = "picture_units"
 PICTURES_PER_UNIT = 200

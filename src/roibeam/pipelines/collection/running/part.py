@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.folders.kept_work import KeptFile, kept_work, read_summed_json, write_mark
-from roibeam.pipelines.foundation.console.progress import Standing
+from roibeam.pipelines.common.console.progress import Standing
 
 EXAMPLES_PER_REASON = 4
 MOST_HOSTS = 20_000  # of one unit; pages of further hosts are counted under OTHER_HOSTS

@@ -23,8 +23,8 @@ from roibeam.pipelines.collection.choosing.aggregation import Aggregated
 from roibeam.pipelines.collection.reasons import Reason, Step
 from roibeam.pipelines.collection.running.collection import NUM_TENTHS, Collection, KeptFigures, paper_mean_words
 from roibeam.pipelines.collection.running.part import Counts
-from roibeam.pipelines.foundation.pages.charts import Bar, bars_of_integers, histogram
-from roibeam.pipelines.foundation.pages.frame import PAGE_END, note, page_start, table, tiles
+from roibeam.pipelines.common.pages.charts import Bar, bars_of_integers, histogram
+from roibeam.pipelines.common.pages.frame import PAGE_END, note, page_start, table, tiles
 
 REPORT_NAME = "report.html"
 NUM_KEPT_SHOWN = 24

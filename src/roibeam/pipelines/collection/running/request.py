@@ -16,10 +16,10 @@ from roibeam.pipelines.collection.page import NOWHERE
 from roibeam.pipelines.collection.reading.page_units import PageUnit, plan_units
 from roibeam.pipelines.collection.running.earlier_images import check_earlier
 from roibeam.pipelines.collection.thresholds import Thresholds
-from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.sources.download.limits import DownloadLimits
-from roibeam.pipelines.sources.download.options import DownloadOptions
+from roibeam.pipelines.common.files.named_files import FOLDER, NamedFiles
+from roibeam.pipelines.common.overrides import apply_overrides
+from roibeam.pipelines.data.download.limits import DownloadLimits
+from roibeam.pipelines.data.download.options import DownloadOptions
 
 # What the extra `collect` brings: the module that is imported, what it is for.
 _READING = {"selectolax": "pages", "fastwarc": "WARC files", "py3langid": "languages", "wordfreq": "known words"}

@@ -24,7 +24,7 @@ from roibeam.pipelines.conformance.finetuning.item_files import (
 from roibeam.pipelines.conformance.tolerances import Allclose
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, nlvr2_groups, shown_regions
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 _ITEM = re.compile(r"out/(\d+)\.([a-z_]+)")
 _SPLIT_FILE = re.compile(rf"{FILES}(train|dev|test1|test2)\.json")

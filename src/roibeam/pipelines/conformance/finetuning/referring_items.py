@@ -55,7 +55,7 @@ from roibeam.pipelines.finetuning.tasks.referring_rules.targets import (
     image_feature,
     prepare_candidates,
 )
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 REFS = f"{FILES}refs.json"
 _ITEM = re.compile(r"out/([a-z_]+)\.(\d+|batch)\.([a-z0-9_]+)")

@@ -31,6 +31,8 @@ from roibeam.pipelines.conformance.finetuning.item_files import (
     write_item_file,
 )
 from roibeam.pipelines.conformance.tolerances import Allclose
+from roibeam.pipelines.data.captions.captioned_pictures import CaptionedPicture
+from roibeam.pipelines.data.datasets.retrieval_lines import read_retrieval_lines
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import LONGEST, RELEASE, LayoutOptions
@@ -38,9 +40,7 @@ from roibeam.pipelines.finetuning.systems.named_systems import system_named
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.retrieval.distractors import Distractors
 from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import RetrievalOptions, caption_groups
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.captions.captioned_pictures import CaptionedPicture
-from roibeam.pipelines.sources.datasets.retrieval_lines import read_retrieval_lines
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 _ITEM = re.compile(r"out/(\d+)\.([a-z0-9_]+)")
 _LINES = f"{FILES}all.jsonline"

@@ -24,7 +24,7 @@ from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from roibeam.pipelines.conformance.model_case import ModelArrays, check_sizes
-from roibeam.pipelines.model_files.model_checkpoint import build_model
+from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.step_policies import release_settings
 from roibeam.pipelines.training.train_config import TrainConfig
 

@@ -39,6 +39,8 @@ from roibeam.pipelines.conformance.finetuning.vcr_layouts import (
     item_maker,
 )
 from roibeam.pipelines.conformance.tolerances import METRICS, VLBERT, Allclose
+from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES
+from roibeam.pipelines.data.datasets.vcr_texts import PERSON, read_vcr_asked
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 from roibeam.pipelines.finetuning.results.vcr_results import (
     VcrScores,
@@ -47,9 +49,7 @@ from roibeam.pipelines.finetuning.results.vcr_results import (
     write_vcr_results,
 )
 from roibeam.pipelines.finetuning.tasks.vcr import RATIONALE, vcr_scores
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
-from roibeam.pipelines.sources.datasets.vcr_texts import PERSON, read_vcr_asked
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 MAX_LABELLED = 6  # rows of which all labels are tried
 

@@ -19,6 +19,14 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.model.common.regions import WHOLE_IMAGE_LOCATION, region_locations
 from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
 from roibeam.pipelines.conformance.finetuning.item_files import FILES, json_of, write_item_file
+from roibeam.pipelines.data.datasets.vcr import (
+    NUM_CHOICES,
+    VcrMetadata,
+    metadata_path,
+    object_classes,
+    read_vcr_metadata,
+)
+from roibeam.pipelines.data.datasets.vcr_texts import VcrAsked
 from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, RATIONALE, VcrOptions, group_pieces, vcr_groups
 from roibeam.pipelines.finetuning.tasks.vcr_rules.names import (
@@ -43,15 +51,7 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import (
     join_regions,
     object_targets,
 )
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.sources.datasets.vcr import (
-    NUM_CHOICES,
-    VcrMetadata,
-    metadata_path,
-    object_classes,
-    read_vcr_metadata,
-)
-from roibeam.pipelines.sources.datasets.vcr_texts import VcrAsked
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 MAX_PADDED = 1 << 12  # regions and pieces that a case may ask for
 PROBLEMS = {"Q2A": ANSWER, "QA": ANSWER, "answer": ANSWER, "QA2R": RATIONALE, "QAR": RATIONALE, "rationale": RATIONALE}

@@ -17,7 +17,7 @@ from roibeam.model.visualbert.checkpoint import config_from_official, state_from
 from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
 from roibeam.pipelines.conformance.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from roibeam.pipelines.conformance.model_case import ModelArrays, check_sizes
-from roibeam.pipelines.model_files.model_checkpoint import build_model
+from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.step_policies import release_settings
 from roibeam.pipelines.training.train_config import TrainConfig
 

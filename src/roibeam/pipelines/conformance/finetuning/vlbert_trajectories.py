@@ -33,7 +33,7 @@ from roibeam.pipelines.conformance.vlbert.task_cases import (
     target_checks,
     words_of_regions,
 )
-from roibeam.pipelines.model_files.model_checkpoint import build_model
+from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.step_policies import release_settings
 from roibeam.pipelines.training.train_config import TrainConfig

@@ -51,7 +51,7 @@ from roibeam.pipelines.finetuning.systems.row_text import Pieces
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.vqa import VqaFiles, VqaOptions, mirrored_group, vqa_groups
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import check_same_labels, labels_of_file, said_labels
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 _ITEM = re.compile(r"out/([a-z_]+)\.(\d+|batch)\.([a-z0-9_]+)")
 _NUMBERED = re.compile(r"out/(\d+)\.([a-z0-9_]+)")

@@ -9,6 +9,7 @@ from typing import Any
 
 from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from roibeam.pipelines.conformance.tolerances import METRICS
+from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer
 from roibeam.pipelines.finetuning.metrics.referring import (
     BOX_RULES,
     Box,
@@ -18,7 +19,6 @@ from roibeam.pipelines.finetuning.metrics.referring import (
     plain_iou,
 )
 from roibeam.pipelines.finetuning.metrics.referring_candidates import among_clamped, among_detections, among_slots
-from roibeam.pipelines.sources.datasets.refer import ReferringSentence, read_refer
 
 _OVERLAPS = {
     "refer_mattnet_uniter_float64": pixel_iou,

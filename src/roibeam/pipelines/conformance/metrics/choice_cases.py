@@ -9,6 +9,8 @@ from typing import Any
 from roibeam.pipelines.conformance.metrics.glue_cases import prediction_lists, submission_files
 from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from roibeam.pipelines.conformance.tolerances import METRICS
+from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
+from roibeam.pipelines.data.datasets.vcr import VcrLabels, read_vcr_labels
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
 from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice, vcr_measures
@@ -20,8 +22,6 @@ from roibeam.pipelines.finetuning.results.vcr_results import (
     read_vcr_results,
     scores_by_question,
 )
-from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
-from roibeam.pipelines.sources.datasets.vcr import VcrLabels, read_vcr_labels
 
 _BY_R2C, _R2C_DECIMALS = "printed_by_r2c", 3  # rowanz/r2c models/eval_q2ar.py
 _VCR_NAMES = {"q_to_a": "Q->A", "qa_to_r": "QA->R", "q_to_ar": "Q->AR"}

@@ -11,6 +11,15 @@ import numpy as np
 
 from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours, caught, metric_family, read_metric_case
 from roibeam.pipelines.conformance.tolerances import METRICS
+from roibeam.pipelines.data.datasets.annotation_xml import parse_annotation_xml
+from roibeam.pipelines.data.datasets.entities import DATA_SET, EntityBoxes, EntityImage, entity_boxes
+from roibeam.pipelines.data.datasets.marked_sentences import (
+    AUTHORS,
+    RELEASE,
+    TYPES,
+    EntitySentence,
+    parse_marked_sentence,
+)
 from roibeam.pipelines.finetuning.metrics.grounding import (
     GROUNDING_RULES,
     RANKS,
@@ -27,15 +36,6 @@ from roibeam.pipelines.finetuning.results.grounding_results import (
     CountedPhrase,
     counted_phrases,
     judged_phrases,
-)
-from roibeam.pipelines.sources.datasets.annotation_xml import parse_annotation_xml
-from roibeam.pipelines.sources.datasets.entities import DATA_SET, EntityBoxes, EntityImage, entity_boxes
-from roibeam.pipelines.sources.datasets.marked_sentences import (
-    AUTHORS,
-    RELEASE,
-    TYPES,
-    EntitySentence,
-    parse_marked_sentence,
 )
 
 _ODD_CHAINS = ("5", "6")  # that have a box, as the case says

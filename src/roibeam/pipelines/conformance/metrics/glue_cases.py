@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours
+from roibeam.pipelines.data.datasets.glue import GLUE_TASKS, GlueTask
 from roibeam.pipelines.finetuning.metrics.glue import (
     ACCURACY,
     ACCURACY_AND_F1,
@@ -25,7 +26,6 @@ from roibeam.pipelines.finetuning.metrics.glue import (
     number_measures,
 )
 from roibeam.pipelines.finetuning.results.glue_results import read_glue_results, write_glue_results
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS, GlueTask
 
 _NAMES = {MATTHEWS: "mcc", ACCURACY_AND_F1: "acc_and_f1", BOTH: "corr", PEARSON: "pearson", SPEARMAN: "spearmanr"}
 _NAMES |= {F1: "f1", ACCURACY: "acc"}

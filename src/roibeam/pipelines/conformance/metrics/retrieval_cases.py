@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.pipelines.common.statistics.retrieval_ranks import CUTS, CaptionedImages, Ranks, retrieval_ranks
 from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from roibeam.pipelines.conformance.tolerances import METRICS
 from roibeam.pipelines.finetuning.metrics.retrieval import RankFigures, mean_figures, rank_figures, rsum
-from roibeam.pipelines.foundation.statistics.retrieval_ranks import CUTS, CaptionedImages, Ranks, retrieval_ranks
 
 _CAPTIONS = 5  # of an image, where a case does not say whose each caption is
 _VSEPP_PRINTS = 6  # times the mean of rsum, over five folds

@@ -8,6 +8,7 @@ from typing import Any
 
 from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from roibeam.pipelines.conformance.tolerances import METRICS
+from roibeam.pipelines.data.datasets.vqa import VqaLabels, read_vqa_labels
 from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer, plain_words, without_signs
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vqa import answer_accuracy, printed_percent, vqa_measures
@@ -27,7 +28,6 @@ from roibeam.pipelines.finetuning.results.vqa_results import (
     read_vqa_results,
     vqa_result_rows,
 )
-from roibeam.pipelines.sources.datasets.vqa import VqaLabels, read_vqa_labels
 
 _DECIMALS = 2  # of percents, GT-Vision-Lab/VQA vqaEval.py; a case may say another number
 _KINDS = {"per_answer_type": "answer type ", "per_question_type": "question type "}

@@ -27,7 +27,7 @@ from roibeam.pipelines.conformance.checks import Check, apart, equal, failed, ne
 from roibeam.pipelines.conformance.model_case import ModelArrays, check_sizes
 from roibeam.pipelines.conformance.tolerances import VLBERT
 from roibeam.pipelines.conformance.vlbert.pixels import PREFIX, build_region_encoder, drawn_weights, encoder_name
-from roibeam.pipelines.model_files.model_checkpoint import build_model
+from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 
 COORDINATE_NUMBERS = 2048  # of the embedded box, hard-coded in the release (common/fast_rcnn.py)
 _KNOWN = {"NETWORK", "VLBERT", "class", "token_ids", "backbone", "weights_seed", "trainable_cnn", "weights_spec"} | {

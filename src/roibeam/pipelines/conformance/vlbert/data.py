@@ -25,8 +25,8 @@ from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check, apart, equal, numpy_of
 from roibeam.pipelines.conformance.model_case import ModelArrays
 from roibeam.pipelines.conformance.tolerances import VLBERT
+from roibeam.pipelines.data.batches.sample import PretrainSample
 from roibeam.pipelines.finetuning.metrics.vqa_targets import vlbert_soft_target
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.vlbert import make_sample
 from roibeam.pipelines.training.optimizer.release_optimizers import TransformersAdamW
 from roibeam.pipelines.training.optimizer.schedule import learning_rate_at

@@ -20,7 +20,7 @@ from roibeam.pipelines.conformance.vlbert.case import VLBertCase, batch_of, elem
 from roibeam.pipelines.conformance.vlbert.data import data_checks
 from roibeam.pipelines.conformance.vlbert.pixels import photo_checks
 from roibeam.pipelines.conformance.vlbert.task_cases import refcoco_checks, vcr_checks, vqa_checks
-from roibeam.pipelines.model_files.model_checkpoint import build_model
+from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 
 LOSSES = {
     "relationship_loss": "matching",

@@ -19,6 +19,9 @@ from roibeam.features.counted import byte_count, counted
 from roibeam.features.printable import on_a_line
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import encode_meta, encode_regions
+from roibeam.pipelines.common.console.duration import duration
+from roibeam.pipelines.common.console.progress import IMAGES, waiting
+from roibeam.pipelines.common.device_choice import choose_device
 from roibeam.pipelines.extract.beam_extraction import PIPELINE
 from roibeam.pipelines.extract.new_work import UNTIMED, existing_plan, extract_one, new_images, new_shard_size
 from roibeam.pipelines.extract.request import RunOptions
@@ -27,9 +30,6 @@ from roibeam.pipelines.extract.runners.option_sets import missing_options, runne
 from roibeam.pipelines.extract.runners.slots import Slots, slots_of
 from roibeam.pipelines.extract.shard.job import shared_detector
 from roibeam.pipelines.extract.work import UnlistedWork, Work
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import IMAGES, waiting
-from roibeam.pipelines.foundation.device_choice import choose_device
 
 log = logging.getLogger(__name__)
 MOST_PHOTOS = 3

@@ -13,8 +13,8 @@ from typing import Any
 
 from roibeam.extraction.choice.detector_folder import SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.features.shard.manifest import StoreManifest
-from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.sources.datasets.drawn_world import DRAWN_WORLD, world_of
+from roibeam.pipelines.common.pages.banner import Banner
+from roibeam.pipelines.data.datasets.drawn_world import DRAWN_WORLD, world_of
 
 RANDOM_WEIGHTS = Banner(
     "Random weights.",

@@ -23,14 +23,14 @@ from roibeam.features.shard.manifest import (
 from roibeam.features.shard.planned_shards import PLAN_NAME
 from roibeam.features.shard.remote_reader import ShardObject
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.report.feature_words import boxes_words
+from roibeam.pipelines.common.files.dead_letters import dead_letters_file
+from roibeam.pipelines.common.files.locations import read_location
+from roibeam.pipelines.data.feature_words import boxes_words
+from roibeam.pipelines.data.shard_plan import Plan, read_members
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.extract.report.run_summary import last_extraction
 from roibeam.pipelines.extract.report.store_report import ReportFacts, StoredRecords, write_report
 from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME
-from roibeam.pipelines.extract.shard_plan import Plan, read_members
-from roibeam.pipelines.foundation.files.dead_letters import dead_letters_file
-from roibeam.pipelines.foundation.files.locations import read_location
 
 REPORT_NAME = "report.html"
 MAX_RECORDS = 120  # of a store at a URL that its report reads: four small reads each

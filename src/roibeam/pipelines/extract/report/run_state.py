@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import ShardManifest, shard_manifest_name
+from roibeam.pipelines.common.console.progress import Standing
+from roibeam.pipelines.data.shard_plan import Plan
 from roibeam.pipelines.extract.shard.heartbeat import Beat, read_heartbeats
-from roibeam.pipelines.extract.shard_plan import Plan
-from roibeam.pipelines.foundation.console.progress import Standing
 
 log = logging.getLogger(__name__)
 REMOTE_LOOK_SECONDS = 15.0  # between two looks at a store at a URL: its heartbeats come no faster

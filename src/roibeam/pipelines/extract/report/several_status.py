@@ -9,6 +9,9 @@ from typing import Any
 
 from roibeam.features.counted import counted
 from roibeam.features.folders.folder_choice import output_folder
+from roibeam.pipelines.common.console.duration import duration
+from roibeam.pipelines.common.console.progress import IMAGES
+from roibeam.pipelines.common.console.progress_text import failed
 from roibeam.pipelines.extract.report.store_status import (
     FINISHED,
     RUNNING,
@@ -18,9 +21,6 @@ from roibeam.pipelines.extract.report.store_status import (
     status_json,
     status_text,
 )
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import IMAGES
-from roibeam.pipelines.foundation.console.progress_text import failed
 
 NOT_BEGUN = "not begun"
 _LISTED = 40

@@ -22,8 +22,8 @@ from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.folders.full_disk import naming_file
 from roibeam.features.printable import printable
 from roibeam.features.record.drawing.region_labels import ATTRIBUTE_SCORE, NamedRegions, name_of, region_name
-from roibeam.pipelines.foundation.pages.charts import DrawnRegion
-from roibeam.pipelines.foundation.pages.page import FailureGroup, Photo, RegionFigures, ReportFacts, page_html
+from roibeam.pipelines.common.pages.charts import DrawnRegion
+from roibeam.pipelines.common.pages.page import FailureGroup, Photo, RegionFigures, ReportFacts, page_html
 
 __all__ = ["ReportFacts", "StoredRecords", "write_report"]
 

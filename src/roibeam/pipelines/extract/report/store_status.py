@@ -10,13 +10,13 @@ from roibeam.features.folders.folder_lock import is_locked
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.printable import on_a_line
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
+from roibeam.pipelines.common.console.duration import duration
+from roibeam.pipelines.common.console.progress import IMAGES, Standing
+from roibeam.pipelines.common.console.progress_text import failed
+from roibeam.pipelines.data.shard_plan import Plan, read_plan
 from roibeam.pipelines.extract.report.run_state import ProgressView, standing_of
 from roibeam.pipelines.extract.report.run_summary import last_end
 from roibeam.pipelines.extract.shard.heartbeat import Beat
-from roibeam.pipelines.extract.shard_plan import Plan, read_plan
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import IMAGES, Standing
-from roibeam.pipelines.foundation.console.progress_text import failed
 
 LIVING_SECONDS = 120.0  # a shard that has said nothing for longer counts in no rate
 SILENT_SECONDS = 1200.0  # longer than a detector call may take by default (--detect-timeout)

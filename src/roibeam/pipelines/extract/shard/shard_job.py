@@ -26,14 +26,14 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary
 from roibeam.features.shard.publish import publish_shard
 from roibeam.features.shard.writer import ShardWriter
+from roibeam.pipelines.common.files.locations import read_image
+from roibeam.pipelines.data.shard_plan import PlannedShard, read_members
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.heartbeat import Heartbeat
 from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from roibeam.pipelines.extract.shard.kept_records import KeptRecords, kept_records
 from roibeam.pipelines.extract.shard.running_shards import running_shard, shards_must_stop
 from roibeam.pipelines.extract.shard.store_folder import finished_manifest, retried_manifest
-from roibeam.pipelines.extract.shard_plan import PlannedShard, read_members
-from roibeam.pipelines.foundation.files.locations import read_image
 from roibeam.version import __version__
 
 

@@ -26,8 +26,8 @@ from roibeam.features.shard.manifest import (
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
+from roibeam.pipelines.data.shard_plan import MEMBERS_START, Plan, PlannedShard, read_plan
 from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
-from roibeam.pipelines.extract.shard_plan import MEMBERS_START, Plan, PlannedShard, read_plan
 
 log = logging.getLogger(__name__)
 SUMMARY_NAME = "run_summary.json"  # where the output folder was taken away in mid-run, alone in the one put there

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.report.feature_words import boxes_words
+from roibeam.pipelines.data.feature_words import boxes_words
 from roibeam.pipelines.finetuning.trained_photos import SeenBefore
-from roibeam.pipelines.model_files.model_folder import FoundModel
-from roibeam.pipelines.model_files.trained_with import trained_with
+from roibeam.pipelines.training.model_files.model_folder import FoundModel
+from roibeam.pipelines.training.model_files.trained_with import trained_with
 from roibeam.pipelines.training.processes.precision import learned_in
 from roibeam.pipelines.training.run_folder.folder import saved_config
 from roibeam.pipelines.training.run_folder.run_words import origins

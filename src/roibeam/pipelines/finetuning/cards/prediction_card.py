@@ -16,7 +16,7 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
-from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.common.files.json_files import read_json_object
 
 SUFFIX, FORMAT = ".card.json", 1
 UNKNOWN = (

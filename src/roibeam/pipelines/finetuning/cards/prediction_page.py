@@ -16,12 +16,12 @@ from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.pages.banner import Banner, banner_html
+from roibeam.pipelines.common.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
+from roibeam.pipelines.common.pages.frame import PAGE_END, folded, note, page_start, table
+from roibeam.pipelines.data.region_names import Names
+from roibeam.pipelines.data.shown_photos import Shown, stored_photos
 from roibeam.pipelines.finetuning.cards.told_rows import BEST, CONFIDENT, FIRST, SUREST, UNSURE, WORST, sections
-from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
-from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.foundation.pages.frame import PAGE_END, folded, note, page_start, table
-from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.inputs.shown_photos import Shown, stored_photos
 
 _SAID, _RIGHT, _QUIET, _NAMED = "#f3a800", "#2f9e5f", "#aeb6c2", "#4a7ab5"
 _MOST_BYTES = 1_900_000  # of the rows of a page

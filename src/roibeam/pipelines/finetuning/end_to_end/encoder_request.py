@@ -9,17 +9,17 @@ from typing import Any
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
-from roibeam.pipelines.inputs.record_photos import tells_photos
-from roibeam.pipelines.model_files.encoder_settings import (
+from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.files.named_files import FOLDER, NamedFiles
+from roibeam.pipelines.data.record_photos import tells_photos
+from roibeam.pipelines.training.model_files.encoder_settings import (
     DEFAULT_ENCODER,
     EncoderOptions,
     JointSettings,
     choose_encoder,
     read_joint_settings,
 )
-from roibeam.pipelines.model_files.model_folder import CONFIG, model_folder
+from roibeam.pipelines.training.model_files.model_folder import CONFIG, model_folder
 
 SECTIONS = ("detector", "encoder", "photos", "end_to_end")
 

@@ -23,12 +23,12 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.model.end_to_end_choices import EndToEndChoices
+from roibeam.pipelines.common.files.archives import parse_location
+from roibeam.pipelines.common.files.remote_files import is_url
+from roibeam.pipelines.data.batches.image_batch import PhotoInput, collate_inputs, prepare_input
+from roibeam.pipelines.data.record_photos import PhotoPlace, RecordPhotos
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.foundation.files.archives import parse_location
-from roibeam.pipelines.foundation.files.remote_files import is_url
-from roibeam.pipelines.inputs.batches.image_batch import PhotoInput, collate_inputs, prepare_input
-from roibeam.pipelines.inputs.record_photos import PhotoPlace, RecordPhotos
 
 # Path of a photo, its record, cells each way -> (K, cells, cells) float32, what each cell of each region counts.
 Outlines = Callable[[str, RegionRecord, int], np.ndarray]

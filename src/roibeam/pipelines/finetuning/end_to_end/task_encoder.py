@@ -6,7 +6,7 @@ from roibeam.extraction.choice.detector_choice import ChosenDetector
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.region_encoder import RegionEncoder, started_encoder
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
-from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER, EncoderOptions, choose_encoder
+from roibeam.pipelines.training.model_files.encoder_settings import DEFAULT_ENCODER, EncoderOptions, choose_encoder
 
 
 def task_encoder(

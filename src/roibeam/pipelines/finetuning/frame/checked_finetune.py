@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.device_choice import check_device
+from roibeam.pipelines.common.files.named_files import FOLDER, NamedFiles
+from roibeam.pipelines.common.launched import is_main_process
+from roibeam.pipelines.data.held_out import HeldOut
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos, joint_start
 from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneRequest
 from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
@@ -14,13 +18,9 @@ from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
-from roibeam.pipelines.foundation.device_choice import check_device
-from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
-from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
-from roibeam.pipelines.model_files.start_files import bert_files, check_tokenizer_file
-from roibeam.pipelines.model_files.trained_with import check_feature_space
-from roibeam.pipelines.sources.held_out import HeldOut
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, found_model
+from roibeam.pipelines.training.model_files.start_files import bert_files, check_tokenizer_file
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.run_folder.folder import check_run_folder
 
 

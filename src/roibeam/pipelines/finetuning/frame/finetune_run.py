@@ -24,6 +24,9 @@ from roibeam.features.reading.unfinished_stores import unfinished_lines
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.record.region_record import BOX_NUMBERS
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.launched import is_main_process, num_processes
+from roibeam.pipelines.common.statistics.verdict import Figure, Judged, judged_line
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
 from roibeam.pipelines.finetuning.end_to_end.task_encoder import chosen_encoder, task_encoder
@@ -65,14 +68,14 @@ from roibeam.pipelines.finetuning.systems.head_options import OURS, WORDS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged, judged_line
-from roibeam.pipelines.inputs.encoder_change import EncoderChange
-from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly, unknown_notes
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, check_object_classes, digest_of_classes
+from roibeam.pipelines.training.encoder_change import EncoderChange
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.trained_with import (
+    check_feature_space,
+    check_object_classes,
+    digest_of_classes,
+)
 from roibeam.pipelines.training.run_folder.files import checkpoint_step, latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
@@ -80,6 +83,7 @@ from roibeam.pipelines.training.run_folder.trained_images import write_trained_i
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.unknown_words import MOST_TEXTS, evenly, unknown_notes
 
 logger = logging.getLogger(__name__)
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.common.launched import num_processes
+from roibeam.pipelines.common.overrides import apply_overrides, refuse_two_values
+from roibeam.pipelines.data.fit import check_choice
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import asked_encoder, encoder_sections
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.own_task_file import task_name
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
-from roibeam.pipelines.foundation.overrides import apply_overrides, refuse_two_values
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.model_files.encoder_settings import TOY_ENCODER
-from roibeam.pipelines.training.processes.launched import num_processes
+from roibeam.pipelines.training.model_files.encoder_settings import TOY_ENCODER
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, saved_config, with_saved
 from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
 from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfig, with_settings

@@ -22,6 +22,13 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_words
 from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.data.batches.class_targets import as_float32, as_tensor, with_box_numbers
+from roibeam.pipelines.data.batches.image_batch import PhotoInput
+from roibeam.pipelines.data.batches.shared_rows import AskedImage, SharedRows
+from roibeam.pipelines.data.captioned.corpus import Reader, reader
+from roibeam.pipelines.data.fit import check_positions, check_task, check_vocabulary, check_width
+from roibeam.pipelines.data.mirrored_photo import mirrored_boxes
+from roibeam.pipelines.data.whole_image import whole_image_feature
 from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos, ShownRegions
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.frame.shown.region_choice import RegionChoice
@@ -58,14 +65,7 @@ from roibeam.pipelines.finetuning.systems.row_text import (
 )
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
 from roibeam.pipelines.finetuning.task import DownstreamTask
-from roibeam.pipelines.inputs.batches.class_targets import as_float32, as_tensor, with_box_numbers
-from roibeam.pipelines.inputs.batches.image_batch import PhotoInput
-from roibeam.pipelines.inputs.batches.shared_rows import AskedImage, SharedRows
-from roibeam.pipelines.inputs.captioned.corpus import Reader, reader
-from roibeam.pipelines.inputs.fit import check_positions, check_task, check_vocabulary, check_width
-from roibeam.pipelines.inputs.mirrored_photo import mirrored_boxes
-from roibeam.pipelines.inputs.whole_image import whole_image_feature
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 _MOST_SPECIAL = 16  # of the special pieces of a row, a "?" that a system adds among them
 _SPECIAL = 3  # [CLS] context [SEP] choice [SEP]

@@ -15,6 +15,10 @@ from roibeam.model.common.losses import SumCount
 from roibeam.model.end_to_end import EndToEndModel, ImageBatch
 from roibeam.model.inputs import VLBatch
 from roibeam.model.task_beside import REGION_CLASSES, WORDS
+from roibeam.pipelines.common.statistics.verdict import Judged
+from roibeam.pipelines.data.batches.batch_workers import batches_ahead
+from roibeam.pipelines.data.batches.sample import in_float32
+from roibeam.pipelines.data.batches.shared_rows import SharedRows
 from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.frame.losses import TaskLoss, group_scores, real_scores, scored_boxes
@@ -24,12 +28,8 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure, figures_of
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION, TaskGroup
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import NOTHING_SAID, DownstreamTask, DrawGroup, Prediction, logged_name
-from roibeam.pipelines.foundation.statistics.verdict import Judged
-from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
-from roibeam.pipelines.inputs.batches.sample import in_float32
-from roibeam.pipelines.inputs.batches.shared_rows import SharedRows
-from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.training.alternating_task import AlternatingTask
+from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_scaled_part
 from roibeam.pipelines.training.processes.shared_out import shared_out
 from roibeam.pipelines.training.rehearsal import WorstBatch

@@ -35,11 +35,11 @@ from roibeam.model.task_losses import (
     region_bce,
     score_regression,
 )
+from roibeam.pipelines.data.mirrored_photo import mirrored_boxes
 from roibeam.pipelines.finetuning.metrics.glue import NEAR
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, region_shares
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS
-from roibeam.pipelines.inputs.mirrored_photo import mirrored_boxes
 
 # Groups, their inputs, N -> targets.
 Targets = Callable[[Sequence[TaskGroup], VLBatch, int], Tensor]

@@ -19,16 +19,16 @@ from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.task_beside import TaskModelBeside
 from roibeam.model.task_heads import HEADS, MatchModel, TaskModel, TextTaskModel
+from roibeam.pipelines.common.files.json_files import read_json_object
 from roibeam.pipelines.finetuning.rows import AUTO, CHOICE
 from roibeam.pipelines.finetuning.systems.head_options import MATCH, RELEASE, RELEASE_MT
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, ReleaseHead, TaskSystem
 from roibeam.pipelines.finetuning.task import BesideTask
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.model_files.changed_model import changed_model
-from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, load_joint, region_encoder_of
-from roibeam.pipelines.model_files.model_checkpoint import WEIGHTS, build_model, config_class_of, naming_model
-from roibeam.pipelines.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES, TASK_MODEL
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.training.model_files.changed_model import changed_model
+from roibeam.pipelines.training.model_files.joint_checkpoint import describe_joint, load_joint, region_encoder_of
+from roibeam.pipelines.training.model_files.model_checkpoint import WEIGHTS, build_model, config_class_of, naming_model
+from roibeam.pipelines.training.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES, TASK_MODEL
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,18 +10,18 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.device_choice import check_device
+from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.files.named_files import FOLDER, NamedFiles
+from roibeam.pipelines.common.pages.page_file import check_page_file
 from roibeam.pipelines.finetuning.cards.prediction_card import card_path
 from roibeam.pipelines.finetuning.end_to_end.encoder_request import check_tells_photos
 from roibeam.pipelines.finetuning.frame.seeds import best_of_seeds
 from roibeam.pipelines.finetuning.results.label_scores import check_scores_file
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.foundation.device_choice import check_device
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
-from roibeam.pipelines.foundation.pages.page_file import check_page_file
-from roibeam.pipelines.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES, FoundModel, model_folder
-from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.training.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES, FoundModel, model_folder
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.processes.precision import check_precision
 from roibeam.pipelines.training.run_folder.best import asked_checkpoint
 from roibeam.pipelines.training.run_folder.folder import saved_config

@@ -27,6 +27,9 @@ from roibeam.extraction.network.state import weights_digest
 from roibeam.features.counted import counted
 from roibeam.features.exchange.aside import written_aside
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.device_choice import choose_device
+from roibeam.pipelines.common.launched import is_main_process
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.finetuning.cards.card_facts import card_facts, model_facts
 from roibeam.pipelines.finetuning.cards.prediction_card import card_lines, write_card
@@ -58,14 +61,11 @@ from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSyst
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore, photo_names, seen_before
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
-from roibeam.pipelines.model_files.model_checkpoint import naming_model
-from roibeam.pipelines.model_files.model_folder import FoundModel, check_model_sums
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.training.model_files.model_checkpoint import naming_model
+from roibeam.pipelines.training.model_files.model_folder import FoundModel, check_model_sums
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space, check_tokenizer
 from roibeam.pipelines.training.processes.precision import FLOAT32, computing_in, learned_in, precision_of
 from roibeam.pipelines.training.run_folder.folder import saved_config
 

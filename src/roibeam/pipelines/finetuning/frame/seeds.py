@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.features.folders.full_disk import naming_file
+from roibeam.pipelines.common.files.json_files import read_json_object
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_file, put_run_file
 
 SEEDS_NAME = "seeds.json"

@@ -12,6 +12,8 @@ from pathlib import Path
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.task_files import MissingFileError
 from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.frame.shown.joined_groups import (
     JoinedGroups,
@@ -34,8 +36,6 @@ from roibeam.pipelines.finetuning.trained_photos import (
     photo_names,
     seen_before,
 )
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.sources.task_files import MissingFileError
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from roibeam.pipelines.finetuning.frame.predict_request import reads_photos, tas
 from roibeam.pipelines.finetuning.frame.predict_run import TrainedTask
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.task import AskedDirectly
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 logger = logging.getLogger(__name__)

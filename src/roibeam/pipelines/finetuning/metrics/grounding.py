@@ -17,8 +17,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from roibeam.pipelines.common.statistics.retrieval_ranks import recall_by_chance
 from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.foundation.statistics.retrieval_ranks import recall_by_chance
 
 THRESHOLD = 0.5
 RANKS = (1, 5, 10)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.foundation.statistics.verdict import Figure, mean_figure, whole_figure
+from roibeam.pipelines.common.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.common.statistics.verdict import Figure, mean_figure, whole_figure
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
+from roibeam.pipelines.common.statistics.bootstrap import floor_median
+from roibeam.pipelines.common.statistics.retrieval_ranks import CUTS, CaptionedImages, recall_by_chance
 from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.foundation.statistics.bootstrap import floor_median
-from roibeam.pipelines.foundation.statistics.retrieval_ranks import CUTS, CaptionedImages, recall_by_chance
 
 IMAGE, TEXT = "image", "sentence"  # what is found: as the papers name their columns
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES
 from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
 
 # Of four answers and four rationales one each is right.
 CHANCE: Mapping[str, float] = MappingProxyType(

@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from roibeam.model.interbert.presets import interbert_fields
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.data.needed_features import Features
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vcr_words import BOTH_OPEN, NAMES_OPEN, PROBLEM_NAMES
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE, VcrOptions
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
-from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import VCR_UPDATES_APART, parted_settings
 
 ADAMW: Mapping[str, Any] = MappingProxyType(

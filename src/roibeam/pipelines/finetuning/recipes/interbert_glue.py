@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from roibeam.pipelines.common.statistics.paper_figures import figures_of
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.language.glue import GlueOptions
-from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
 
 
 class _Row(NamedTuple):

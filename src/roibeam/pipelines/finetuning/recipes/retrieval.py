@@ -11,6 +11,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from roibeam.model.interbert.presets import interbert_fields
+from roibeam.pipelines.common.statistics.paper_figures import figures_of
+from roibeam.pipelines.data.needed_features import Features
 from roibeam.pipelines.finetuning.recipes.interbert import ADAMW
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vilbert import PAPER_OPEN, REGIONS_OPEN
@@ -29,8 +31,6 @@ from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import (
     TRIPLET,
     RetrievalOptions,
 )
-from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
-from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _POOLS = ("Flickr30k", "COCO (1k)", "COCO (5k)")

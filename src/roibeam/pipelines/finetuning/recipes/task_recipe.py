@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.data.needed_features import Features
 from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
 from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
-from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import (
     CORRECT,
     STEP_RULES,

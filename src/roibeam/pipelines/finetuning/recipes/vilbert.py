@@ -10,6 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from roibeam.pipelines.common.statistics.paper_figures import figures_of
+from roibeam.pipelines.data.needed_features import Features
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vcr_words import BOTH_OPEN, NAMES_OPEN, PROBLEM_NAMES
 from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN, MINIVAL_OPEN
@@ -17,8 +19,6 @@ from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE, VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
-from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
-from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import VCR_UPDATES_APART, parted_settings
 
 _SOURCE = "arXiv:1908.02265, section 3.2; jiasenlu/vilbert_beta vlbert_tasks.yml and train_tasks.py"

@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from roibeam.model.vlbert.presets import vlbert_fields
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.data.needed_features import Features
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN
 from roibeam.pipelines.finetuning.rows import GROUNDED, UNGROUNDED
@@ -19,8 +21,6 @@ from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
-from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _CFGS, _PAPER = "jackroos/VL-BERT cfgs", "arXiv:1908.08530, version 1, section"

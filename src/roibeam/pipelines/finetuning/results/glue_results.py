@@ -14,6 +14,15 @@ from pathlib import Path, PurePosixPath
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
+from roibeam.pipelines.common.statistics.paper_figures import figures_of
+from roibeam.pipelines.data.datasets.glue import (
+    GLUE_TASKS,
+    GlueCounts,
+    GlueRow,
+    GlueTask,
+    glue_files,
+    read_glue,
+)
 from roibeam.pipelines.finetuning.metrics.glue import (
     FIGURES,
     PAPER_COLUMN,
@@ -24,15 +33,6 @@ from roibeam.pipelines.finetuning.metrics.glue import (
 from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
 from roibeam.pipelines.finetuning.results.open_task import Measures, OpenTask
 from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, check_row_ids
-from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
-from roibeam.pipelines.sources.datasets.glue import (
-    GLUE_TASKS,
-    GlueCounts,
-    GlueRow,
-    GlueTask,
-    glue_files,
-    read_glue,
-)
 
 HEADER = "index\tprediction"
 SUBMISSION = "glue"  # the task of all tasks

@@ -18,6 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
+from roibeam.pipelines.data.datasets.entities import (
+    BOXED,
+    EntityCounts,
+    EntityImage,
+    read_entities,
+    split_names,
+)
+from roibeam.pipelines.data.datasets.json_pieces import read_json_list
 from roibeam.pipelines.finetuning.metrics.grounding import (
     GROUNDING_RULES,
     GroundedPhrase,
@@ -28,14 +36,6 @@ from roibeam.pipelines.finetuning.metrics.grounding import (
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.results.open_task import Measures, OpenTask
 from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, STRICT
-from roibeam.pipelines.sources.datasets.entities import (
-    BOXED,
-    EntityCounts,
-    EntityImage,
-    read_entities,
-    split_names,
-)
-from roibeam.pipelines.sources.datasets.json_pieces import read_json_list
 
 DATA_SPLITS = ("train", "val", "test")
 CaptionKey = tuple[str, int]  # the image's name, and the number of the caption

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
+from roibeam.pipelines.data.datasets.nlvr2 import Nlvr2Statement
 from roibeam.pipelines.finetuning.metrics.nlvr2 import JudgedStatement
 from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, check_row_ids
-from roibeam.pipelines.sources.datasets.nlvr2 import Nlvr2Statement
 
 _WORDS = ("true", "false")
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
+from roibeam.pipelines.data.datasets.image_boxes import shown
+from roibeam.pipelines.data.datasets.json_pieces import read_json_list
+from roibeam.pipelines.data.datasets.refer import ReferringSentence
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.referring import BoxRule
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
-from roibeam.pipelines.sources.datasets.image_boxes import shown
-from roibeam.pipelines.sources.datasets.json_pieces import read_json_list
-from roibeam.pipelines.sources.datasets.refer import ReferringSentence
 
 Box = tuple[float, float, float, float]
 BY_SENTENCE, BY_REFERENCE = "sent_id", "ref_id"

@@ -23,8 +23,8 @@ import numpy as np
 
 from roibeam.features.folders.folder_lock import held_lock, lock_file
 from roibeam.features.folders.kept_work import KeptFile, kept_work, read_summed_json, remove_unfinished, write_mark
+from roibeam.pipelines.common.launched import is_main_process, num_processes
 from roibeam.pipelines.training.processes.awaited_files import wait_for_files
-from roibeam.pipelines.training.processes.launched import is_main_process, num_processes
 
 
 @contextmanager

@@ -20,6 +20,8 @@ import numpy as np
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
+from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.statistics.retrieval_ranks import CaptionedImages, Ranks, retrieval_ranks
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.retrieval import (
     IMAGE,
@@ -31,8 +33,6 @@ from roibeam.pipelines.finetuning.metrics.retrieval import (
     rsum,
 )
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.foundation.statistics.retrieval_ranks import CaptionedImages, Ranks, retrieval_ranks
 
 SUFFIX = ".ids.json"
 

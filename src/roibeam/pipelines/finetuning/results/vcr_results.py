@@ -17,9 +17,9 @@ import numpy as np
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import printable
+from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, VcrLabels
 from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
-from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES, VcrLabels
 
 ID = "annot_id"
 ANSWERS = tuple(f"answer_{choice}" for choice in range(NUM_CHOICES))

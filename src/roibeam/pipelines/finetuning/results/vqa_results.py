@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from roibeam.pipelines.data.datasets.image_boxes import shown
+from roibeam.pipelines.data.datasets.json_pieces import read_json_list
+from roibeam.pipelines.data.datasets.vqa import VqaLabels
 from roibeam.pipelines.finetuning.metrics.vqa import AnsweredQuestion, HumanAnswer
 from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, check_row_ids
-from roibeam.pipelines.sources.datasets.image_boxes import shown
-from roibeam.pipelines.sources.datasets.json_pieces import read_json_list
-from roibeam.pipelines.sources.datasets.vqa import VqaLabels
 
 
 def read_vqa_results(path: str) -> Iterator[tuple[int, str]]:

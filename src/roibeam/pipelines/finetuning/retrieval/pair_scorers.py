@@ -23,7 +23,7 @@ from roibeam.model.task_heads import MatchModel
 from roibeam.model.vilbert.encoder import Stream
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.tasks import ViLbertWithScores
-from roibeam.pipelines.inputs.batches.sample import in_float32
+from roibeam.pipelines.data.batches.sample import in_float32
 
 _OF_TEXTS = ("text_ids", "text_mask", "text_segments", "task_ids")
 

@@ -17,6 +17,9 @@ import torch
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.counted import counted
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.device_choice import choose_device
+from roibeam.pipelines.common.launched import is_main_process
 from roibeam.pipelines.finetuning.cards.card_facts import card_facts, model_facts
 from roibeam.pipelines.finetuning.cards.prediction_card import card_lines, write_card
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
@@ -37,10 +40,7 @@ from roibeam.pipelines.finetuning.retrieval.retrieval_page import write_retrieva
 from roibeam.pipelines.finetuning.retrieval.score_parts import PairParts, plan_pairs
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore, photo_names, seen_before
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.model_files.trained_with import check_feature_space
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.processes.precision import FLOAT32, computing_in, precision_of
 
 logger = logging.getLogger(__name__)

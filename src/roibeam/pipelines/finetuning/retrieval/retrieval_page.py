@@ -12,6 +12,10 @@ from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.pages.banner import banner_html
+from roibeam.pipelines.common.pages.box_canvas import CANVAS_STYLE, box_canvas
+from roibeam.pipelines.common.pages.frame import PAGE_END, folded, note, page_start, table
+from roibeam.pipelines.data.shown_photos import Shown, stored_photos
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.results.retrieval_results import (
@@ -22,10 +26,6 @@ from roibeam.pipelines.finetuning.results.retrieval_results import (
     retrieval_numbers,
 )
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.foundation.pages.banner import banner_html
-from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, box_canvas
-from roibeam.pipelines.foundation.pages.frame import PAGE_END, folded, note, page_start, table
-from roibeam.pipelines.inputs.shown_photos import Shown, stored_photos
 
 TOP = 5
 _QUERIES = 6  # of a section

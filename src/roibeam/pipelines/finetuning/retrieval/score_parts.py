@@ -24,14 +24,14 @@ from roibeam.features.counted import counted
 from roibeam.features.exchange.aside import written_aside
 from roibeam.features.folders.full_disk import naming_file
 from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.common.console.duration import duration
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.console.progress_text import Unit
 from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.results.result_parts import ResultParts
 from roibeam.pipelines.finetuning.results.retrieval_results import FoldPairs
 from roibeam.pipelines.finetuning.retrieval.pair_scorers import PairScorer, score_block
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.console.progress_text import Unit
 
 PAIRS = Unit("pair", "pairs")
 PART_TEXTS = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roibeam.pipelines.inputs.fit import check_choice
+from roibeam.pipelines.data.fit import check_choice
 
 OURS, RELEASE, RELEASE_MT, MATCH = "ours", "release", "release-mt", "match"
 HEAD_KINDS = (OURS, RELEASE, RELEASE_MT, MATCH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roibeam.pipelines.inputs.fit import check_choice
+from roibeam.pipelines.data.fit import check_choice
 
 LONGEST, LAST, FIRST, RELEASE, BEFORE_SEP = "longest", "last", "first", "release", "before_sep"
 CUTS = (LONGEST, LAST, FIRST, RELEASE, BEFORE_SEP)

@@ -15,7 +15,7 @@ from roibeam.pipelines.finetuning.systems.vilbert import SINGLE_STREAM
 from roibeam.pipelines.finetuning.systems.vilbert import SYSTEM as VILBERT
 from roibeam.pipelines.finetuning.systems.visualbert import SYSTEM as VISUALBERT
 from roibeam.pipelines.finetuning.systems.vlbert import SYSTEM as VLBERT
-from roibeam.pipelines.model_files.model_checkpoint import config_class_of
+from roibeam.pipelines.training.model_files.model_checkpoint import config_class_of
 
 SYSTEMS: Mapping[str, TaskSystem] = MappingProxyType(
     {each.name: each for each in (VLBERT, VILBERT, SINGLE_STREAM, VISUALBERT, IMAGEBERT, INTERBERT)}

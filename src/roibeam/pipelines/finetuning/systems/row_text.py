@@ -9,7 +9,7 @@ import numpy as np
 
 from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskText
 from roibeam.pipelines.finetuning.systems.layout_options import BEFORE_SEP, LAST, LONGEST, RELEASE
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 class Span(NamedTuple):

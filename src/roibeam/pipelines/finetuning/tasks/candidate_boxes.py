@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.sources.datasets.refer import Box
+from roibeam.pipelines.data.datasets.refer import Box
+from roibeam.pipelines.data.fit import check_choice
 
 NONE, SIZE, LAST_PIXEL = "none", "size", "last_pixel"
 WHOLE_IMAGES = (NONE, SIZE, LAST_PIXEL)

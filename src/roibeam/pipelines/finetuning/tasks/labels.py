@@ -14,6 +14,8 @@ from typing import Any
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
+from roibeam.pipelines.data.datasets.own_table import TableRow, read_table, table_of
+from roibeam.pipelines.data.fit import check_choice
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.own_labels import ACCURACY, BALANCED, own_label_measures
 from roibeam.pipelines.finetuning.own_task_file import OwnTask
@@ -22,8 +24,6 @@ from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import BOTH_RULES, OpenTask, ScoredTask, find_file, opened_rows
 from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Kept, NamedTask, Prediction, TaskSplit
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.sources.datasets.own_table import TableRow, read_table, table_of
 
 EQUAL, BALANCED_LOSS = "equal", "balanced"
 WEIGHTS = (EQUAL, BALANCED_LOSS)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from roibeam.near_names import name_hint
+from roibeam.pipelines.data.datasets.glue import GLUE_TASKS
 from roibeam.pipelines.finetuning.own_task_file import is_own, own_task
 from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
@@ -21,7 +22,6 @@ from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vcr_task import check_vcr, open_vcr
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.finetuning.tasks.vqa_table import open_vqa_or_table
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 
 TASKS: Mapping[str, NamedTask] = MappingProxyType(
     {

@@ -17,6 +17,18 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.data.datasets.refer import (
+    Box,
+    ReferInstances,
+    ReferringSentence,
+    read_refer_detections,
+    read_refer_instances,
+    refer_image_id,
+    sentences_of,
+)
+from roibeam.pipelines.data.datasets.rows import BadRows
+from roibeam.pipelines.data.fit import check_choice
+from roibeam.pipelines.data.mirrored_photo import swap_left_right
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
@@ -33,18 +45,6 @@ from roibeam.pipelines.finetuning.tasks.candidate_boxes import (
     sides,
     whole_image_box,
 )
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
-from roibeam.pipelines.sources.datasets.refer import (
-    Box,
-    ReferInstances,
-    ReferringSentence,
-    read_refer_detections,
-    read_refer_instances,
-    refer_image_id,
-    sentences_of,
-)
-from roibeam.pipelines.sources.datasets.rows import BadRows
 
 TEXTS = ("sentence", "raw", "tokens")
 ANNOTATED_BOXES, DETECTED_BOXES, STORED_BOXES = "annotated", "detected", "stored"

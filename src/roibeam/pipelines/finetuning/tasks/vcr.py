@@ -13,6 +13,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from roibeam.pipelines.common.files.image_ids import image_id_of
+from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES
+from roibeam.pipelines.data.datasets.vcr_texts import VcrAsked, VcrTokens, named_objects, read_vcr_asked
+from roibeam.pipelines.data.fit import check_choice
 from roibeam.pipelines.finetuning.results.vcr_results import VcrScores, joined_scores, probabilities
 from roibeam.pipelines.finetuning.rows import AUTO, GROUNDINGS, PartPieces, PieceCoder, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.tasks.vcr_rules.names import (
@@ -31,10 +35,6 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
     row_pieces,
 )
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import ANNOTATED, BOXES, NAMED, OBJECT_LOSSES
-from roibeam.pipelines.foundation.files.image_ids import image_id_of
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
-from roibeam.pipelines.sources.datasets.vcr_texts import VcrAsked, VcrTokens, named_objects, read_vcr_asked
 
 ANSWER, RATIONALE, BOTH = "answer", "rationale", "both"
 PROBLEMS = (ANSWER, RATIONALE, BOTH)

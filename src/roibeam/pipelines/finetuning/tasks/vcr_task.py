@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice, vcr_measures
 from roibeam.pipelines.finetuning.results.vcr_results import VcrScores, write_vcr_results
@@ -26,7 +27,6 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_beside, vcr_
 from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
 from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import EACH_ROW
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import DETECTED, joined_image, shown_boxes
-from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
 
 TRAIN, VALIDATION = "train", "val"
 _MAIN = ("Q->AR", "Q->A", "QA->R")  # the first that is there is what a run is judged by

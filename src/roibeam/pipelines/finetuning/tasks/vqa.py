@@ -16,6 +16,17 @@ from typing import Any, NamedTuple
 
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
+from roibeam.pipelines.data.datasets.answer_labels import read_stored_targets
+from roibeam.pipelines.data.datasets.pythia_imdb import read_imdb
+from roibeam.pipelines.data.datasets.vqa import (
+    MINIVAL_QUESTIONS,
+    VqaAsked,
+    VqaLabels,
+    minival_ids,
+    read_vqa_asked,
+    read_vqa_labels,
+)
+from roibeam.pipelines.data.fit import check_choice
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vqa import AnsweredQuestion, HumanAnswer, vqa_measures
 from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels
@@ -59,17 +70,6 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import (
     mirrored,
     mirrored_rows,
     worded,
-)
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.sources.datasets.answer_labels import read_stored_targets
-from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
-from roibeam.pipelines.sources.datasets.vqa import (
-    MINIVAL_QUESTIONS,
-    VqaAsked,
-    VqaLabels,
-    minival_ids,
-    read_vqa_asked,
-    read_vqa_labels,
 )
 
 MAJORITY, MAJORITY_OF_BOTH = "majority", "majority-train+val"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.data.datasets.own_table import AnswerRow, read_answer_table, table_of
 from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vqa import few_measures
@@ -31,7 +32,6 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import (
     said_labels,
 )
 from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import IMDB, mirrored, mirrored_rows
-from roibeam.pipelines.sources.datasets.own_table import AnswerRow, read_answer_table, table_of
 
 _SPLITS = ("train", "val", "test")
 _OF_VQA_ALONE = ("train", "score_rule", "visual_genome", "minival_questions")  # settings that no table has

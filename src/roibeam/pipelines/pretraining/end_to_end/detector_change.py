@@ -16,10 +16,10 @@ import torch
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.features.counted import counted
-from roibeam.pipelines.detector.evaluation import evaluate_detector
-from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.foundation.console.progress import PHOTOS, Progress
-from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.common.console.progress import PHOTOS, Progress
+from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.data.photos import LabelledPhotos
+from roibeam.pipelines.training.detector.evaluation import evaluate_detector
 from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_file, write_run_json
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
 

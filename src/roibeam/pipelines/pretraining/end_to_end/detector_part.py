@@ -14,13 +14,13 @@ from roibeam.extraction.training.heads import DetectorHeads, load_heads, new_hea
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
-from roibeam.pipelines.detector.labelled_batches import LabelledBatches
-from roibeam.pipelines.detector.photos import LabelledPhotos, check_same_names
-from roibeam.pipelines.model_files.loss_weights import LossWeights
+from roibeam.pipelines.data.photos import LabelledPhotos, check_same_names
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.end_to_end.settings import LabelledRules
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.training.detector.labelled_batches import LabelledBatches
+from roibeam.pipelines.training.model_files.loss_weights import LossWeights
 
 
 @dataclass(frozen=True, eq=False)

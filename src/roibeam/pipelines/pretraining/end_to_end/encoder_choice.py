@@ -21,15 +21,15 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
-from roibeam.pipelines.model_files.encoder_settings import EncoderOptions
-from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
-from roibeam.pipelines.model_files.joint_detector import JointDetector
+from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions
+from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.training.model_files.joint_detector import JointDetector
 
 logger = logging.getLogger(__name__)
 

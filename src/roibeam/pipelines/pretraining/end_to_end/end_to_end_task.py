@@ -25,22 +25,22 @@ from roibeam.model.end_to_end import EndToEndModel, ImageBatch
 from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.pretraining import PreTrainingModel
 from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
-from roibeam.pipelines.detector.labelled_batches import ComingPhoto, LabelledBatches, NamedBatch
-from roibeam.pipelines.detector.task import detector_groups
-from roibeam.pipelines.foundation.console.spokesman import OF_THIS_PROCESS
-from roibeam.pipelines.foundation.statistics.verdict import Judged
-from roibeam.pipelines.inputs.batches.image_batch import PhotoInput, collate_inputs, prepare_input
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
-from roibeam.pipelines.inputs.record_photos import PhotoError, PhotoPlace, RecordPhotos
-from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, region_encoder_of
-from roibeam.pipelines.model_files.joint_detector import JointDetector
+from roibeam.pipelines.common.console.spokesman import OF_THIS_PROCESS
+from roibeam.pipelines.common.statistics.verdict import Judged
+from roibeam.pipelines.data.batches.image_batch import PhotoInput, collate_inputs, prepare_input
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.mirrored_photo import swap_left_right
+from roibeam.pipelines.data.record_photos import PhotoError, PhotoPlace, RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Evaluates, PretrainTask, evaluate
+from roibeam.pipelines.training.detector.labelled_batches import ComingPhoto, LabelledBatches, NamedBatch
+from roibeam.pipelines.training.detector.task import detector_groups
+from roibeam.pipelines.training.model_files.joint_checkpoint import describe_joint, region_encoder_of
+from roibeam.pipelines.training.model_files.joint_detector import JointDetector
 from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_scaled_part
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder

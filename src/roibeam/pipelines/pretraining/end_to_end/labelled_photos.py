@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 
-from roibeam.pipelines.detector.labelled_batches import LabelledBatches
+from roibeam.pipelines.training.detector.labelled_batches import LabelledBatches
 
 
 class LabelledStream:

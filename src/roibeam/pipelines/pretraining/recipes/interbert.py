@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.model.interbert.presets import SMALL, interbert_fields
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
-from roibeam.pipelines.inputs.needed_features import Features
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.data.needed_features import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
 from roibeam.pipelines.training.step_policies import release_settings

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
-from roibeam.pipelines.inputs.needed_features import Features
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.data.needed_features import Features
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:

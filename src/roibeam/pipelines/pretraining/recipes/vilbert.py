@@ -8,8 +8,8 @@ from typing import Any
 
 from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.vilbert.presets import SMALL, vilbert_fields
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
-from roibeam.pipelines.inputs.needed_features import Features
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.data.needed_features import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
 from roibeam.pipelines.training.step_policies import release_settings

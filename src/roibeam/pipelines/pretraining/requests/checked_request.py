@@ -12,14 +12,14 @@ from typing import NoReturn
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
-from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
-from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
-from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.inputs.region_names import check_background
-from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
-from roibeam.pipelines.model_files.start_files import bert_files, check_tokenizer_file
-from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.common.files.named_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.common.launched import is_main_process
+from roibeam.pipelines.data.captioned.checked_reads import ALL, checked_one_in
+from roibeam.pipelines.data.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
+from roibeam.pipelines.data.captioned.task_texts import TaskTexts
+from roibeam.pipelines.data.captions.caption_files import given_file, is_tsv
+from roibeam.pipelines.data.datasets.text_corpus import check_has_text
+from roibeam.pipelines.data.region_names import check_background
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, NAMED_SYSTEMS, model_size, wrong_start
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -32,9 +32,9 @@ from roibeam.pipelines.pretraining.requests.request import (
     RequestedModel,
 )
 from roibeam.pipelines.pretraining.requests.requested_settings import recipe_of
-from roibeam.pipelines.sources.captions.caption_files import given_file, is_tsv
-from roibeam.pipelines.sources.datasets.text_corpus import check_has_text
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, found_model
+from roibeam.pipelines.training.model_files.start_files import bert_files, check_tokenizer_file
+from roibeam.pipelines.training.model_files.trained_with import check_feature_space
 from roibeam.pipelines.training.run_folder.folder import check_run_folder
 from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 

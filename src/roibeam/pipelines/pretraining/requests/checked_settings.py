@@ -11,12 +11,10 @@ from typing import Any
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.near_names import name_hint
-from roibeam.pipelines.foundation.device_choice import check_device
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.foundation.files.named_files import NamedFiles
-from roibeam.pipelines.foundation.overrides import apply_overrides, refuse_two_values
-from roibeam.pipelines.model_files.encoder_settings import EncoderOptions
-from roibeam.pipelines.model_files.model_folder import CONFIG, found_model
+from roibeam.pipelines.common.device_choice import check_device
+from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.files.named_files import NamedFiles
+from roibeam.pipelines.common.overrides import apply_overrides, refuse_two_values
 from roibeam.pipelines.pretraining.recipes.data_kinds import check_search, check_text_alone
 from roibeam.pipelines.pretraining.recipes.named_systems import (
     DEFAULT_SIZE,
@@ -34,6 +32,8 @@ from roibeam.pipelines.pretraining.requests.requested_settings import (
     train_config_of,
     with_masking,
 )
+from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions
+from roibeam.pipelines.training.model_files.model_folder import CONFIG, found_model
 from roibeam.pipelines.training.train_config import OPTIONS
 
 NO_BERT = "none"  # in place of one

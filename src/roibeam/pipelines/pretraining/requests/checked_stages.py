@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from roibeam.name_list import check_lists
-from roibeam.pipelines.foundation.files.named_files import NamedFiles
+from roibeam.pipelines.common.files.named_files import NamedFiles
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.requests.checked_request import check_request
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system

@@ -9,11 +9,16 @@ from roibeam.extraction.choice.detector_choice import ChosenDetector
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.model_files.encoder_settings import DEFAULT_ENCODER, TOY_ENCODER, EncoderOptions, choose_encoder
-from roibeam.pipelines.model_files.loss_weights import LossWeights
 from roibeam.pipelines.pretraining.end_to_end.settings import LabelledRules, PhotoRules
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedEncoder
+from roibeam.pipelines.training.model_files.encoder_settings import (
+    DEFAULT_ENCODER,
+    TOY_ENCODER,
+    EncoderOptions,
+    choose_encoder,
+)
+from roibeam.pipelines.training.model_files.loss_weights import LossWeights
 
 
 def requested_choice(asked: RequestedEncoder) -> ChosenDetector:

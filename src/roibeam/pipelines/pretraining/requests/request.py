@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roibeam.name_list import check_lists
-from roibeam.pipelines.inputs.captioned.checked_reads import ALL
+from roibeam.pipelines.data.captioned.checked_reads import ALL
 
 
 @dataclass(frozen=True)

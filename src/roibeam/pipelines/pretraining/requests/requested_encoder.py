@@ -8,18 +8,18 @@ from typing import Any
 
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.detector.photos import look_once, open_labelled_photos
-from roibeam.pipelines.model_files.encoder_settings import EncoderOptions
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
-from roibeam.pipelines.model_files.joint_detector import JointDetector
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.data.photos import look_once, open_labelled_photos
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.encoder_sections import requested_choice, sections_of_encoder
 from roibeam.pipelines.pretraining.requests.request import RequestedEncoder
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
+from roibeam.pipelines.training.model_files.joint_detector import JointDetector
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
 
 
 def encoder_sections(

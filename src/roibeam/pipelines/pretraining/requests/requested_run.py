@@ -11,12 +11,12 @@ from dataclasses import replace
 import torch
 
 from roibeam.features.reading.unfinished_stores import unfinished_lines
-from roibeam.pipelines.inputs.captioned.captioned_store import LeakGuard
-from roibeam.pipelines.inputs.captioned.given_stores import GivenStores, GivenValidation
-from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.model_files.bert_start import read_bert
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.common.launched import is_main_process
+from roibeam.pipelines.data.captioned.captioned_store import LeakGuard
+from roibeam.pipelines.data.captioned.given_stores import GivenStores, GivenValidation
+from roibeam.pipelines.data.captioned.task_texts import TaskTexts
+from roibeam.pipelines.data.captions.least_match import MIN_MATCH
+from roibeam.pipelines.data.held_out import HeldOut
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
@@ -45,9 +45,9 @@ from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.systems import System, system_named
 from roibeam.pipelines.pretraining.text_run import pretrain_on_text
-from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
-from roibeam.pipelines.sources.held_out import HeldOut
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.training.model_files.bert_start import read_bert
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from roibeam.model.end_to_end_choices import MASKINGS
 from roibeam.near_names import name_hint
-from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
+from roibeam.pipelines.common.launched import num_processes
+from roibeam.pipelines.common.overrides import apply_overrides, parse_value
 from roibeam.pipelines.pretraining.recipes.named_systems import NamedSystem
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.training.processes.launched import num_processes
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, saved_config, with_saved
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 

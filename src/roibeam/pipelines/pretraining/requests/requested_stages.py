@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.inputs.captioned.captioned_store import check_pair_agrees
-from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS
-from roibeam.pipelines.inputs.captioned.task_corpus import check_given_boxes
+from roibeam.pipelines.common.launched import is_main_process
+from roibeam.pipelines.common.overrides import apply_overrides
+from roibeam.pipelines.data.captioned.captioned_store import check_pair_agrees
+from roibeam.pipelines.data.captioned.given_stores import OWN_CAPTIONS
+from roibeam.pipelines.data.captioned.task_corpus import check_given_boxes
 from roibeam.pipelines.pretraining.requests.checked_stages import RequestedStage, requests_of
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedData
@@ -22,7 +23,6 @@ from roibeam.pipelines.pretraining.requests.requested_settings import recipe_of
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import system_named
-from roibeam.pipelines.training.processes.launched import is_main_process
 from roibeam.pipelines.training.run_folder.stages import StagedRun
 from roibeam.pipelines.training.run_folder.stages_page import write_stages_page
 

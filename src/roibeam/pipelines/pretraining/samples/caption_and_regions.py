@@ -13,10 +13,10 @@ import numpy as np
 from torch import Tensor
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_tensor
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.shown_regions import strongest_regions
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, EncodedCaption
+from roibeam.pipelines.data.batches.class_targets import ClassTargets, as_tensor
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.data.shown_regions import strongest_regions
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, EncodedCaption
 
 
 def cut_caption(encoded: EncodedCaption, max_pieces: int) -> EncodedCaption:

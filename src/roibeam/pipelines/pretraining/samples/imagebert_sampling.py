@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roibeam.pipelines.inputs.fit import check_choice, check_probabilities
+from roibeam.pipelines.data.fit import check_choice, check_probabilities
 from roibeam.pipelines.pretraining.samples.pairs import NEGATIVES
 
 

@@ -17,19 +17,19 @@ from roibeam.model.interbert.group_masking import (
     mask_region_groups_as_released,
     mask_segments,
 )
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.fit import (
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.fit import (
     check_positions,
     check_region_labels,
     check_vocabulary,
     check_width,
 )
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.pretraining.samples.caption_and_regions import CaptionAndRegions
 from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
 from roibeam.pipelines.pretraining.samples.pairs import Pair, draw_pair
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 ANCHOR_PROBABILITY, SINGLE_PROBABILITY = 0.1, 0.15
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roibeam.pipelines.inputs.fit import check_choice, check_probabilities, check_room
+from roibeam.pipelines.data.fit import check_choice, check_probabilities, check_room
 
 MASKINGS = ("groups", "groups_as_released", "single")
 

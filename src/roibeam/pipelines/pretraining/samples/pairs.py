@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-    from roibeam.pipelines.inputs.captioned.corpus import Corpus
+    from roibeam.pipelines.data.captioned.corpus import Corpus
 
 
 NEGATIVES = ("caption", "image", "caption_or_image")

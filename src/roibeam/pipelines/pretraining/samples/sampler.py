@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 class RowSize(NamedTuple):

@@ -13,11 +13,11 @@ from typing import Protocol
 
 import numpy as np
 
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.data.captions.caption_table import TextColumn
+from roibeam.pipelines.data.datasets.rows import BadRow, BadRows
+from roibeam.pipelines.data.datasets.text_corpus import NO_TEXT, TextLine, read_text_corpus
 from roibeam.pipelines.pretraining.samples.sampler import RowSize
-from roibeam.pipelines.sources.captions.caption_table import TextColumn
-from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows
-from roibeam.pipelines.sources.datasets.text_corpus import NO_TEXT, TextLine, read_text_corpus
 
 _TEXT_MASKS = 4  # first number of a seed, beside those of task.py
 

@@ -29,7 +29,7 @@ from xml.etree import ElementTree
 
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
-from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.common.console.progress import Progress
 from roibeam.pipelines.toyworld.beside_world import WrittenFiles, check_beside, found_beside
 from roibeam.pipelines.toyworld.entities.caption_parse import NamedPart, ParsedCaption, parse_of
 from roibeam.pipelines.toyworld.files import write_text

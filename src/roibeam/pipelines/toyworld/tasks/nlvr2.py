@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
+from roibeam.pipelines.data.datasets.json_pieces import read_json_lines
 from roibeam.pipelines.toyworld.files import write_text
 from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.randomness import IntegerStream

@@ -30,8 +30,8 @@ from typing import Any, Protocol
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.safe_pickle.read import load_pickle
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.sources.datasets.drawn_world import TASKS_FORMAT, TASKS_NAME
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.data.datasets.drawn_world import TASKS_FORMAT, TASKS_NAME
 from roibeam.pipelines.toyworld.beside_world import WrittenFiles, check_beside, found_beside
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
 from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task

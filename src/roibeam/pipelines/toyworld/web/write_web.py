@@ -35,9 +35,9 @@ import cv2
 
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_lock import store_lock
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.console.progress_text import Unit
-from roibeam.pipelines.sources.datasets.drawn_world import WEB_FORMAT, WEB_NAME
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.console.progress_text import Unit
+from roibeam.pipelines.data.datasets.drawn_world import WEB_FORMAT, WEB_NAME
 from roibeam.pipelines.toyworld.beside_world import WrittenFiles, check_beside, found_beside
 from roibeam.pipelines.toyworld.files import write_text
 from roibeam.pipelines.toyworld.splits import place_of

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from torch import nn
 
 from roibeam.near_names import name_hint
-from roibeam.pipelines.foundation.console.progress_text import folded
+from roibeam.pipelines.common.console.progress_text import folded
 from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_scaled_part
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 
-from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.training.processes.launched import num_processes
+from roibeam.pipelines.common.device_choice import choose_device
+from roibeam.pipelines.common.launched import num_processes
 from roibeam.pipelines.training.train_config import TrainConfig
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.common.files.json_files import read_json_object
 from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_config
 from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, checkpoint_folder, latest_checkpoint
 from roibeam.pipelines.training.run_folder.stages import furthest_stage

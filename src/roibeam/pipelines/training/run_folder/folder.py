@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.launched import is_main_process
 from roibeam.pipelines.training.run_folder.best import BEST, best_checkpoint
 from roibeam.pipelines.training.run_folder.checkpoint_sums import (
     SUMS,

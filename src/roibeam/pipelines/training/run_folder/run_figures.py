@@ -13,9 +13,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.foundation.statistics.measure_names import measure_name
-from roibeam.pipelines.foundation.statistics.verdict import Figure
+from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.statistics.measure_names import measure_name
+from roibeam.pipelines.common.statistics.verdict import Figure
 
 SUMMARY_NAME = "summary.json"
 _PRETRAINING = (

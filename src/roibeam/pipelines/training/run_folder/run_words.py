@@ -10,8 +10,8 @@ from typing import Any
 
 from roibeam.extraction.choice.detector_folder import SHIPPED
 from roibeam.features.counted import counted
-from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
-from roibeam.pipelines.foundation.statistics.verdict import Figure, sentence_of, verdict_of
+from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
+from roibeam.pipelines.common.statistics.verdict import Figure, sentence_of, verdict_of
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary
 
 _IN_A_SENTENCE = 8  # figures

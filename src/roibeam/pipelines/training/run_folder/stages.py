@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.common.files.json_files import read_json_object
 from roibeam.pipelines.training.run_folder.checkpoint_sums import SUMS, WRITING, check_run_file, write_run_json
 from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.names import STAGES_NAME

@@ -10,11 +10,11 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.foundation.pages.frame import PAGE_END, note, page_start, table, tiles, verdict_markup
-from roibeam.pipelines.foundation.pages.plot import plot_svg
-from roibeam.pipelines.foundation.statistics.verdict import NOT_KNOWN, lacks_intervals
+from roibeam.pipelines.common.console.duration import duration
+from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.pages.frame import PAGE_END, note, page_start, table, tiles, verdict_markup
+from roibeam.pipelines.common.pages.plot import plot_svg
+from roibeam.pipelines.common.statistics.verdict import NOT_KNOWN, lacks_intervals
 from roibeam.pipelines.training.run_folder.curves import FEWEST_STEPS, stage_plots
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME
 from roibeam.pipelines.training.run_folder.names import PAGE_NAME

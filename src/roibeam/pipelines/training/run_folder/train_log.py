@@ -17,9 +17,9 @@ from typing import IO, Any
 
 from roibeam.features.counted import counted
 from roibeam.features.folders.full_disk import naming_file
-from roibeam.pipelines.foundation.console.progress import STEPS, Progress
-from roibeam.pipelines.foundation.console.progress_text import folded
-from roibeam.pipelines.foundation.statistics.verdict import BESIDE, Judged, judged_line
+from roibeam.pipelines.common.console.progress import STEPS, Progress
+from roibeam.pipelines.common.console.progress_text import folded
+from roibeam.pipelines.common.statistics.verdict import BESIDE, Judged, judged_line
 from roibeam.pipelines.training.run_folder.checkpoint_sums import (
     RESTORE,
     check_run_file,

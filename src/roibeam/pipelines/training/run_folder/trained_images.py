@@ -15,8 +15,8 @@ import numpy as np
 import xxhash
 
 from roibeam.features.folders.full_disk import naming_file
-from roibeam.pipelines.sources.held_out import HeldOut, LeakReport
-from roibeam.pipelines.sources.image_identity import DATA_SETS, Key, image_keys, whole_id
+from roibeam.pipelines.data.held_out import HeldOut, LeakReport
+from roibeam.pipelines.data.image_identity import DATA_SETS, Key, image_keys, whole_id
 from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_file, put_run_file
 
 TRAINED_IMAGES = "trained_images.npy"

@@ -13,12 +13,12 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.printable import escaped
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.foundation.pages.frame import PAGE_END, folded, note, page_start, table, tiles, verdict_markup
-from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
-from roibeam.pipelines.foundation.statistics.verdict import INTERVALS, NOT_KNOWN, judged_line, lacks_intervals
+from roibeam.pipelines.common.console.duration import duration
+from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
+from roibeam.pipelines.common.pages.frame import PAGE_END, folded, note, page_start, table, tiles, verdict_markup
+from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
+from roibeam.pipelines.common.statistics.verdict import INTERVALS, NOT_KNOWN, judged_line, lacks_intervals
 from roibeam.pipelines.training.run_folder.curves import (
     FEWEST_STEPS,
     dashed_levels,

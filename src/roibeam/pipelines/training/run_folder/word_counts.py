@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from roibeam.features.folders.full_disk import naming_file
-from roibeam.pipelines.foundation.statistics.neighbour_counts import MOST_PIECES, NeighbourCounts
+from roibeam.pipelines.common.statistics.neighbour_counts import MOST_PIECES, NeighbourCounts
 from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_file, put_run_file
 
 WORD_COUNTS = "word_counts.npz"

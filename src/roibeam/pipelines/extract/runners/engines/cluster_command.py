@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from roibeam.pipelines.common.console.our_logs import show_our_logs
 from roibeam.pipelines.extract.runners.engines.small_cluster import SmallCluster
-from roibeam.pipelines.foundation.console.our_logs import show_our_logs
 
 
 def run_cluster_command(

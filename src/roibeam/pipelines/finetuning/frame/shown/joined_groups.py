@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.data.image_finder import ImageFinder
+from roibeam.pipelines.data.image_identity import Key, image_keys
 from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.task import DownstreamTask
-from roibeam.pipelines.sources.image_finder import ImageFinder
-from roibeam.pipelines.sources.image_identity import Key, image_keys
 
 _SHOWN = 3
 

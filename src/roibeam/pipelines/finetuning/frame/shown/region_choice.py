@@ -10,13 +10,13 @@ import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.data.objects.regions_at_boxes import regions_at_boxes
+from roibeam.pipelines.data.shown_regions import strongest_regions
 from roibeam.pipelines.finetuning.frame.shown.store_pair import BoxRecords, StorePair, boxes_alone
 from roibeam.pipelines.finetuning.frame.shown.unseen import NoRegions
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.systems.layout_options import IN_FILE, LayoutOptions
 from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage
-from roibeam.pipelines.inputs.objects.regions_at_boxes import regions_at_boxes
-from roibeam.pipelines.inputs.shown_regions import strongest_regions
 
 
 @dataclass(frozen=True, eq=False)

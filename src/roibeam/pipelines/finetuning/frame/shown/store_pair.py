@@ -12,10 +12,10 @@ import numpy as np
 from roibeam.features.comparison.feature_spaces import meaning_difference
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.data.captioned.corpus import reader
 from roibeam.pipelines.finetuning.frame.shown.joined_groups import JoinedGroups, StoreImages
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.task import DownstreamTask
-from roibeam.pipelines.inputs.captioned.corpus import reader
 
 
 class StorePair:

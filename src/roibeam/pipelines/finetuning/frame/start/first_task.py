@@ -14,13 +14,13 @@ from torch import Tensor
 
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.model.task_heads import MatchModel, TaskModel
+from roibeam.pipelines.common.files.json_files import read_json_object
 from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.frame.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.systems.named_systems import system_of
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.model_files.model_checkpoint import WEIGHTS, ModelCheckpoint, config_class_of
-from roibeam.pipelines.model_files.model_folder import CONFIG, TASK_MODEL
+from roibeam.pipelines.training.model_files.model_checkpoint import WEIGHTS, ModelCheckpoint, config_class_of
+from roibeam.pipelines.training.model_files.model_folder import CONFIG, TASK_MODEL
 
 _MODEL = "model."
 _UNLIKE = ("transformers_version", "dropout", "initializer_range")  # of heads that give the same scores

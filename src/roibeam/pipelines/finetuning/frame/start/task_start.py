@@ -9,18 +9,27 @@ from typing import Any
 
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.near_names import name_hint
+from roibeam.pipelines.data.mode_changes import TOY_TASK, changed_by
 from roibeam.pipelines.finetuning.frame.finetune_request import NEW, FinetuneRequest
 from roibeam.pipelines.finetuning.frame.start.first_task import FirstTask, without_heads
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
 from roibeam.pipelines.finetuning.systems.task_system import TaskSystem
-from roibeam.pipelines.inputs.mode_changes import TOY_TASK, changed_by
-from roibeam.pipelines.model_files.bert_start import PublishedBert, check_words_of_bert, read_bert, start_from_bert
-from roibeam.pipelines.model_files.changed_model import built_config
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint, region_encoder_of
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_tokenizer
+from roibeam.pipelines.training.model_files.bert_start import (
+    PublishedBert,
+    check_words_of_bert,
+    read_bert,
+    start_from_bert,
+)
+from roibeam.pipelines.training.model_files.changed_model import built_config
+from roibeam.pipelines.training.model_files.joint_checkpoint import (
+    JointCheckpoint,
+    load_model_or_joint,
+    region_encoder_of,
+)
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.trained_with import check_tokenizer
 from roibeam.pipelines.training.run_folder.trained_images import is_told
 
 _DEFAULT_SIZE, _PUBLISHED_SIZE = "small", "base"

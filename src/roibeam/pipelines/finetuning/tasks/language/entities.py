@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.data.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
+from roibeam.pipelines.data.datasets.marked_sentences import OWN, RELEASE
+from roibeam.pipelines.data.fit import check_choice
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, GroundedPhrase, covering, ranked
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.results.grounding_results import (
@@ -25,9 +28,6 @@ from roibeam.pipelines.finetuning.results.grounding_results import (
 )
 from roibeam.pipelines.finetuning.rows import PHRASE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.sources.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
-from roibeam.pipelines.sources.datasets.marked_sentences import OWN, RELEASE
 
 NAME = "flickr30k-entities"
 LOSSES = ("captions", "phrases")

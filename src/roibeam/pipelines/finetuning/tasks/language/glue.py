@@ -11,6 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roibeam.pipelines.data.datasets.glue import (
+    GLUE_TASKS,
+    MISMATCHED,
+    GlueCounts,
+    GlueTask,
+    glue_files,
+    read_glue,
+)
+from roibeam.pipelines.data.fit import check_choice
 from roibeam.pipelines.finetuning.metrics.glue import check_extra
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.results.glue_results import measures_of, prediction_text, write_glue_results
@@ -22,15 +31,6 @@ from roibeam.pipelines.finetuning.task import (
     NamedTask,
     Prediction,
     TaskSplit,
-)
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.sources.datasets.glue import (
-    GLUE_TASKS,
-    MISMATCHED,
-    GlueCounts,
-    GlueTask,
-    glue_files,
-    read_glue,
 )
 
 _DEV, _MISMATCHED = "dev", "mismatched"

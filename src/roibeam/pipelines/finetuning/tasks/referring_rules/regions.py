@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.data.objects.regions_at_boxes import regions_at_boxes
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.task import JoinedImage
 from roibeam.pipelines.finetuning.tasks.candidate_boxes import ANNOTATED, DETECTED
 from roibeam.pipelines.finetuning.tasks.referring import STORED_BOXES, ReferringOptions, candidates_for
-from roibeam.pipelines.inputs.objects.regions_at_boxes import regions_at_boxes
 
 
 def stored_regions(group: TaskGroup, boxes: np.ndarray, options: ReferringOptions) -> np.ndarray:

@@ -20,9 +20,9 @@ import numpy as np
 
 from roibeam.features.counted import counted
 from roibeam.features.folders.full_disk import naming_file
-from roibeam.pipelines.foundation.console.progress import IMAGES, Progress
-from roibeam.pipelines.inputs.captioned.corpus import RecordStore, reader
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.pipelines.common.console.progress import IMAGES, Progress
+from roibeam.pipelines.common.launched import is_main_process
+from roibeam.pipelines.data.captioned.corpus import RecordStore, reader
 from roibeam.pipelines.training.run_folder.checkpoint_sums import check_run_file, put_run_file
 
 _REMEDY = "delete it, and it is made anew"

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.pipelines.data.captions.captioned_pictures import SPLITS, CaptionedPicture, read_captioned
+from roibeam.pipelines.data.fit import check_choice
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import SPLITS as OF_SPLITS
@@ -22,8 +24,6 @@ from roibeam.pipelines.finetuning.tasks.retrieval.distractors import (
     mixes_of,
 )
 from roibeam.pipelines.finetuning.tasks.retrieval.neighbours import FILE_NAME, hard_neighbours
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.sources.captions.captioned_pictures import SPLITS, CaptionedPicture, read_captioned
 
 MULTI_CLASS, BINARY, TRIPLET, ALL_THREE = "multi_class", "binary", "triplet", "all_three"
 LOSSES = (MULTI_CLASS, BINARY, TRIPLET, ALL_THREE)

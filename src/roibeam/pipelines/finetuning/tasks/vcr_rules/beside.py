@@ -6,10 +6,10 @@ from typing import Protocol
 
 import numpy as np
 
+from roibeam.pipelines.data.datasets.vcr import OBJECT_CLASSES, object_classes, read_object_names
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.task import BesideTask, BoxClasses
 from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import MASKED, NO_LOSS
-from roibeam.pipelines.sources.datasets.vcr import OBJECT_CLASSES, object_classes, read_object_names
 
 WHOLE_IMAGE = "background"  # name of the class of the whole image, which is class 0
 

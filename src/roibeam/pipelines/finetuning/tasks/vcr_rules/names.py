@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from roibeam.pipelines.sources.datasets.csv_rows import read_strict_csv
-from roibeam.pipelines.sources.datasets.vcr_texts import NAMES, PERSON, VcrTokens, names_by_mention
+from roibeam.pipelines.data.datasets.csv_rows import read_strict_csv
+from roibeam.pipelines.data.datasets.vcr_texts import NAMES, PERSON, VcrTokens, names_by_mention
 
 BY_MENTION, RESTARTED, IN_TURN, DRAWN = "mention", "restarted", "in-turn", "drawn"
 NAME_RULES = (BY_MENTION, RESTARTED, IN_TURN, DRAWN)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.inputs.objects.outlines import masks_of_regions
-from roibeam.pipelines.sources.datasets.vcr import metadata_path, read_vcr_metadata
+from roibeam.pipelines.data.datasets.vcr import metadata_path, read_vcr_metadata
+from roibeam.pipelines.data.objects.outlines import masks_of_regions
 
 
 def region_masks(photo: str, record: RegionRecord, side: int) -> np.ndarray:

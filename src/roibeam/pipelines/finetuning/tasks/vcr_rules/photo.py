@@ -16,8 +16,8 @@ from torch import Tensor
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.region_batch import PreparedPhoto, padded_to_edges, prepare_photo
-from roibeam.pipelines.inputs.objects.outlines import MASK_SIDE, outline_mask
-from roibeam.pipelines.sources.datasets.vcr import VcrMetadata
+from roibeam.pipelines.data.datasets.vcr import VcrMetadata
+from roibeam.pipelines.data.objects.outlines import MASK_SIDE, outline_mask
 
 
 class VcrPhoto(NamedTuple):

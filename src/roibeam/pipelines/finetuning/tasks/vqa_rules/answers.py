@@ -10,6 +10,7 @@ import numpy as np
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
+from roibeam.pipelines.data.datasets.answer_labels import read_answer_labels
 from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer
 from roibeam.pipelines.finetuning.metrics.vqa_targets import (
     UNKNOWN,
@@ -18,7 +19,6 @@ from roibeam.pipelines.finetuning.metrics.vqa_targets import (
     vlbert_vocabulary,
 )
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.sources.datasets.answer_labels import read_answer_labels
 
 AS_WRITTEN, WITHOUT_SIGNS = "as_written", "without_signs"
 LABEL_FORMS = (AS_WRITTEN, WITHOUT_SIGNS)

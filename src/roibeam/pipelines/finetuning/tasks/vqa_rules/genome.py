@@ -10,12 +10,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.data.datasets.visual_genome_questions import read_genome_questions
 from roibeam.pipelines.finetuning.metrics.vqa_targets import label_of
 from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import find_file
 from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import places_of
 from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import mirrored, worded
-from roibeam.pipelines.sources.datasets.visual_genome_questions import read_genome_questions
 
 NONE, OF_COCO, ALL = "none", "coco", "all"
 GENOME_QUESTIONS = (NONE, OF_COCO, ALL)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from roibeam.pipelines.data.mirrored_photo import swap_left_right
 from roibeam.pipelines.finetuning.rows import TaskRow
-from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
 
 RAW, PYTHIA, IMDB = "raw", "pythia", "imdb"
 QUESTION_FORMS = (RAW, PYTHIA, IMDB)

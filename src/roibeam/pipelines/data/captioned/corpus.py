@@ -1,0 +1,146 @@
+"""Captions and the records of their images, by number: what samples are made from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Protocol, Self
+
+import numpy as np
+
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.data.captions.caption_table import CaptionTable
+
+Reader = Callable[[str], RegionRecord]
+
+
+class RecordStore(Protocol):
+    """What is read from a store; a dict of records will do."""
+
+    def __getitem__(self, image_id: str, /) -> RegionRecord: ...
+
+
+class Corpus:
+    """Rows of a caption table with their records. An image may have several rows.
+
+    Several sources stand one behind the other: the rows of the first, then those of the second. Whatever is drawn for
+    a row is drawn among the rows of its own source, since a partner from another data set would be known by its style.
+
+    Args:
+        store: gives the record of every id in `rows`.
+        rows: captions, joined to the store.
+        others: more sources. Ids are those of each store: the same id in two of them is two images.
+
+    Raises:
+        ValueError: when a source has no row.
+    """
+
+    def __init__(self, store: RecordStore, rows: CaptionTable, *others: tuple[RecordStore, CaptionTable]) -> None:
+        self._sources = [(reader(each), table) for each, table in ((store, rows), *others)]
+        if not all(len(table) for _, table in self._sources):
+            raise ValueError("pre-training needs at least one caption with a record")
+        self._reword: Callable[[str], str] | None = None
+        self._ends = np.cumsum([len(table) for _, table in self._sources])
+        # Rows by image, so that those of one image, and those of all others, are ranges of numbers.
+        by_image, first, end = [], [], []
+        for (_, table), start in zip(self._sources, self._ends - self.sizes, strict=True):
+            places = table.places
+            order = np.argsort(places, kind="stable")
+            ordered = places[order]
+            by_image.append(order + start)
+            first.append(np.searchsorted(ordered, places, side="left") + start)
+            end.append(np.searchsorted(ordered, places, side="right") + start)
+        self._by_image, self._first, self._end = map(np.concatenate, (by_image, first, end))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each source."""
+        return tuple(len(table) for _, table in self._sources)
+
+    def reworded(self, reword: Callable[[str], str]) -> Self:
+        """The same rows with every caption as `reword` gives it: what samples of mirrored photos are made from."""
+        view = copy.copy(self)
+        view._reword = reword
+        return view
+
+    def caption(self, row: int) -> str:
+        _, table, place = self._find(row)
+        caption = table.caption(place)
+        return caption if self._reword is None else self._reword(caption)
+
+    def record_id(self, row: int) -> str:
+        _, table, place = self._find(row)
+        return table.record_id(place)
+
+    def record(self, row: int) -> RegionRecord:
+        read, table, place = self._find(row)
+        return read(table.record_id(place))
+
+    def first_rows(self, count: int) -> list[int]:
+        """So many rows, or all: the first of each source, the second of each, and so on."""
+        starts = self._ends - self.sizes
+        rounds = range(min(count, max(self.sizes)))
+        rows = [
+            int(start) + place
+            for place in rounds
+            for start, size in zip(starts, self.sizes, strict=True)
+            if place < size
+        ]
+        return rows[:count]
+
+    def rows_of_image(self, row: int) -> np.ndarray:
+        """(n,) int64, the rows with the image of `row`, itself among them."""
+        return self._by_image[self._first[row] : self._end[row]]
+
+    def count_single_captions(self) -> int:
+        """Rows that are the only one of their image."""
+        return int((self._end - self._first == 1).sum())
+
+    def draw_row_of_another_image(self, row: int, random: np.random.Generator) -> int:
+        """A row of the same source whose image is not that of `row`, each of them as likely.
+
+        Raises:
+            ValueError: when all captions are of one image.
+        """
+        first, end = int(self._first[row]), int(self._end[row])
+        _, table, place = self._find(row)
+        others = len(table) - (end - first)
+        if not others:
+            raise ValueError(
+                f"all captions are of the image {self.record_id(row)!r}; mismatched pairs need a second image: give "
+                f"captions of more images, or a larger data.share where that is set"
+            )
+        drawn = row - place + int(random.integers(others))
+        return int(self._by_image[drawn if drawn < first else drawn + end - first])
+
+    def _find(self, row: int) -> tuple[Reader, CaptionTable, int]:
+        """The row's source, and its number there."""
+        if row < self._ends[0]:
+            return *self._sources[0], row
+        source = int(np.searchsorted(self._ends, row, side="right"))
+        return *self._sources[source], row - int(self._ends[source - 1])
+
+
+def reader(store: RecordStore) -> Reader:
+    """How samples read records: they take a part of one, so views of it will do where there are such. Each is compared
+    with its checksums, so nothing damaged is trained on or judged; or one in so many, as the store says."""
+    return CheckedViews(store) if isinstance(store, FeatureStore) else store.__getitem__
+
+
+class CheckedViews:
+    """Reads of a store, one in `store.checked_one_in` of which compares the record with its checksums.
+
+    Which ones is counted, not drawn from ids: in another epoch's order they are other records.
+    """
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store, self._reads = store, 0
+
+    def __call__(self, image_id: str) -> RegionRecord:
+        is_checked = self._reads % self._store.checked_one_in == 0
+        self._reads += 1
+        return self._store.get(image_id, copy=False, check=is_checked)
