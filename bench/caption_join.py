@@ -19,7 +19,7 @@ IMPORTS = """
 import sys
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.pipelines.data.captions.caption_files import CaptionFile
-from roibeam.pipelines.data.captions.caption_table import CaptionTable, TextColumn
+from roibeam.pipelines.data.captions.corpus import CaptionTable, TextColumn
 from roibeam.pipelines.data.captions.caption_join import CaptionJoin
 from roibeam.pipelines.data.captions.caption_join import give_captions
 from roibeam.pipelines.data.image_table import ImageTable

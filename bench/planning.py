@@ -29,8 +29,8 @@ IMPORTS = """
 import json, sys
 from pathlib import Path
 from roibeam.pipelines.data.shard_plan import extend_plan, read_plan
-from roibeam.features.folders.folder_choice import output_folder
-from roibeam.pipelines.extract.new_work import PlannedImages
+from roibeam.features.folders.local_folder import output_folder
+from roibeam.pipelines.extract.planning import PlannedImages
 from roibeam.pipelines.data.source_kinds import open_source
 """
 PLAN = """

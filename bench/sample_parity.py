@@ -33,8 +33,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.regions import elements_with_whole_image
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.pipelines.data.batches.sample import PretrainSample, collate, in_float32
-from roibeam.pipelines.data.captioned.corpus import Corpus
-from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 

@@ -40,10 +40,9 @@ from sample_comparison import (
 from sample_parity_visualbert import visualbert
 
 from roibeam.model.vlbert.config import vlbert_config
-from roibeam.pipelines.data.captioned.corpus import Corpus
-from roibeam.pipelines.data.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.pretraining.samples.sampling import VLBertSampling
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 

@@ -44,12 +44,12 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.preprocessing import input_size
-from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.pipelines.cli.commands import app
 from roibeam.pipelines.extract.runners.engines.flink_cluster import FlinkCluster
-from roibeam.pipelines.extract.shard.heartbeat import read_heartbeats
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.extract.shard.run_progress import read_heartbeats
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 QUANTILES = np.linspace(0, 1, 201)
 ROIBEAM = [sys.executable, "-P", "-c", "from roibeam.pipelines.cli.main import main; main()"]

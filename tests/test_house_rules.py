@@ -228,7 +228,7 @@ def test_beam_workers_ignore_decoys_and_write_what_one_process_writes(
     decoys: Path, tiny_network: tuple[str, ...], roibeam: Callable[..., Any]
 ) -> None:
     from roibeam.features.store import FeatureStore
-    from roibeam.pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.rendering import draw_samples
 
     draw_samples(decoys / "samples", count=3)
     command = [str(BIN / "roibeam"), "extract", "samples/images", "out", *tiny_network, "--shard-size", "2"]

@@ -20,7 +20,7 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet
 from roibeam.pipelines.common.statistics.retrieval_ranks import CUTS, CaptionedImages, retrieval_ranks
-from roibeam.pipelines.data.captioned.corpus import Corpus
+from roibeam.pipelines.data.captions.corpus import Corpus
 
 BATCH = 128
 

@@ -27,12 +27,12 @@ from roibeam.pipelines.analysis.evaluation.measures import (
     matching_measures,
     scored_rows,
 )
-from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
 from roibeam.pipelines.analysis.evaluation.retrieval import retrieve
-from roibeam.pipelines.data.captioned.captioned_store import join_captions
-from roibeam.pipelines.data.captioned.corpus import Corpus
-from roibeam.pipelines.data.captioned.store_classes import known_classes
+from roibeam.pipelines.analysis.load_for_evaluation import PhotoFeatures, open_photos
 from roibeam.pipelines.data.captions.caption_files import CaptionFile
+from roibeam.pipelines.data.captions.captioned_store import join_captions
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.vocabulary import known_classes
 from roibeam.pipelines.toyworld.captions import PLURALS
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
 from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint

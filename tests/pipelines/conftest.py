@@ -33,7 +33,7 @@ def store(pictures: "Pictures") -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def faulty_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six photos and an empty file among them, sample_00003_bad.jpg."""
-    from roibeam.pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.rendering import draw_samples
 
     folder = tmp_path_factory.mktemp("faults")
     draw_samples(folder, count=6)

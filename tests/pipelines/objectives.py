@@ -16,12 +16,9 @@ from torch import nn
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.data.batches.sample import PretrainSample
-from roibeam.pipelines.data.captioned.corpus import Corpus
-from roibeam.pipelines.data.captioned.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.data.captioned.task_texts import NLVR2, VCR, VQA, TaskText
-from roibeam.pipelines.data.captions.caption_table import CaptionTable
-from roibeam.pipelines.pretraining.samples.sampler import Sampler
-from roibeam.pipelines.pretraining.samples.text_rows import TextSampler
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.data.captions.task_texts import NLVR2, VCR, VQA, TaskCorpus, TaskTable, TaskText
+from roibeam.pipelines.pretraining.samples.sampler import Sampler, TextSampler
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from captioned_records import CAPTIONS, NUM_CLASSES
 
-from roibeam.pipelines.data.captioned.corpus import Corpus
-from roibeam.pipelines.data.captions.caption_table import CaptionTable
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import PretrainTask
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer

@@ -12,7 +12,7 @@ from captioned_records import make_store, run_pretrain
 from safetensors.torch import load_file
 
 from roibeam.pipelines.data.batches.batch_workers import batches_ahead
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.train_config import TrainConfig
 

@@ -22,7 +22,7 @@ from roibeam.pipelines.finetuning.metrics.retrieval import recall_measures
 from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, vcr_measures
 from roibeam.pipelines.finetuning.metrics.vqa import AnsweredQuestion, HumanAnswer, few_measures, vqa_measures
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions, referring_scores
-from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import judge_choice
+from roibeam.pipelines.finetuning.tasks.retrieval import judge_choice
 
 DRAW = np.random.default_rng(4)
 

@@ -18,7 +18,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.runners.engines.flink_cluster import FlinkCluster
 from roibeam.pipelines.extract.runners.engines.small_cluster import SmallCluster
 from roibeam.pipelines.extract.runners.engines.spark_cluster import SparkCluster
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]

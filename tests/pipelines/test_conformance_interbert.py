@@ -12,10 +12,10 @@ import pytest
 import torch
 from conformance_cases import missed, run, two_stream_inputs, write
 
-from roibeam.model.common.packing import computing_padding
-from roibeam.model.imagebert.retrieval import binary_loss
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.interbert.checkpoint import config_from_official, state_to_official
-from roibeam.model.interbert.tasks import InterBertForTasks
+from roibeam.model.interbert.model import InterBertForTasks
+from roibeam.model.task_losses import binary_loss
 from roibeam.pipelines.conformance.runner import run_conformance
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "interbert"

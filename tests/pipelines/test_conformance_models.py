@@ -13,7 +13,7 @@ import pytest
 import torch
 from conformance_cases import missed, run, two_stream_inputs, without, write
 
-from roibeam.model.common.packing import computing_padding
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.vilbert.checkpoint import config_from_official, state_to_official
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.pipelines.conformance.checks import close

@@ -19,10 +19,9 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.weights.families import family_names
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.vlbert.checkpoint import TABLES, state_to_official
+from roibeam.model.vlbert.checkpoint import TABLES, config_from_official, state_to_official
 from roibeam.model.vlbert.embeddings import ImageElements
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.model.vlbert.options import config_from_official
 from roibeam.model.vlbert.tasks import VLBertForReferring
 from roibeam.pipelines.conformance.runner import run_conformance
 

@@ -21,10 +21,9 @@ from disk_steps import noted_disk_steps
 from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve, write_list
 
 from roibeam.pipelines.data.captions.caption_files import read_captions
-from roibeam.pipelines.data.download.download_run import run_download
+from roibeam.pipelines.data.download.download_folder import Coverage
+from roibeam.pipelines.data.download.download_run import DownloadOptions, run_download
 from roibeam.pipelines.data.download.limits import DownloadLimits
-from roibeam.pipelines.data.download.options import DownloadOptions
-from roibeam.pipelines.data.download.outputs import Coverage
 from roibeam.pipelines.data.source_kinds import open_source
 
 LIMITS = DownloadLimits(

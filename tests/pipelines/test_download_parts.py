@@ -20,16 +20,13 @@ from disk_steps import noted_disk_steps
 from pyarrow import csv
 
 from roibeam.pipelines.data.datasets.rows import BadRow, UrlRow
-from roibeam.pipelines.data.datasets.url_table import UrlColumns
-from roibeam.pipelines.data.download.addresses import AddressRule, PrivateAddressError, is_public
-from roibeam.pipelines.data.download.body import Body
-from roibeam.pipelines.data.download.failures import DownloadError, LocalFaultError
-from roibeam.pipelines.data.download.fetcher import _retry_after
-from roibeam.pipelines.data.download.host_gates import HostGates
-from roibeam.pipelines.data.download.image_files import ImageFiles, StoredImage
-from roibeam.pipelines.data.download.journal import FailedRow, Journal
-from roibeam.pipelines.data.download.opt_out import agent_names, refusal, said_of_use
-from roibeam.pipelines.data.download.outage import OutageWatch
+from roibeam.pipelines.data.datasets.tables import UrlColumns
+from roibeam.pipelines.data.download.download_folder import FailedRow, ImageFiles, Journal, StoredImage
+from roibeam.pipelines.data.download.download_run import OutageWatch
+from roibeam.pipelines.data.download.fetcher import HostGates, _retry_after
+from roibeam.pipelines.data.download.limits import AddressRule, PrivateAddressError, is_public
+from roibeam.pipelines.data.download.response import Body, DownloadError, LocalFaultError
+from roibeam.pipelines.data.download.robots import agent_names, refusal, said_of_use
 from roibeam.pipelines.data.download.url_list import UrlList
 
 

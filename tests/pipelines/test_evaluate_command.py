@@ -13,7 +13,7 @@ from asked_models import MODELS, build
 from in_process import run_roibeam
 from tiny_commands import one_line
 
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = ("--steps", 2, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",

@@ -10,7 +10,7 @@ import torch
 from end_to_end_examples import BLANK, BOXES, ENCODER, MASKED, RELEASE, WHOLE, encoder, photos
 
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.region_batch import collate_photos, prepare_photo
+from roibeam.extraction.region_encoder import collate_photos, prepare_photo
 from roibeam.pipelines.data.batches.image_batch import photo_inputs
 
 

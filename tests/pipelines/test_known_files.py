@@ -20,7 +20,7 @@ from roibeam.pipelines.data.datasets.known_files import kind_of, this_is
 from roibeam.pipelines.data.download.url_list import UrlList
 from roibeam.pipelines.data.given_boxes import give_boxes
 from roibeam.pipelines.data.held_out import HeldOut
-from roibeam.pipelines.data.photos import open_labelled_photos
+from roibeam.pipelines.data.labelled_photos import open_labelled_photos
 from roibeam.pipelines.data.source_kinds import open_source
 from roibeam.pipelines.data.vocabulary import read_vocabulary
 from roibeam.pipelines.extract.stores.store_import import import_features

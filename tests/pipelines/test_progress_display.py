@@ -21,9 +21,16 @@ import pytest
 import typer
 
 from roibeam.pipelines.common.console import progress as progress_file
-from roibeam.pipelines.common.console import screen as screen_file
-from roibeam.pipelines.common.console.progress import IMAGES, MEGABYTES, Progress, Standing, waiting
-from roibeam.pipelines.common.console.screen import Screen, is_drawn_on
+from roibeam.pipelines.common.console import progress as screen_file
+from roibeam.pipelines.common.console.progress import (
+    IMAGES,
+    MEGABYTES,
+    Progress,
+    Screen,
+    Standing,
+    is_drawn_on,
+    waiting,
+)
 
 
 class View:

@@ -17,8 +17,7 @@ from tiny_commands import Pictures
 
 from roibeam.pipelines.data.datasets.vcr import OBJECT_CLASSES
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
-from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS, PRINTED
-from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named, stages_before
+from roibeam.pipelines.pretraining.recipes.published import PARAMETERS, PRINTED, RECIPES, recipe_named, stages_before
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.train_config import TrainConfig
 

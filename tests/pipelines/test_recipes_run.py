@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from glue_files import write_task
 
-from roibeam.pipelines.data.datasets.glue import GLUE_TASKS
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME

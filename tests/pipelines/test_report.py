@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from roibeam.extraction.photos.image_ref import Failure
-from roibeam.features.record.drawing.palette import colours_by_class, text_colour_on
+from roibeam.features.record.region_drawing import colours_by_class, text_colour_on
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.common.pages.banner import Banner
-from roibeam.pipelines.common.pages.charts import DrawnRegion, bars_of_integers, photo_with_regions
+from roibeam.pipelines.common.charts import DrawnRegion, bars_of_integers, photo_with_regions
+from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.extract.report import store_report as report
 from roibeam.pipelines.extract.report.store_report import ReportFacts, write_report
 

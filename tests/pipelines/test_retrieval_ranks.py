@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from roibeam.pipelines.common.statistics import retrieval_ranks as module
-from roibeam.pipelines.common.statistics.bootstrap import Bootstrap, floor_median
 from roibeam.pipelines.common.statistics.retrieval_ranks import (
     CaptionedImages,
     best_possible_ranks,
@@ -17,6 +16,7 @@ from roibeam.pipelines.common.statistics.retrieval_ranks import (
     recall_by_chance,
     retrieval_ranks,
 )
+from roibeam.pipelines.common.statistics.verdict import Bootstrap, floor_median
 
 
 def random_captions(random: np.random.Generator, num_images: int, num_texts: int, num_captions: int) -> CaptionedImages:
@@ -153,7 +153,7 @@ def test_intervals_are_those_of_draws_one_by_one(monkeypatch: pytest.MonkeyPatch
         (bootstrap.median(ranks, of), medians),
     ):
         assert found == pytest.approx(np.quantile(values, [0.025, 0.975]), abs=1e-9)
-    monkeypatch.setattr("roibeam.pipelines.common.statistics.bootstrap._NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("roibeam.pipelines.common.statistics.verdict._NUMBERS_AT_ONCE", 1)
     assert bootstrap.ratio(sums, counts) == pytest.approx(np.quantile(ratios, [0.025, 0.975]), abs=1e-9)
     assert bootstrap.median(ranks, of) == pytest.approx(np.quantile(medians, [0.025, 0.975]), abs=1e-9)
 

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "features"))
 from exchange_examples import measured
 from store_examples import FINGERPRINT, make_record, write_shard
 
-from roibeam.features.exchange.butd_tsv_format import FORMAT as TSV
+from roibeam.features.exchange.butd_tsv import FORMAT as TSV
 from roibeam.features.exchange.formats import FORMATS, format_named
 from roibeam.features.shard.layout import checksum
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest

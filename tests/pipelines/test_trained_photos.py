@@ -17,7 +17,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.held_out import HeldOut, reported_files
 from roibeam.pipelines.data.image_identity import Key
 from roibeam.pipelines.finetuning.trained_photos import PhotoNames, check_own_splits, other_tasks_leaks, seen_before
-from roibeam.pipelines.training.run_folder.trained_images import known_keys, trained_report, write_trained_images
+from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_report, write_trained_images
 
 Roibeam = Callable[..., Any]
 

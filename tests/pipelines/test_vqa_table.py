@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roibeam.pipelines.data.datasets.own_table import read_answer_table
+from roibeam.pipelines.data.datasets.tables import read_answer_table
 from roibeam.pipelines.finetuning.score_run import ScoreRequest, run_score
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS

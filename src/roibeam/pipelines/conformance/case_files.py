@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.console.command_files import read_json_object
 
 MAX_ARRAYS_BYTES = 1 << 30
 MAX_JSON_BYTES = 16 << 20

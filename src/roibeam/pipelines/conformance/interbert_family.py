@@ -11,14 +11,12 @@ import numpy as np
 import torch
 
 from roibeam.model.common.losses import binary_cross_entropy
-from roibeam.model.common.masking import overlaps_with_inclusive_sides
-from roibeam.model.common.packing import computing_padding
+from roibeam.model.common.masking import overlaps_with_inclusive_sides, regions_around
 from roibeam.model.common.regions import mean_feature
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.interbert.checkpoint import config_from_official, key_table, state_from_official
-from roibeam.model.interbert.group_masking import regions_around
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.interbert.tasks import InterBertForTasks
+from roibeam.model.interbert.model import InterBertForPreTraining, InterBertForTasks
 from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check, close, equal, failed
 from roibeam.pipelines.conformance.model_case import (

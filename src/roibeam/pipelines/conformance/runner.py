@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from roibeam.pipelines.common.console.progress import Progress
-from roibeam.pipelines.common.console.progress_text import Unit
+from roibeam.pipelines.common.console.progress import Progress, Unit
 from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
 from roibeam.pipelines.conformance.detector.family import DETECTOR_FAMILY
 from roibeam.pipelines.conformance.finetuning.family import FINETUNING_FAMILIES

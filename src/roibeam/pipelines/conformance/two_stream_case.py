@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.interbert.config import InterBertConfig
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.interbert.model import InterBertConfig
+from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.pipelines.conformance.model_case import ModelArrays
 
 PRETRAINING_LOSSES = {

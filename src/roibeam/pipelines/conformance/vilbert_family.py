@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from roibeam.model.common.masking import mask_overlapping_regions, overlaps_with_inclusive_sides
-from roibeam.model.common.packing import computing_padding
 from roibeam.model.common.regions import mean_feature
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.task_losses import answer_bce, region_bce
 from roibeam.model.vilbert.checkpoint import TABLES, config_from_official, release_of, state_from_official
-from roibeam.model.vilbert.config import ViLbertConfig
-from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks, ViLbertWithScores
+from roibeam.model.vilbert.encoder import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks, ViLbertWithScores
 from roibeam.pipelines.conformance.checks import Check, close, equal, failed
 from roibeam.pipelines.conformance.model_case import (
     ModelArrays,

@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roibeam.model.common.packing import Packing, computing_padding
+from roibeam.model.common.transformer import Packing, computing_padding
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
 from roibeam.model.task_losses import answer_kl, grounding_loss
 from roibeam.model.visualbert.checkpoint import TABLE, config_from_official, state_from_official
-from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
-from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.model.visualbert.model import (
+    VisualBertConfig,
+    VisualBertForGrounding,
+    VisualBertForLabels,
+    VisualBertForPreTraining,
+)
 from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check
 from roibeam.pipelines.conformance.model_case import (

@@ -1,5 +1,5 @@
-"""What there is before anything is computed: photos, boxes, captions, labels, of every data set.
+"""Inputs of every computation: photos, boxes, captions and labels of all data sets, up to the batches of a training.
 
-One reader per data set, used by extraction, training, the toy world and scoring alike; no reader knows who uses it, or
-what a store is. Read source_kinds.py first.
+Extraction, training, the toy world and scoring use it alike. A data set has one reader, in datasets/; no reader knows
+its users, or what a store is. Read source_kinds.py first.
 """

@@ -2,6 +2,11 @@
 
 An image that the file names without a box gives a record of no region; an image that it does not name is left out. Both
 are what a training set made of annotations needs: every annotated image is there, and nothing else.
+
+Besides files of data sets there are json lines for a list of one's own, in pixels of the decoded photo:
+{"image_id": "a/b", "boxes": [[x1, y1, x2, y2], ...], "height": 480, "width": 640}
+`height` and `width` are optional; with them, a photo of another size becomes a failure. An id is the image's id in the
+store, its file name, or a COCO number. Other fields are passed over.
 """
 
 from __future__ import annotations
@@ -11,20 +16,59 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.features.counted import counted
 from roibeam.features.exchange.butd_tsv import ButdTsv
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.pipelines.data.datasets import box_lines, coco, refer, vcr
-from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes
+from roibeam.messages import counted
+from roibeam.pipelines.data.datasets import coco, refer, vcr
+from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
 from roibeam.pipelines.data.datasets.known_files import refuse_others
-from roibeam.pipelines.data.datasets.rows import BadRows
-from roibeam.pipelines.data.image_finder import ImageFinder
+from roibeam.pipelines.data.datasets.rows import BadRow, BadRows, read_json_rows
+from roibeam.pipelines.data.image_table import ImageFinder
 from roibeam.pipelines.data.source_kinds import Source
+
+
+def read_box_lines(path: str) -> Iterator[ImageBoxes | BadRow]:
+    """Rows in file order; `name` is the image_id, a number as its digits. A line that is no json object, or
+    has an id or one box that is none, is a bad row.
+
+    Raises:
+        ValueError: naming the first line, if all are bad.
+    """
+    first_bad, is_usable = "", False
+    for found in read_json_rows(path):
+        if isinstance(found, BadRow):
+            first_bad = first_bad or f"{path!r}, line {found.line}: {found.reason}"
+            yield found
+            continue
+        line, entry = found
+        try:
+            row = _row(entry)
+        except ValueError as error:
+            first_bad = first_bad or f"{path!r}, line {line}{error}"
+            # What it has instead is another in each line; rows are counted by their reason.
+            yield BadRow(line, str(error).partition(", got ")[0].lstrip(" :,").partition(";")[0])
+            continue
+        is_usable = True
+        yield row
+    if first_bad and not is_usable:
+        raise ValueError(first_bad)
+
+
+def _row(entry: dict[str, Any]) -> ImageBoxes:
+    for key in ("image_id", "boxes"):
+        if key not in entry:
+            hint = "; for VCR give the folder vcr1images" if "metadata_fn" in entry else ""
+            raise ValueError(f' lacks {key}; expected {{"image_id": ..., "boxes": [[x1, y1, x2, y2]]}}{hint}')
+    name = entry["image_id"]
+    if type(name) not in (str, int):
+        raise ValueError(f": image_id must be text or a whole number, got {shown(name)}")
+    return ImageBoxes(str(name), parse_boxes(entry["boxes"], ""), parse_image_hw(entry))
 
 
 @dataclass(frozen=True)
@@ -146,7 +190,7 @@ def _entries(source: Source, location: str, notes: list[str]) -> Iterator[ImageB
         yield from found.images
     elif extension == ".jsonl":
         bad = BadRows("line")
-        yield from bad.passed(box_lines.read_box_lines(location))
+        yield from bad.passed(read_box_lines(location))
         notes += [f"{location}: {note}" for note in bad.notes()]
     elif extension == ".tsv":
         yield from _tsv_entries(location, notes)

@@ -10,19 +10,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.features.counted import counted
-from roibeam.features.printable import printable
-from roibeam.features.safe_pickle.read import load_pickle
+from roibeam.features.safe_pickle import load_pickle
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.common.files.named_files import FOLDER, NamedFiles
-from roibeam.pipelines.data.datasets.folder import is_pattern
-from roibeam.pipelines.data.datasets.json_pieces import read_json_list, read_json_members
+from roibeam.messages import counted, printable
+from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 from roibeam.pipelines.data.datasets.karpathy import TRAINING_SPLITS, read_karpathy
 from roibeam.pipelines.data.datasets.known_files import kind_of, this_is
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
-from roibeam.pipelines.data.datasets.own_table import KINDS, read_table
-from roibeam.pipelines.data.datasets.rows import BadRow
+from roibeam.pipelines.data.datasets.photo_folders import is_pattern
+from roibeam.pipelines.data.datasets.rows import BadRow, read_json_list, read_json_members
+from roibeam.pipelines.data.datasets.tables import TASK_TABLE_KINDS, read_table
 from roibeam.pipelines.data.datasets.vcr import read_vcr_images
 from roibeam.pipelines.data.datasets.vqa import MINIVAL_QUESTIONS
 from roibeam.pipelines.data.id_lists import NoIdListError, read_id_list
@@ -432,8 +430,8 @@ def _read_coco(path: str) -> Iterator[_HeldOut]:
 
 def _read_labels(path: str) -> Iterator[_HeldOut]:
     """A table of one's own, such as val.csv: the image of each row."""
-    if Path(path).suffix not in KINDS:
-        raise ValueError(f"{path!r}: expected a table, one of {', '.join(KINDS)}")
+    if Path(path).suffix not in TASK_TABLE_KINDS:
+        raise ValueError(f"{path!r}: expected a table, one of {', '.join(TASK_TABLE_KINDS)}")
     for row in read_table(Path(path)):
         yield row.image, image_keys(row.image, None)
 
@@ -486,6 +484,6 @@ _REPORTED: dict[str, tuple[str, ...]] = {
     "vqa-minival": (_VQA_QUESTIONS.format("val2014"),),
     "vcr": ("val.jsonl", "test.jsonl"),
     "nlvr2": ("dev.json", "test1.json", "test2.json"),
-    "labels": tuple(f"{split}{kind}" for split in ("val", "test") for kind in KINDS),
+    "labels": tuple(f"{split}{kind}" for split in ("val", "test") for kind in TASK_TABLE_KINDS),
     VISUAL_GENOME: ("image_data.json",),
 }

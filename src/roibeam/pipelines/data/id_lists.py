@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from roibeam.features.printable import printable
+from roibeam.messages import printable
 from roibeam.pipelines.data.datasets.karpathy import SPLITS, read_karpathy
 from roibeam.pipelines.data.datasets.known_files import this_is
 from roibeam.pipelines.data.datasets.rows import BadRow, read_lines

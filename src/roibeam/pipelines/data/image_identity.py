@@ -18,11 +18,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from roibeam.extraction.photos.photo_file import without_image_extension
-from roibeam.features.counted import counted
+from roibeam.extraction.photos.image_ref import without_image_extension
 from roibeam.features.shard.manifest import StoreManifest
-from roibeam.pipelines.common.files.image_ids import in_nfc
-from roibeam.pipelines.data.numbers_in_names import image_numbers
+from roibeam.messages import counted
+from roibeam.pipelines.common.image_ids import in_nfc
+from roibeam.pipelines.data.image_table import image_numbers
 from roibeam.pipelines.data.source_kinds import Source
 
 COCO, FLICKR, VISUAL_GENOME, WHOLE_ID = "coco", "flickr30k", "visual-genome", "id"

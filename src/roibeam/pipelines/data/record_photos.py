@@ -10,13 +10,13 @@ import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.common.files.archives import parse_location
-from roibeam.pipelines.common.files.image_ids import ID_RULES
-from roibeam.pipelines.common.files.locations import location_exists, read_image
-from roibeam.pipelines.common.files.remote_files import is_url
-from roibeam.pipelines.common.files.scratch_database import ScratchDatabase
-from roibeam.pipelines.data.datasets.folder import Listing, list_folder
-from roibeam.pipelines.data.image_finder import Ambiguous, ImageFinder
+from roibeam.pipelines.common.archives import parse_location
+from roibeam.pipelines.common.image_ids import ID_RULES
+from roibeam.pipelines.common.locations import location_exists, read_image
+from roibeam.pipelines.common.remote_files import is_url
+from roibeam.pipelines.common.scratch_database import ScratchDatabase
+from roibeam.pipelines.data.datasets.photo_folders import Listing, list_folder
+from roibeam.pipelines.data.image_table import Ambiguous, ImageFinder
 from roibeam.pipelines.data.shard_plan import planned_members, read_plan
 
 _ORIENTATIONS = ("applied", "ignored")
@@ -32,7 +32,7 @@ class PhotoPlace:
 
     Attributes:
         image_id: of the record.
-        location: as `roibeam.pipelines.common.files.locations` takes it.
+        location: as `roibeam.pipelines.common.locations` takes it.
         image_hw: height and width of the decoded photo as the record has them, pixels.
     """
 

@@ -22,9 +22,9 @@ from typing import Any
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.durable_files import json_bytes
-from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.shard.planned_shards import PLAN_FORMAT, PLAN_NAME
+from roibeam.features.folders.local_folder import output_folder
+from roibeam.features.shard.manifest import PLAN_FORMAT, PLAN_NAME
 from roibeam.pipelines.data.given_boxes import GivenBoxes
 
 PLAN_VERSION = 1

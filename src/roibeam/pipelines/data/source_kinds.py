@@ -6,16 +6,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.extraction.photos.photo_file import IMAGE_EXTENSIONS
-from roibeam.pipelines.common.files.archives import ARCHIVE_EXTENSIONS
-from roibeam.pipelines.common.files.locations import location_exists
-from roibeam.pipelines.common.files.remote_files import is_url, is_web, local_copy, parent_url
-from roibeam.pipelines.data import annotated_images, listed_images
-from roibeam.pipelines.data.datasets import flickr30k, folder, vcr
+from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, ImageRef
+from roibeam.pipelines.common.archives import ARCHIVE_EXTENSIONS
+from roibeam.pipelines.common.locations import location_exists
+from roibeam.pipelines.common.remote_files import is_url, is_web, local_copy, parent_url
+from roibeam.pipelines.data import source_images
+from roibeam.pipelines.data.datasets import caption_lists, photo_folders, vcr
 from roibeam.pipelines.data.datasets.known_files import BY_EXTENSION, json_kind, kind_of, refuse_others, this_is
+from roibeam.pipelines.data.datasets.photo_folders import folders_that_hold, folders_to_try
 from roibeam.pipelines.data.image_table import ImageTable, check_utf8
-from roibeam.pipelines.data.photo_folders import folders_that_hold, folders_to_try
 
 PROBED_FILES = 50  # of an annotation file, to notice a wrong image folder before a run of failures
 
@@ -31,7 +30,7 @@ class Source:
         location: absolute path or URL of the folder or file, or the pattern; of several sources, the nearest folder
             that holds them all.
         image_root: folder, or URL of one, that the ids are relative to; of archives, the one that they lie in.
-        id_rule: see `roibeam.pipelines.common.files.image_ids`.
+        id_rule: see `roibeam.pipelines.common.image_ids`.
         images: unique ids, sorted by their UTF-8 bytes, with the captions and labels that the source has for them; on
             disk, to be gone through one by one.
         notes: one line for each thing left out or merged, for the user.
@@ -96,27 +95,27 @@ def _open_source(
 ) -> Source:
     if is_web(location):
         raise ValueError(f"{location!r}: images of the web are fetched by `roibeam download`; give its folder here")
-    if not is_url(location) and not os.path.exists(location) and not folder.is_pattern(location):
+    if not is_url(location) and not os.path.exists(location) and not photo_folders.is_pattern(location):
         raise ValueError(f"no such folder, file or pattern: {location!r}")
     where = location if is_url(location) else os.path.abspath(location)
-    listed_images.refuse_compressed(where)
-    if not is_url(location) and os.path.isdir(location) and flickr30k.is_sentence_folder(location):
+    source_images.refuse_compressed(where)
+    if not is_url(location) and os.path.isdir(location) and caption_lists.is_sentence_folder(location):
         root = _image_root(image_root, os.path.join(os.path.dirname(where), "flickr30k-images"))
-        return _source("flickr30k", where, root, id_rule, annotated_images.sentence_images(where, root, id_rule), [])
+        return _source("flickr30k", where, root, id_rule, source_images.sentence_images(where, root, id_rule), [])
     extension = os.path.splitext(location)[1].lower()
     is_file = os.path.isfile(location) if not is_url(location) else extension in _FILE_EXTENSIONS
     if is_file and extension in IMAGE_EXTENSIONS:
         return _open_together((location,), image_root, id_rule, skip_bad_archives, "")
-    if not is_file or listed_images.is_pattern(location):
-        kind = "pattern" if listed_images.is_pattern(location) else "folder"
-        listing = listed_images.list_location(location)
+    if not is_file or source_images.is_pattern(location):
+        kind = "pattern" if source_images.is_pattern(location) else "folder"
+        listing = source_images.list_location(location)
         return _open_listing(
             listing, (kind, where), (location,), image_root, id_rule, skip_bad_archives, caption_column
         )
     if extension in ARCHIVE_EXTENSIONS:
         _refuse_root(location, image_root)
         notes: list[str] = []
-        images = listed_images.archive_images([where], id_rule, notes)
+        images = source_images.archive_images([where], id_rule, notes)
         return _source(extension.removeprefix("."), where, _parent(where), id_rule, images, notes)
     return _open_file(where, extension, image_root, id_rule, caption_column)
 
@@ -148,7 +147,7 @@ def open_sources(
     for location in locations:
         if is_url(location) or is_web(location):
             raise ValueError(f"{location!r}: of URLs, name one folder, or one pattern in quotes")
-        if not os.path.exists(location) and not folder.is_pattern(location):
+        if not os.path.exists(location) and not photo_folders.is_pattern(location):
             raise ValueError(
                 f"no such folder, file or pattern: {location!r} (of several arguments, the last one is the store)"
             )
@@ -167,13 +166,13 @@ def with_prefix(source: Source, prefix: str) -> Source:
 def _open_together(
     locations: Sequence[str], image_root: str | None, id_rule: str, skip_bad_archives: bool, caption_column: str
 ) -> Source:
-    listing, kind = folder.list_together(locations), "folder"
+    listing, kind = photo_folders.list_together(locations), "folder"
     found = (kind, listing.root)
     return _open_listing(listing, found, locations, image_root, id_rule, skip_bad_archives, caption_column)
 
 
 def _open_listing(
-    listing: folder.Listing,
+    listing: photo_folders.Listing,
     found: tuple[str, str],
     locations: Sequence[str],
     image_root: str | None,
@@ -188,7 +187,7 @@ def _open_listing(
         locations: as the user named them.
     """
     kind, where = found
-    contents, notes = listed_images.look_into(listing), list[str]()
+    contents, notes = source_images.look_into(listing), list[str]()
     if contents.lists and not contents.archives:
         root = _image_root(image_root, listing.root)
         images = _chained(contents.lists, root, id_rule, notes, caption_column)
@@ -197,13 +196,13 @@ def _open_listing(
     if contents.archives:
         kind = "archives"
         notes += listing.link_notes(ARCHIVE_EXTENSIONS)
-        images = listed_images.archive_images(contents.archives, id_rule, notes, skip_bad=skip_bad_archives)
-    elif any(map(listed_images.is_img2dataset_folder, locations)):
-        kind, images = "img2dataset", listed_images.sample_images(listing, id_rule, notes)
+        images = source_images.archive_images(contents.archives, id_rule, notes, skip_bad=skip_bad_archives)
+    elif any(map(source_images.is_img2dataset_folder, locations)):
+        kind, images = "img2dataset", source_images.sample_images(listing, id_rule, notes)
     else:
         if contents.compressed is not None:
-            listed_images.refuse_compressed(contents.compressed)
-        images = listed_images.folder_images(listing, id_rule, notes)
+            source_images.refuse_compressed(contents.compressed)
+        images = source_images.folder_images(listing, id_rule, notes)
     return _source(kind, where, listing.root, id_rule, images, notes)
 
 
@@ -247,7 +246,7 @@ def _kind_of(path: str, extension: str) -> str:
     """
     refuse_others(path, _KNOWN_SOURCES)
     if extension == ".jsonl":
-        return annotated_images.json_lines_kind(path)
+        return source_images.json_lines_kind(path)
     if extension == ".json":
         return json_kind(path)
     kind = kind_of(path)
@@ -258,16 +257,16 @@ def _images_of(
     kind: str, path: str, root: str, id_rule: str, notes: list[str], caption_column: str
 ) -> Iterator[ImageRef]:
     readers: dict[str, Callable[[], Iterator[ImageRef]]] = {
-        "coco": lambda: annotated_images.coco_images(path, root, id_rule, notes),
-        "karpathy": lambda: annotated_images.karpathy_images(path, root, id_rule, notes),
-        "sbu": lambda: annotated_images.sbu_images(path, root, id_rule, notes),
-        "caption-tsv": lambda: annotated_images.tsv_images(path, root, id_rule, notes, caption_column),
-        "caption-list": lambda: annotated_images.captioned_images(path, root, id_rule, notes),
-        "flickr30k": lambda: annotated_images.flickr_images(path, root, id_rule, notes),
-        "visual-genome": lambda: annotated_images.genome_images(path, root, id_rule, notes),
-        "visual-genome-split": lambda: annotated_images.genome_split_images(path, root, id_rule, notes),
-        "vcr": lambda: annotated_images.vcr_images(path, root, id_rule, notes),
-        "image-list": lambda: annotated_images.list_images(path, root, id_rule, notes, caption_column),
+        "coco": lambda: source_images.coco_images(path, root, id_rule, notes),
+        "karpathy": lambda: source_images.karpathy_images(path, root, id_rule, notes),
+        "sbu": lambda: source_images.sbu_images(path, root, id_rule, notes),
+        "caption-tsv": lambda: source_images.tsv_images(path, root, id_rule, notes, caption_column),
+        "caption-list": lambda: source_images.captioned_images(path, root, id_rule, notes),
+        "flickr30k": lambda: source_images.flickr_images(path, root, id_rule, notes),
+        "visual-genome": lambda: source_images.genome_images(path, root, id_rule, notes),
+        "visual-genome-split": lambda: source_images.genome_split_images(path, root, id_rule, notes),
+        "vcr": lambda: source_images.vcr_images(path, root, id_rule, notes),
+        "image-list": lambda: source_images.list_images(path, root, id_rule, notes, caption_column),
     }
     if kind not in readers:
         raise ValueError(
@@ -283,7 +282,7 @@ def _chained(
 ) -> Iterator[ImageRef]:
     for each in lists:
         with local_copy(each) as path:
-            yield from annotated_images.list_images(path, root, id_rule, notes, caption_column)
+            yield from source_images.list_images(path, root, id_rule, notes, caption_column)
 
 
 def _image_root(given: str | None, otherwise: str) -> str:
@@ -348,7 +347,9 @@ def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[
         check_utf8(path)
     table = ImageTable(images)
     if not table:
-        looked = "no file fits this pattern" if folder.is_pattern(location) else "is it the right folder or file?"
+        looked = (
+            "no file fits this pattern" if photo_folders.is_pattern(location) else "is it the right folder or file?"
+        )
         other = this_is(location, but=set(_KNOWN_SOURCES) - {"url-list"})
         raise ValueError(f"no images in {location!r}; {'; '.join(filter(None, [*notes, other])) or looked}")
     return Source(kind, location, root, id_rule, table, notes)

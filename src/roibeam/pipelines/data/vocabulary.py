@@ -1,14 +1,18 @@
-"""Names of the detector's classes and attributes."""
+"""Names and numbers of region classes: of a detector, of a run's stores, of a model that counts background."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.extraction.weights.sources import fetch_weights
+from roibeam.features.exchange.reading import BACKGROUNDS
+from roibeam.features.record.fingerprint import has_classes, num_classes_of
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution
+from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.datasets.visual_genome import read_names
 
@@ -101,3 +105,97 @@ def _fetch_vg(url: str, name: str) -> Path:
         return fetch_weights(f"{url}/{name}")  # the same cache and checks as for weights
     except (ValueError, OSError) as error:
         raise ValueError(f"cannot fetch {name} ({error}); give the folder that holds it: --vocab DIR") from None
+
+
+def check_background(place: str | None) -> None:
+    """Raises ValueError for what is no place of background among classes; None is one that is not given."""
+    if place not in (None, *BACKGROUNDS):
+        raise ValueError(f"--background {place!r}: choose one of {', '.join(BACKGROUNDS)}")
+
+
+class Names:
+    """Names of region classes, by the number that a model or a detector gives.
+
+    Args:
+        classes: of the detector, foreground only; empty for none.
+        background: where a model's classes have it: "first", as in the published stores of bottom-up attention, "last",
+            as in ours, or "none"; None: last, where it has one class more than there are names.
+    """
+
+    def __init__(self, classes: Sequence[str], *, background: str | None = None) -> None:
+        check_background(background)
+        self.classes, self.background = tuple(classes), background
+
+    def of_detector(self, class_id: int) -> str:
+        return self.classes[class_id] if class_id < len(self.classes) else f"class {class_id}"
+
+    def of_model(self, label: int, num_labels: int) -> str:
+        """
+        Args:
+            num_labels: K of the model; one more than there are classes where background is one.
+        """
+        if self.background == "first":
+            return "background" if label == 0 else self.of_detector(label - 1)
+        counts_background = self.background != "none" and num_labels == len(self.classes) + 1
+        if label == num_labels - 1 and (counts_background or self.background == "last"):
+            return "background"
+        return self.of_detector(label)
+
+
+def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
+    """Foreground classes of the store's detector; None where neither its names, a record, nor its manifest tell."""
+    names = store.vocabulary["classes"]
+    if names:
+        return len(names)
+    count = store.manifest.config.get("num_classes")
+    if type(count) is int:  # without names, as `StoreWriter` was told
+        return count
+    distribution = record.class_distribution
+    if isinstance(distribution, TopKDistribution):
+        return distribution.num_classes
+    return num_classes_of(store.fingerprint) if distribution is None else distribution.shape[1] - 1
+
+
+@dataclass(frozen=True)
+class StoreClasses:
+    """
+    Attributes:
+        number: foreground classes, of one store and so of all; None where nobody tells, or a store has no class ids.
+        has_ids: whether the class ids of all stores mean something.
+        missing: what is not known and why, for people; "" where the number is.
+        remedy: what would change that.
+    """
+
+    number: int | None
+    has_ids: bool = True
+    missing: str = ""
+    remedy: str = ""
+
+    @classmethod
+    def of(cls, stores: Iterable[tuple[FeatureStore, RegionRecord]], given: int | None) -> StoreClasses:
+        """
+        Args:
+            stores: each with one of its records.
+            given: what the user says; None for nothing.
+        Raises:
+            ValueError: when two of them differ, or the user counts classes of a store that has none.
+        """
+        number, told_by = given, f"--num-classes says {given}"
+        for store, record in stores:
+            if not has_classes(store.fingerprint):
+                source = store.fingerprint.details.get("format")
+                why = "its detector is a ResNet alone" if source is None else f"its {source} file had none"
+                missing = f"store {store.path} has no class ids ({why})"
+                if given is not None:
+                    raise ValueError(f"--num-classes {given}: {missing}; leave the option out")
+                return cls(None, False, missing, "a file with class ids or roibeam extract gives them")
+            own = known_classes(store, record)
+            if None not in (number, own) and number != own:
+                remedy = "leave the option out" if given is not None else "train on stores of one detector"
+                raise ValueError(f"store {store.path} is of a detector of {own} classes, {told_by}; {remedy}")
+            if number is None and own is not None:
+                number, told_by = own, f"{store.path} of one of {own}"
+        if number is not None:
+            return cls(number)
+        missing = f"store {store.path} does not say how many classes its detector has"
+        return cls(None, True, missing, "say it with --num-classes (1600 of Visual Genome, background not counted)")

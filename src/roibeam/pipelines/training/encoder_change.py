@@ -22,16 +22,15 @@ from torch import Tensor
 
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.region_encoder import STAGES, RegionEncoder
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel, ImageBatch
-from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.common.files.json_files import read_json_object
-from roibeam.pipelines.data.shown_photos import input_photo
+from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.data.batches.image_batch import input_photo
 from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
-from roibeam.pipelines.training.run_folder.checkpoint_sums import RESTORE, check_run_file, write_run_json
-from roibeam.pipelines.training.run_folder.detector_figures import ENCODER_NAME
-from roibeam.pipelines.training.run_folder.files import latest_checkpoint
+from roibeam.pipelines.training.run_folder.files import RESTORE, check_run_file, latest_checkpoint, write_run_json
 from roibeam.pipelines.training.run_folder.folder import saved_config
+from roibeam.pipelines.training.run_folder.run_summary import ENCODER_NAME
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What a person sees while a command runs: logs, progress, durations, and what a signal does.
+"""The console of a command: progress and logs, termination, `--set`, files that the command line names.
 
-What a command says of its result is printed in pipelines/cli, not here. Read progress.py first.
+Results are printed in pipelines/cli, not here. Read progress.py first.
 """

@@ -15,8 +15,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from roibeam.features.folders.full_disk import naming_file
-from roibeam.features.printable import on_a_line
+from roibeam.features.folders.durable_files import naming_file
+from roibeam.messages import on_a_line
 
 
 class Unchanged(str):

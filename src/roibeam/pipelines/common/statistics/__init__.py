@@ -1,4 +1,4 @@
-"""Numbers about numbers: the paired bootstrap, ranks of retrieval.
+"""Numbers about numbers: intervals and verdicts, ranks of retrieval, names of measures, figures of papers.
 
-No torch models, no files. Read bootstrap.py first.
+No torch models, no files of runs. Read verdict.py first.
 """

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from roibeam.near_names import name_hint
+from roibeam.messages import name_hint
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """VL-BERT's end-to-end extractor: photos with boxes through the region encoder, up to VL-BERT's object features.
 
-Resize, blanking of masked boxes and batching are extraction/region_batch.py, the network extraction/region_encoder.py,
+Resize, blanking of masked boxes, batching and the network are extraction/region_encoder.py,
 the embedding of boxes and the projection model/vlbert/model.py.
 """
 
@@ -18,10 +18,15 @@ from torch import Tensor
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.roi_heads import pool_regions
+from roibeam.extraction.network.state import random_tensor
 from roibeam.extraction.photos.decode import decode_image
-from roibeam.extraction.region_batch import RegionBatch, collate_photos, prepare_photo
-from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
-from roibeam.extraction.weights.random_weights import random_tensor
+from roibeam.extraction.region_encoder import (
+    RegionBatch,
+    RegionEncoder,
+    collate_photos,
+    load_encoder_weights,
+    prepare_photo,
+)
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import RegionProjection, embed_coordinates
 from roibeam.pipelines.conformance.case_files import ArrayError, Arrays

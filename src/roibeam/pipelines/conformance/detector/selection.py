@@ -17,8 +17,7 @@ from torch import Tensor
 
 from roibeam.extraction.detector import Detector, HeadOutputs
 from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
-from roibeam.extraction.regions import Regions
-from roibeam.extraction.selection import classwise_max
+from roibeam.extraction.regions import Regions, classwise_max
 from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
 from roibeam.pipelines.conformance.checks import Check, failed, guarded, near, near_thinned, numpy_of, within
 from roibeam.pipelines.conformance.detector.options import DetectorSet

@@ -27,10 +27,10 @@ from roibeam.pipelines.conformance.tolerances import Allclose
 from roibeam.pipelines.data.datasets.entities import ANNOTATIONS, SENTENCES, EntityCounts, read_entities
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, region_shares
 from roibeam.pipelines.finetuning.rows import PHRASE, TaskGroup
-from roibeam.pipelines.finetuning.systems.layout_options import BEFORE_SEP
-from roibeam.pipelines.finetuning.systems.row_text import Pieces, lay_out, places_of_phrases
+from roibeam.pipelines.finetuning.systems.options import BEFORE_SEP
+from roibeam.pipelines.finetuning.systems.task_system import Pieces, lay_out, places_of_phrases
 from roibeam.pipelines.finetuning.systems.visualbert import SYSTEM
-from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions, entity_groups
+from roibeam.pipelines.finetuning.tasks.language import EntitiesOptions, entity_groups
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 _ITEM = re.compile(r"out/(\d+)\.([a-z_]+)")

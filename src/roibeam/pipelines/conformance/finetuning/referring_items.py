@@ -21,7 +21,7 @@ from torch import Tensor
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.region_batch import PreparedPhoto, collate_photos
+from roibeam.extraction.region_encoder import PreparedPhoto, collate_photos
 from roibeam.model.common.regions import region_locations
 from roibeam.model.task_losses import region_bce
 from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
@@ -36,24 +36,23 @@ from roibeam.pipelines.conformance.finetuning.item_files import (
     write_pickle,
 )
 from roibeam.pipelines.conformance.tolerances import METRICS, VLBERT, Allclose
-from roibeam.pipelines.finetuning.metrics.referring import HALF, corner_iou
-from roibeam.pipelines.finetuning.results.referring_results import slot_entry
+from roibeam.pipelines.finetuning.metrics.referring import HALF, corner_iou, slot_entry
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME
-from roibeam.pipelines.finetuning.tasks.candidate_boxes import ANNOTATED, DETECTED, WHOLE, Candidates, sides
+from roibeam.pipelines.finetuning.tasks.prepared_photos import candidate_targets, image_feature, prepare_candidates
 from roibeam.pipelines.finetuning.tasks.referring import (
+    ANNOTATED,
+    DETECTED,
     TRAIN,
+    WHOLE,
+    Candidates,
     ReferringFiles,
     ReferringOptions,
     candidates_for,
     mirrored_group,
     referring_files,
     referring_groups,
-)
-from roibeam.pipelines.finetuning.tasks.referring_rules.targets import (
-    candidate_targets,
-    image_feature,
-    prepare_candidates,
+    sides,
 )
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 

@@ -18,7 +18,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.regions import elements_with_whole_image
 from roibeam.model.inputs import VLBatch
-from roibeam.model.vilbert.config import vilbert_small
+from roibeam.model.vilbert.encoder import vilbert_small
 from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
 from roibeam.pipelines.conformance.checks import Check, close, equal, failed
 from roibeam.pipelines.conformance.finetuning.item_files import (
@@ -31,15 +31,13 @@ from roibeam.pipelines.conformance.finetuning.item_files import (
     write_item_file,
 )
 from roibeam.pipelines.conformance.tolerances import Allclose
-from roibeam.pipelines.data.captions.captioned_pictures import CaptionedPicture
-from roibeam.pipelines.data.datasets.retrieval_lines import read_retrieval_lines
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
+from roibeam.pipelines.data.datasets.karpathy import CaptionedPicture, read_retrieval_lines
 from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup
-from roibeam.pipelines.finetuning.systems.layout_options import LONGEST, RELEASE, LayoutOptions
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.systems.named_systems import system_named
+from roibeam.pipelines.finetuning.systems.options import LONGEST, RELEASE_CUT, LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.tasks.retrieval.distractors import Distractors
-from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import RetrievalOptions, caption_groups
+from roibeam.pipelines.finetuning.tasks.retrieval import Distractors, RetrievalOptions, caption_groups
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 _ITEM = re.compile(r"out/(\d+)\.([a-z0-9_]+)")
@@ -99,7 +97,7 @@ def checks(arrays: Arrays) -> Iterator[Check]:
     pieces, regions = (size_option(options, name) for name in ("max_seq_length", "max_region_num"))
     layout = LayoutOptions(
         max_pieces=pieces,
-        cut=LONGEST if "multitask" in arrays.path.stem else RELEASE,
+        cut=LONGEST if "multitask" in arrays.path.stem else RELEASE_CUT,
         max_regions=regions - 1,  # one slot is the whole image's
         region_order="file",
         whole_image="all",

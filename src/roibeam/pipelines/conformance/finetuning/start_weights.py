@@ -19,9 +19,9 @@ from roibeam.model.vlbert.checkpoint import (
     name_from_official,
     split_official,
     state_from_official,
+    task_start,
 )
 from roibeam.model.vlbert.config import VLBertTaskConfig
-from roibeam.model.vlbert.start import task_start
 from roibeam.model.vlbert.tasks import VLBertForVqa
 from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check, near, within

@@ -25,10 +25,9 @@ from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check, equal, failed, near, within
 from roibeam.pipelines.conformance.model_case import ModelArrays
 from roibeam.pipelines.conformance.tolerances import FINETUNING
-from roibeam.pipelines.training.alternating_task import AlternatingTask
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
-from roibeam.pipelines.training.task import TrainTask
+from roibeam.pipelines.training.task import AlternatingTask, TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
 
 LOSSES, ORDER, RATES = "out/loss_per_micro_step", "out/batch_of_micro_step", "out/lr_per_update"

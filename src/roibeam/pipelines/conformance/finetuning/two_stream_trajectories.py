@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from roibeam.model.common.checkpoint import KeyTable
 from roibeam.model.common.losses import SumCount, binary_cross_entropy
-from roibeam.model.imagebert.retrieval import binary_loss, multi_class_loss
 from roibeam.model.inputs import VLBatch
 from roibeam.model.interbert import checkpoint as interbert
-from roibeam.model.interbert.tasks import InterBertForTasks
-from roibeam.model.task_losses import answer_bce, region_bce
+from roibeam.model.interbert.model import InterBertForTasks
+from roibeam.model.task_losses import answer_bce, binary_loss, multi_class_loss, region_bce
 from roibeam.model.vilbert import checkpoint as vilbert
-from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForTasks
 from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from roibeam.pipelines.conformance.model_case import ModelArrays, check_sizes

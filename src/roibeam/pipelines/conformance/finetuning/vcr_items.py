@@ -39,11 +39,10 @@ from roibeam.pipelines.conformance.finetuning.vcr_layouts import (
     item_maker,
 )
 from roibeam.pipelines.conformance.tolerances import METRICS, VLBERT, Allclose
-from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES
-from roibeam.pipelines.data.datasets.vcr_texts import PERSON, read_vcr_asked
-from roibeam.pipelines.finetuning.metrics.vcr import best_choice
-from roibeam.pipelines.finetuning.results.vcr_results import (
+from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, PERSON, read_vcr_asked
+from roibeam.pipelines.finetuning.metrics.vcr import (
     VcrScores,
+    best_choice,
     joined_scores,
     probabilities,
     write_vcr_results,

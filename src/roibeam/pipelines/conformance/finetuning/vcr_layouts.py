@@ -21,34 +21,30 @@ from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
 from roibeam.pipelines.conformance.finetuning.item_files import FILES, json_of, write_item_file
 from roibeam.pipelines.data.datasets.vcr import (
     NUM_CHOICES,
+    VcrAsked,
     VcrMetadata,
     metadata_path,
     object_classes,
     read_vcr_metadata,
 )
-from roibeam.pipelines.data.datasets.vcr_texts import VcrAsked
 from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup
+from roibeam.pipelines.finetuning.tasks.prepared_photos import VcrPhoto, prepare_vcr_photo
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, RATIONALE, VcrOptions, group_pieces, vcr_groups
-from roibeam.pipelines.finetuning.tasks.vcr_rules.names import (
-    DRAWN,
-    IN_TURN,
-    RESTARTED,
-    NameRule,
-    NamesDrawn,
-    name_rule,
-)
-from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import VcrPhoto, prepare_vcr_photo
-from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
+from roibeam.pipelines.finetuning.tasks.vcr_rules import (
     CHOICE_END,
     CHOICE_FRONT,
+    DETECTED,
+    DRAWN,
+    IN_TURN,
+    NAMED,
+    RESTARTED,
     RUNNING,
     SHARED,
-)
-from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import (
-    DETECTED,
-    NAMED,
     SHOWN,
+    NameRule,
+    NamesDrawn,
     join_regions,
+    name_rule,
     object_targets,
 )
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import cross_entropy
-from roibeam.model.common.packing import computing_padding
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.inputs import VLBatch
 from roibeam.model.task_losses import answer_kl, grounding_loss
 from roibeam.model.visualbert.checkpoint import config_from_official, state_from_official
-from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.model.visualbert.model import VisualBertForGrounding, VisualBertForLabels
 from roibeam.pipelines.conformance.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from roibeam.pipelines.conformance.model_case import ModelArrays, check_sizes
 from roibeam.pipelines.training.model_files.model_checkpoint import build_model

@@ -18,8 +18,7 @@ from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.losses import SumCount
 from roibeam.model.vlbert.checkpoint import LAST_STAGE, LAST_STAGE_AGAIN, state_from_official
 from roibeam.model.vlbert.embeddings import ImageElements
-from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
-from roibeam.model.vlbert.text import join_question_answer
+from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa, join_question_answer
 from roibeam.pipelines.conformance.case_files import Arrays
 from roibeam.pipelines.conformance.checks import Check
 from roibeam.pipelines.conformance.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout

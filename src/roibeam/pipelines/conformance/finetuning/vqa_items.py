@@ -20,12 +20,12 @@ import torch
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.region_batch import prepare_photo
+from roibeam.extraction.region_encoder import prepare_photo
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.regions import elements_with_whole_image, region_locations
 from roibeam.model.inputs import VLBatch
-from roibeam.model.vilbert.config import vilbert_small
+from roibeam.model.vilbert.encoder import vilbert_small
 from roibeam.model.visualbert.model import visualbert_small
 from roibeam.model.vlbert.config import vlbert_small
 from roibeam.model.vlbert.embeddings import image_elements
@@ -43,14 +43,13 @@ from roibeam.pipelines.conformance.finetuning.item_files import (
     write_pickle,
 )
 from roibeam.pipelines.conformance.tolerances import METRICS, Allclose
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
-from roibeam.pipelines.finetuning.systems.layout_options import BEFORE_SEP, LONGEST, RELEASE, LayoutOptions
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.systems.named_systems import system_named
-from roibeam.pipelines.finetuning.systems.row_text import Pieces
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.options import BEFORE_SEP, LONGEST, RELEASE_CUT, LayoutOptions
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm, Pieces
 from roibeam.pipelines.finetuning.tasks.vqa import VqaFiles, VqaOptions, mirrored_group, vqa_groups
-from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import check_same_labels, labels_of_file, said_labels
+from roibeam.pipelines.finetuning.tasks.vqa_rules import check_same_labels, labels_of_file, said_labels
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 _ITEM = re.compile(r"out/([a-z_]+)\.(\d+|batch)\.([a-z0-9_]+)")
@@ -316,7 +315,7 @@ def _vilbert_checks(case: _Case) -> Iterator[Check]:
     # The first release cuts off the [SEP] of a long text.
     layout = LayoutOptions(
         max_pieces=pieces,
-        cut=RELEASE if "first" in arrays.path.stem else LONGEST,
+        cut=RELEASE_CUT if "first" in arrays.path.stem else LONGEST,
         max_regions=regions - 1,  # one slot is the whole image's
         region_order="file",
         whole_image="all",

@@ -13,12 +13,14 @@ from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer
 from roibeam.pipelines.finetuning.metrics.referring import (
     BOX_RULES,
     Box,
+    among_clamped,
+    among_detections,
+    among_slots,
     corner_iou,
     corner_iou_float32,
     pixel_iou,
     plain_iou,
 )
-from roibeam.pipelines.finetuning.metrics.referring_candidates import among_clamped, among_detections, among_slots
 
 _OVERLAPS = {
     "refer_mattnet_uniter_float64": pixel_iou,

@@ -11,16 +11,21 @@ from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours, 
 from roibeam.pipelines.conformance.tolerances import METRICS
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.vcr import VcrLabels, read_vcr_labels
-from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
-from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice, vcr_measures
-from roibeam.pipelines.finetuning.results.nlvr2_results import filtered_accuracy, judged_statements, predictions_of
-from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL
-from roibeam.pipelines.finetuning.results.vcr_results import (
+from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure
+from roibeam.pipelines.finetuning.metrics.nlvr2 import (
+    filtered_accuracy,
+    judged_statements,
+    nlvr2_measures,
+    predictions_of,
+)
+from roibeam.pipelines.finetuning.metrics.vcr import (
+    ChosenRow,
     VcrScores,
+    best_choice,
     chosen_rows,
     read_vcr_results,
     scores_by_question,
+    vcr_measures,
 )
 
 _BY_R2C, _R2C_DECIMALS = "printed_by_r2c", 3  # rowanz/r2c models/eval_q2ar.py

@@ -11,31 +11,32 @@ import numpy as np
 
 from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours, caught, metric_family, read_metric_case
 from roibeam.pipelines.conformance.tolerances import METRICS
-from roibeam.pipelines.data.datasets.annotation_xml import parse_annotation_xml
-from roibeam.pipelines.data.datasets.entities import DATA_SET, EntityBoxes, EntityImage, entity_boxes
-from roibeam.pipelines.data.datasets.marked_sentences import (
+from roibeam.pipelines.data.datasets.entities import (
     AUTHORS,
+    DATA_SET,
     RELEASE,
     TYPES,
+    EntityBoxes,
+    EntityImage,
     EntitySentence,
+    entity_boxes,
     parse_marked_sentence,
 )
+from roibeam.pipelines.data.datasets.image_boxes import parse_annotation_xml
 from roibeam.pipelines.finetuning.metrics.grounding import (
     GROUNDING_RULES,
     RANKS,
     UPPER_BOUND,
-    GroundedPhrase,
-    GroundingRule,
-    covering,
-    grounding_measures,
-    overlaps,
-    ranked,
-)
-from roibeam.pipelines.finetuning.results.grounding_results import (
     CaptionKey,
     CountedPhrase,
+    GroundedPhrase,
+    GroundingRule,
     counted_phrases,
+    covering,
+    grounding_measures,
     judged_phrases,
+    overlaps,
+    ranked,
 )
 
 _ODD_CHAINS = ("5", "6")  # that have a box, as the case says

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours
-from roibeam.pipelines.data.datasets.glue import GLUE_TASKS, GlueTask
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, GlueTask
 from roibeam.pipelines.finetuning.metrics.glue import (
     ACCURACY,
     ACCURACY_AND_F1,
@@ -24,8 +24,9 @@ from roibeam.pipelines.finetuning.metrics.glue import (
     averages,
     label_measures,
     number_measures,
+    read_glue_results,
+    write_glue_results,
 )
-from roibeam.pipelines.finetuning.results.glue_results import read_glue_results, write_glue_results
 
 _NAMES = {MATTHEWS: "mcc", ACCURACY_AND_F1: "acc_and_f1", BOTH: "corr", PEARSON: "pearson", SPEARMAN: "spearmanr"}
 _NAMES |= {F1: "f1", ACCURACY: "acc"}

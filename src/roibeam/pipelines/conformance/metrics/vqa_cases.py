@@ -9,9 +9,19 @@ from typing import Any
 from roibeam.pipelines.conformance.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from roibeam.pipelines.conformance.tolerances import METRICS
 from roibeam.pipelines.data.datasets.vqa import VqaLabels, read_vqa_labels
-from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer, plain_words, without_signs
-from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.metrics.vqa import answer_accuracy, printed_percent, vqa_measures
+from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure
+from roibeam.pipelines.finetuning.metrics.vqa import (
+    answer_accuracy,
+    answered_questions,
+    answers_by_question,
+    plain_answer,
+    plain_words,
+    printed_percent,
+    read_vqa_results,
+    vqa_measures,
+    vqa_result_rows,
+    without_signs,
+)
 from roibeam.pipelines.finetuning.metrics.vqa_targets import (
     answer_labels,
     label_of,
@@ -20,13 +30,6 @@ from roibeam.pipelines.finetuning.metrics.vqa_targets import (
     visualbert_soft_target,
     vlbert_soft_target,
     vlbert_vocabulary,
-)
-from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL
-from roibeam.pipelines.finetuning.results.vqa_results import (
-    answered_questions,
-    answers_by_question,
-    read_vqa_results,
-    vqa_result_rows,
 )
 
 _DECIMALS = 2  # of percents, GT-Vision-Lab/VQA vqaEval.py; a case may say another number

@@ -15,13 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.extraction.region_encoder import RegionEncoder
-from roibeam.model.common.packing import Packing
+from roibeam.model.common.transformer import Packing
 from roibeam.model.inputs import VLBatch, VLOutput
-from roibeam.model.vlbert.checkpoint import TABLES, kind_of, name_from_official, split_official, state_from_official
+from roibeam.model.vlbert.checkpoint import (
+    TABLES,
+    config_from_official,
+    kind_of,
+    name_from_official,
+    split_official,
+    state_from_official,
+)
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import ImageElements
 from roibeam.model.vlbert.model import VLBertModel
-from roibeam.model.vlbert.options import config_from_official
 from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check, apart, equal, failed, near, numpy_of, within
 from roibeam.pipelines.conformance.model_case import ModelArrays, check_sizes
@@ -190,7 +196,7 @@ def open_case(arrays: ModelArrays, kind: str) -> VLBertCase:
     """The case of a file with parameters.
 
     Args:
-        kind: one of `roibeam.model.vlbert.options.KINDS`, or "core".
+        kind: one of `roibeam.model.vlbert.checkpoint.KINDS`, or "core".
     Raises:
         ValueError: for options that are unknown, contradict the parameters, or are not computed here.
     """

@@ -28,8 +28,7 @@ from roibeam.pipelines.conformance.tolerances import VLBERT
 from roibeam.pipelines.data.batches.sample import PretrainSample
 from roibeam.pipelines.finetuning.metrics.vqa_targets import vlbert_soft_target
 from roibeam.pipelines.pretraining.samples.vlbert import make_sample
-from roibeam.pipelines.training.optimizer.release_optimizers import TransformersAdamW
-from roibeam.pipelines.training.optimizer.schedule import learning_rate_at
+from roibeam.pipelines.training.optimizer import TransformersAdamW, learning_rate_at
 from roibeam.pipelines.training.train_config import TrainConfig
 
 CLS, SEP = 101, 102  # of BERT's vocabulary

@@ -20,10 +20,9 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.resnet import Backbone, Stem, build_stage
 from roibeam.extraction.network.state import check_state
-from roibeam.extraction.region_batch import RegionBatch, collate_photos, prepare_photo
-from roibeam.extraction.region_encoder import STAGES, RegionEncoder
+from roibeam.extraction.region_encoder import STAGES, RegionBatch, RegionEncoder, collate_photos, prepare_photo
 from roibeam.extraction.weights.families import name_tables, name_weights
-from roibeam.model.vlbert.options import masking_from_official
+from roibeam.model.vlbert.checkpoint import masking_from_official
 from roibeam.pipelines.conformance.checks import Check, apart
 from roibeam.pipelines.conformance.model_case import ModelArrays
 from roibeam.pipelines.conformance.tolerances import VLBERT
@@ -135,7 +134,7 @@ def photo_checks(arrays: ModelArrays, network: Mapping[str, Any], kind: str) -> 
     """What goes into the network, made from the photos of the case, against what it says went in.
 
     Args:
-        kind: one of `roibeam.model.vlbert.options.KINDS`.
+        kind: one of `roibeam.model.vlbert.checkpoint.KINDS`.
     """
     if "in/raw_boxes" not in arrays:
         return

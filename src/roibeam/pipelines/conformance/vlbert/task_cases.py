@@ -11,8 +11,7 @@ from torch import Tensor
 
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
 from roibeam.model.vlbert.config import VLBertTaskConfig
-from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
-from roibeam.model.vlbert.text import JoinedText, join_question_answer
+from roibeam.model.vlbert.tasks import JoinedText, VLBertForReferring, VLBertForVcr, VLBertForVqa, join_question_answer
 from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check, equal, within
 from roibeam.pipelines.conformance.model_case import ModelArrays

@@ -1,9 +1,13 @@
-"""One row of a pre-training batch before padding, and rows to a `VLBatch`."""
+"""Samples: one row of a batch before padding, its targets and features, and rows to a `VLBatch`.
+
+Class targets are what the detector predicted for the regions of a record. Rows that share texts and images are padded
+so that each text and each image stands in the batch once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -11,9 +15,128 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution, box_numbers
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.data.batches.batch_memory import empty_tensor
-from roibeam.pipelines.data.batches.class_targets import ClassTargets
+from roibeam.pipelines.data.batches.batch_workers import empty_tensor
+
+_KNOWN = (np.dtype(np.float32), np.dtype(np.float16))  # to torch
+
+
+def as_tensor(features: np.ndarray) -> Tensor:
+    """The same numbers in the same type; ml_dtypes' bfloat16 is torch's. Views into a store's file are copied."""
+    if not features.flags.writeable:
+        features = features.copy()
+    if features.dtype in _KNOWN:
+        return torch.from_numpy(features)
+    return torch.from_numpy(features.view(np.int16)).view(torch.bfloat16)
+
+
+def with_box_numbers(features: Tensor, boxes: np.ndarray, width: int, height: int) -> Tensor:
+    """(R, D + 6) float32 of (R, D) features and their boxes (R, 4) in pixels of an image of that size; see
+    `box_numbers`."""
+    return torch.cat([features.float(), torch.from_numpy(box_numbers(boxes, height=height, width=width))], dim=1)
+
+
+def as_float32(features: np.ndarray) -> Tensor:
+    # torch converts half precision many times faster than numpy.
+    return as_tensor(features).float()
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTargets:
+    """Distributions of the few regions of a row that are predicted: those of all would be most of a batch's bytes.
+
+    Attributes:
+        rows: (P, C) float32, of the predicted regions in their order.
+        predicted: (R,) bool.
+    """
+
+    rows: Tensor
+    predicted: np.ndarray
+
+    @classmethod
+    def of(cls, record: RegionRecord, regions: np.ndarray, predicted: np.ndarray, num_classes: int) -> ClassTargets:
+        """What `class_targets` gives of the predicted regions.
+
+        Args:
+            regions: (R,) int64, places in the record.
+        Raises:
+            ValueError: as `class_targets` does.
+        """
+        if not predicted.any():
+            return cls(torch.zeros(0, num_classes + 1), predicted)
+        return cls(class_targets(record, regions[predicted], num_classes), predicted)
+
+    def of_regions(self, chosen: np.ndarray) -> Tensor:
+        """(n, C) of the regions in `chosen` (R,) bool, which are predicted ones."""
+        kept = chosen[self.predicted]
+        return self.rows if kept.all() else self.rows[torch.from_numpy(kept)]
+
+    def dense(self) -> Tensor:
+        """(R, C), zeros where nothing is predicted."""
+        targets = torch.zeros(len(self.predicted), self.rows.shape[1])
+        targets[torch.from_numpy(np.flatnonzero(self.predicted))] = self.rows
+        return targets
+
+
+def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) -> Tensor:
+    """(n, num_classes + 1) float32 distributions of the `chosen` regions, background last.
+
+    A record without distributions gives its best class alone, with probability 1; one that keeps the top k spreads the
+    rest of the mass evenly over the other classes.
+
+    Raises:
+        ValueError: naming the record, when its classes do not fit `num_classes` or a distribution does not sum to 1.
+    """
+    distribution = record.class_distribution
+    if distribution is None:
+        if int(record.class_ids[chosen].max()) >= num_classes:
+            raise ValueError(
+                f"record {record.image_id!r}: has class {int(record.class_ids[chosen].max())}, the model was made for "
+                f"classes 0..{num_classes - 1}; say how many the store's detector has (pretrain --num-classes)"
+            )
+        one_hot = torch.zeros(len(chosen), num_classes + 1)
+        one_hot[torch.arange(len(chosen)), torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0
+        return one_hot
+    if isinstance(distribution, TopKDistribution):
+        rows = torch.from_numpy(distribution.dense()[chosen])
+    else:
+        rows = as_float32(distribution[chosen])
+    if rows.shape[1] != num_classes + 1:
+        raise ValueError(
+            f"record {record.image_id!r}: class distribution has {rows.shape[1]} columns, the model was made for "
+            f"{num_classes} classes and background; say how many the store's detector has (pretrain --num-classes)"
+        )
+    sums = rows.numpy().sum(axis=1)
+    # The release silently drops a region whose distribution is further off than this.
+    if not (0.9 < sums.min() and sums.max() < 1.1):
+        worst = sums[np.abs(sums - 1).argmax()]
+        raise ValueError(
+            f"record {record.image_id!r}: a class distribution sums to {worst:.3f}, not 1; was the background removed?"
+        )
+    return rows
+
+
+def whole_image_feature(record: RegionRecord, *, stored: bool) -> Tensor:
+    """(D,) float32: the mean of all regions of the record, whichever are shown; 0 where it has none.
+
+    Args:
+        stored: the record's own feature of the whole image in place of the mean, where it has one (jackroos/VL-BERT
+            vqa.py, `image_box_feature`).
+    Raises:
+        ValueError: when the record's own feature has another width than its regions.
+    """
+    own, width = record.image_feature, record.features.shape[1]
+    if stored and own is not None:
+        if len(own) != width:
+            raise ValueError(
+                f"record {record.image_id!r}: its feature of the whole image has width {len(own)}, its regions "
+                f"{width}, and a model reads both alike; leave layout.whole_image at 'shown'"
+            )
+        return as_float32(own)
+    if not record.num_regions:
+        return torch.zeros(width)
+    return as_tensor(record.features).float().mean(dim=0)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -231,3 +354,115 @@ def in_float32(batch: VLBatch) -> VLBatch:
     """The batch with features of half precision, as stores keep them, as models read them."""
     features = batch.region_features
     return replace(batch, region_features=features.float()) if features.itemsize == 2 else batch
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AskedImage(ImageSide):
+    """An image of rows that may be asked for the classes of its regions.
+
+    Attributes, beside those of `ImageSide`:
+        predicted: (R,) bool, regions whose class is asked.
+        region_targets: (R, C) float32, distributions over classes; None where nothing is asked.
+    """
+
+    predicted: np.ndarray
+    region_targets: Tensor | None = None
+
+
+@dataclass(eq=False)
+class SharedRows:
+    """Of a batch that is being made.
+
+    Attributes:
+        texts: ids and segments of each, (T,) int64; images: in the order in which they came first.
+        row_texts, row_images: for each row the number of its text, and of its image.
+        row_words, row_labels: for each row what `aligned_words` and `text_labels` of `PretrainSample` are; labels of
+            None where no piece is predicted.
+        row_names: what to call the rows in an error message.
+        row_phrases: for each row the places of the pieces that stand for its phrases; () where nothing asks for them.
+    """
+
+    texts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    images: list[AskedImage] = field(default_factory=list)
+    row_texts: list[int] = field(default_factory=list)
+    row_images: list[int] = field(default_factory=list)
+    row_words: list[np.ndarray | None] = field(default_factory=list)
+    row_labels: list[np.ndarray | None] = field(default_factory=list)
+    row_names: list[str] = field(default_factory=list)
+    row_phrases: list[Sequence[int]] = field(default_factory=list)
+    _numbers: dict[Hashable, int] = field(default_factory=dict)
+
+    def text(self, ids: np.ndarray, segments: np.ndarray) -> int:
+        """Number of a new text."""
+        self.texts.append((ids, segments))
+        return len(self.texts) - 1
+
+    def image(self, key: Hashable, make: Callable[[], AskedImage]) -> int:
+        """Number of the image that goes by this key in the batch; it is made when it is first asked for."""
+        if key not in self._numbers:
+            self._numbers[key] = len(self.images)
+            self.images.append(make())
+        return self._numbers[key]
+
+    def row(self, name: str, text: int, image: int, words: np.ndarray | None, labels: np.ndarray | None = None) -> None:
+        """One more row."""
+        self.row_texts.append(text)
+        self.row_images.append(image)
+        self.row_words.append(words)
+        self.row_labels.append(labels)
+        self.row_names.append(name)
+
+    def collate(self, *, pad_id: int) -> VLBatch:
+        """The batch, padded. Where every row has its own text, or image, nothing is said to be shared."""
+        of_texts = text_fields([ids for ids, _ in self.texts], [each for _, each in self.texts], pad_id=pad_id)
+        of_images = image_fields(self.images)
+        most = of_images["region_mask"].shape[1]
+        return VLBatch(
+            **of_texts,
+            **of_images,
+            **self._region_targets(most),
+            text_labels=self._text_labels(of_texts["text_ids"].shape[1]),
+            aligned_words=aligned_words(self.row_words, most),
+            phrase_positions=self._phrase_positions(),
+            row_texts=_shared(self.row_texts),
+            row_images=_shared(self.row_images),
+            sample_ids=tuple(self.row_names),
+        )
+
+    def _phrase_positions(self) -> Tensor | None:
+        """(B, P); None where no row has phrases."""
+        if not self.row_phrases:
+            return None
+        found = torch.full((len(self.row_phrases), max(map(len, self.row_phrases))), -1)
+        for row, places in enumerate(self.row_phrases):
+            found[row, : len(places)] = torch.tensor(list(places))
+        return found
+
+    def _text_labels(self, most_pieces: int) -> Tensor | None:
+        """(B, T); None where no piece of any row is predicted."""
+        if all(labels is None for labels in self.row_labels):
+            return None
+        found = torch.full((len(self.row_labels), most_pieces), IGNORE_INDEX)
+        for row, labels in enumerate(self.row_labels):
+            if labels is not None:
+                found[row, : len(labels)] = torch.from_numpy(labels)
+        return found
+
+    def _region_targets(self, most_regions: int) -> dict[str, Any]:
+        """`region_targets`, of the predicted regions alone, row after row, and `region_target_mask`; nothing where no
+        image is asked."""
+        if all(image.region_targets is None for image in self.images):
+            return {}
+        mask = torch.zeros(len(self.row_images), most_regions, dtype=torch.bool)
+        targets = []
+        for row, number in enumerate(self.row_images):
+            image = self.images[number]
+            predicted = torch.from_numpy(image.predicted)
+            mask[row, : len(predicted)] = predicted
+            if image.region_targets is not None:
+                targets.append(image.region_targets[predicted])
+        return {"region_targets": torch.cat(targets), "region_target_mask": mask}
+
+
+def _shared(numbers: list[int]) -> Tensor | None:
+    return None if numbers == list(range(len(numbers))) else torch.tensor(numbers)

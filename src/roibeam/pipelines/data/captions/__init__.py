@@ -1,5 +1,5 @@
-"""Captions of photos: their files, the join with image ids, and the table they make.
+"""Captions and task texts: their files, the join with image ids, stores joined to them, the corpus of samples.
 
-Who asks does not matter: extraction joins them to photos, pre-training to records. A data set's own format is in
-../datasets. Read caption_join.py first.
+Extraction joins them to photos, pre-training to records. A data set's own format is in ../datasets. Read
+caption_join.py first, then captioned_store.py.
 """

@@ -14,11 +14,10 @@ import numpy as np
 import xxhash
 
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.features.counted import counted
-from roibeam.features.printable import printable
-from roibeam.pipelines.common.files.scratch_database import ScratchDatabase
+from roibeam.messages import counted, printable
+from roibeam.pipelines.common.scratch_database import ScratchDatabase
 from roibeam.pipelines.data.captions.caption_files import Caption, CaptionFile
-from roibeam.pipelines.data.image_finder import RULES, Ambiguous, Found, ImageFinder
+from roibeam.pipelines.data.image_table import RULES, Ambiguous, Found, ImageFinder
 from roibeam.pipelines.data.source_kinds import Source
 
 _EXAMPLES = 3

@@ -1,4 +1,4 @@
-"""One file a data set: its official files to typed rows (rows.py). A new data set is a file here.
+"""Data sets: official files to typed rows (rows.py), one file for each or for those of one form.
 
-No reader knows who uses its rows. Read rows.py and coco.py first.
+No reader knows the users of its rows. A new data set is a file here. Read rows.py and coco.py first.
 """

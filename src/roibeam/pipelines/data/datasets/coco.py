@@ -14,12 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.features.counted import counted
-from roibeam.pipelines.common.files.image_ids import image_id_of, is_utf8, path_below
-from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
-from roibeam.pipelines.data.datasets.json_pieces import read_json_members
-from roibeam.pipelines.data.datasets.labelled_image import FileObjects, LabelledImage, label_image
-from roibeam.pipelines.data.datasets.rows import EMPTY_CAPTION, BadRow, BadRows, caption_text
+from roibeam.messages import counted
+from roibeam.pipelines.common.image_ids import image_id_of, is_utf8, path_below
+from roibeam.pipelines.data.datasets.image_boxes import (
+    FileObjects,
+    ImageBoxes,
+    LabelledImage,
+    label_image,
+    parse_boxes,
+    parse_image_hw,
+    shown,
+)
+from roibeam.pipelines.data.datasets.rows import EMPTY_CAPTION, BadRow, BadRows, caption_text, read_json_members
 
 _Taker = Callable[[dict[str, Any], int], None]  # an entry and its index
 EXPECTED = 'a COCO file with "images" and "annotations" lists'

@@ -1,9 +1,13 @@
-"""Flickr30k Entities (BryanPlummer/flickr30k_entities): Sentences/<id>.txt, Annotations/<id>.xml, {train,val,test}.txt.
+"""Flickr30k Entities (BryanPlummer/flickr30k_entities), and dependency parses of its captions as CoNLL files.
 
-An <object> of the xml names one or more chains of the captions, then has a <bndbox>, or flags <scene> and <nobndbox>.
-A chain may have several boxes. Its numbers count pixels from 1, as they stand; only the authors' Python takes one off.
+Sentences/<id>.txt has lines "[/EN#1/people Two men] in [/EN#2/scene/other a yard] and [/EN#0/notvisual it] .": phrases
+of one chain mean the same, chain 0 means nothing that can be seen. An <object> of Annotations/<id>.xml names chains,
+then has a <bndbox>, or flags <scene> and <nobndbox>. Numbers count pixels from 1, as they stand; only the authors'
+Python takes one off. Id rule: the name of the file without extension ("36979").
 
-Id rule: the name of the file without extension ("36979").
+CoNLL has a word on each line, a blank line between sentences, tabs between columns. With eight columns or more
+(CoNLL-X, CoNLL-U) the head is the seventh and the label the eighth; four are number, word, head, label. "# sent_id =
+36979#0" names image and caption; without it sentences are those of the captions in their order.
 """
 
 from __future__ import annotations
@@ -11,21 +15,148 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from roibeam.features.counted import counted
-from roibeam.features.printable import printable
-from roibeam.pipelines.data.datasets.annotation_xml import read_annotation_xml, xml_number
-from roibeam.pipelines.data.datasets.marked_sentences import (
-    NOT_VISUAL,
-    OWN,
-    EntityPhrase,
-    EntitySentence,
-    parse_marked_sentence,
-)
+from roibeam.messages import counted, printable
+from roibeam.pipelines.data.datasets.image_boxes import read_annotation_xml, xml_number
 from roibeam.pipelines.data.datasets.rows import BadRow, read_lines
+
+# In the order in which jnhwkim/ban-vqa numbers them (dataset.py).
+TYPES = ("people", "clothing", "bodyparts", "animals", "vehicles", "instruments", "scene", "other")
+NOT_VISUAL = "0"
+OWN, AUTHORS, RELEASE = RULES = ("own", "authors", "release")
+_MARK = "[/EN#"
+_PHRASE = re.compile(r"\[/EN#([0-9]+)((?:/[^\s\[\]/]+)*)\s([^\[\]]*)\]", re.ASCII)
+
+
+@dataclass(frozen=True)
+class EntityPhrase:
+    """A marked phrase.
+
+    Attributes:
+        chain: its number as written.
+        types: such as "people"; mostly one, sometimes none or several.
+        first_word, last_word: places among the words of the sentence, from 0.
+    """
+
+    text: str
+    chain: str
+    types: tuple[str, ...]
+    first_word: int
+    last_word: int
+
+
+@dataclass(frozen=True)
+class EntitySentence:
+    """A caption without marks, and what was marked, in reading order."""
+
+    text: str
+    phrases: tuple[EntityPhrase, ...]
+
+    @property
+    def words(self) -> list[str]:
+        return self.text.split()
+
+
+def parse_marked_sentence(line: str, rule: str = OWN) -> EntitySentence:
+    """One line of a file of Sentences/.
+
+    Args:
+        rule: which code is followed.
+            own: marks stand anywhere, "[/EN#5/animals a dog]," too; a phrase is where its mark is.
+            authors: BryanPlummer/flickr30k_entities, whose phrases end with "]" at the end of a word; a mark that does
+                not swallows what comes after it.
+            release: jnhwkim/ban-vqa, which VisualBERT's release reads with: a phrase is where its words stand FIRST in
+                the caption, so that the second "a man" lies upon the first.
+    Raises:
+        ValueError: for a line that the code cannot read.
+    """
+    if rule == OWN:
+        return _own(line)
+    if rule not in RULES:
+        raise ValueError(f"rule {rule!r}: choose one of {', '.join(RULES)}")
+    if rule == AUTHORS:
+        words, marked = _by_words(line.split())
+        return _sentence(words, marked, [first for _, _, first, _ in marked])
+    tokens = line.strip().split(" ")
+    _check_release(tokens)
+    words, marked = _by_words(tokens)
+    return _sentence(words, marked, [first_place(words, words[first:last]) for _, _, first, last in marked])
+
+
+def first_place(words: Sequence[str], part: Sequence[str]) -> int:
+    """Where the words of `part` stand first one after the other; ValueError where they do not."""
+    count = len(part)
+    for start in range(len(words) - count + 1):
+        if list(words[start : start + count]) == list(part):
+            return start
+    raise ValueError(f"the words {' '.join(part)!r} are not in the caption")
+
+
+_Marked = tuple[str, tuple[str, ...], int, int]  # chain, types, first word, and the place behind the last
+
+
+def _own(line: str) -> EntitySentence:
+    text, end, marked = "", 0, []
+    for found in _PHRASE.finditer(line):
+        text += line[end : found.start()]
+        start, end = len(text), found.end()
+        text += found[3]
+        if not found[3].strip():
+            raise ValueError("a mark without words")
+        marked.append((found[1], tuple(found[2].split("/")[1:]), found[3], start, len(text)))
+    text += line[end:]
+    if _MARK in text:
+        raise ValueError("a mark that does not end, or lies in another one")
+    spans = [found.span() for found in re.finditer(r"\S+", text)]
+    phrases = []
+    for chain, types, words, start, stop in marked:
+        touched = [place for place, (first, last) in enumerate(spans) if first < stop and last > start]
+        phrases.append(EntityPhrase(" ".join(words.split()), chain, types, touched[0], touched[-1]))
+    return EntitySentence(" ".join(text.split()), tuple(phrases))
+
+
+def _by_words(tokens: Sequence[str]) -> tuple[list[str], list[_Marked]]:
+    """A word that begins with "[" opens a phrase, one that ends with "]" closes it."""
+    words: list[str] = []
+    marked: list[_Marked] = []
+    chain, first = "", -1
+    types: tuple[str, ...] = ()
+    for token in tokens:
+        if first >= 0:
+            if token.endswith("]"):
+                words.append(token[:-1])
+                marked.append((chain, types, first, len(words)))
+                first = -1
+            else:
+                words.append(token)
+        elif token.startswith("["):
+            _, *parts = token.split("/")
+            if not parts:
+                raise ValueError(f"a word {token!r} that begins with [ and is no mark")
+            chain, types, first = parts[0][3:], tuple(parts[1:]), len(words)
+        else:
+            words.append(token)
+    return words, marked
+
+
+def _check_release(tokens: Sequence[str]) -> None:
+    for token in tokens:
+        if token.startswith("[") and not token.startswith(_MARK):
+            raise ValueError(f"a word {token!r} that begins with [ and is no mark")
+        if "]" in token[:-1]:
+            raise ValueError(f"a phrase that does not end with its word: {token!r}")
+
+
+def _sentence(words: Sequence[str], marked: Sequence[_Marked], places: Sequence[int]) -> EntitySentence:
+    phrases = [
+        EntityPhrase(" ".join(words[first:last]), chain, types, place, place + last - first - 1)
+        for (chain, types, first, last), place in zip(marked, places, strict=True)
+    ]
+    return EntitySentence(" ".join(words), tuple(phrases))
+
 
 SENTENCES, ANNOTATIONS = "Sentences", "Annotations"
 DATA_SET = "Flickr30k Entities"
@@ -239,3 +370,76 @@ def entity_boxes(root: ElementTree.Element, where: str) -> EntityBoxes:
         width=None if width is None else int(width),
         depth=None if depth is None else int(depth),
     )
+
+
+ROOT = -1
+_SENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)")
+_PASSED_OVER = re.compile(r"[0-9]+[-.][0-9]+")
+_COLUMNS = {4: (2, 3), 8: (6, 7)}  # of the head and the label
+MAX_WORDS = 1000
+
+
+@dataclass(frozen=True)
+class Parse:
+    """One sentence.
+
+    Attributes:
+        where: file and line, for errors.
+        sent_id: as the file has it; None where it has none.
+        words, heads, labels: of equal length; a head is the place of a word, from 0, or `ROOT`.
+    """
+
+    where: str
+    sent_id: str | None
+    words: tuple[str, ...]
+    heads: tuple[int, ...]
+    labels: tuple[str, ...]
+
+
+def read_conll(path: str) -> Iterator[Parse]:
+    """In file order.
+
+    Raises:
+        ValueError: naming the line that is not as CoNLL has it, or whose head is no word of its sentence.
+        OSError: if the file cannot be read.
+    """
+    rows: list[tuple[int, list[str]]] = []
+    sent_id: str | None = None
+    for row in read_lines(path):
+        if isinstance(row, BadRow):
+            raise ValueError(f"{path!r}, line {row.line}: {row.reason}")
+        line, text = row
+        if text.startswith("#"):
+            found = _SENT_ID.match(text)
+            sent_id = found[1] if found else sent_id
+        elif text.strip():
+            rows.append((line, text.split("\t")))
+            if len(rows) > MAX_WORDS:
+                raise ValueError(
+                    f"{path!r}, line {line}: a sentence of over {MAX_WORDS} words; sentences end with a blank line"
+                )
+        elif rows:
+            yield _parse(path, sent_id, rows)
+            rows, sent_id = [], None
+    if rows:
+        yield _parse(path, sent_id, rows)
+
+
+def _parse(path: str, sent_id: str | None, rows: list[tuple[int, list[str]]]) -> Parse:
+    words, heads, labels = [], [], []
+    kept = [row for row in rows if not _PASSED_OVER.fullmatch(row[1][0])]
+    for place, (line, columns) in enumerate(kept):
+        where = f"{path!r}, line {line}"
+        known = _COLUMNS.get(min(len(columns), 8))
+        if known is None or columns[0] != str(place + 1):
+            raise ValueError(
+                f"{where}: expected word {place + 1} of its sentence in four columns (number, word, head, label) or in "
+                f"ten of CoNLL, apart by tabs; got {len(columns)}"
+            )
+        head, label = (columns[each] for each in known)
+        if not head.isascii() or not head.isdecimal() or not 0 <= int(head) <= len(kept):
+            raise ValueError(f"{where}: head {head!r} is no word of its sentence, which has {len(kept)}")
+        words.append(columns[1])
+        heads.append(int(head) - 1)
+        labels.append(label)
+    return Parse(f"{path!r}, line {rows[0][0]}", sent_id, tuple(words), tuple(heads), tuple(labels))

@@ -27,12 +27,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from roibeam.features.folders.durable_files import check_regular_file
-from roibeam.near_names import name_hint
-from roibeam.pipelines.common.files.image_ids import MAX_PATH_LETTERS, image_id_of, in_nfc, is_utf8, path_below
-from roibeam.pipelines.data.datasets.csv_rows import read_csv_table, refuse_same_names
-from roibeam.pipelines.data.datasets.json_pieces import read_json_rows
-from roibeam.pipelines.data.datasets.rows import NOT_UTF8, BadRow, is_web_url, read_lines
-from roibeam.pipelines.data.datasets.url_table import URL_NAMES
+from roibeam.messages import name_hint
+from roibeam.pipelines.common.image_ids import MAX_PATH_LETTERS, image_id_of, in_nfc, is_utf8, path_below
+from roibeam.pipelines.data.datasets.rows import NOT_UTF8, BadRow, is_web_url, read_json_rows, read_lines
+from roibeam.pipelines.data.datasets.tables import URL_NAMES, read_csv_table, refuse_same_names
 
 IMAGE_COLUMNS = (
     "image_path", "image", "path", "file_name", "filename", "filepath", "file", "location", "img_path", "img",

@@ -1,26 +1,35 @@
-"""Karpathy's splits: dataset_coco.json and dataset_flickr30k.json, images with their captions and a split for each.
+"""Karpathy's splits: dataset_coco.json and dataset_flickr30k.json, images with captions and a split for each.
 
-The same as a table, as the hub of Hugging Face has it in flickr_annotations_30k.csv: a row for each image, with the
-columns filename and raw, a json list of captions; split, cocoid and filepath where they are there.
+The same as a table is flickr_annotations_30k.csv of Hugging Face's hub (columns filename and raw, a JSON list of
+captions), and as .jsonline files those of jiasenlu/vilbert_beta and e-bug/volta, for retrieval: {"id": 0, "img_path":
+"1000092795.jpg", "sentences": ["...", ...]}.
 
-Id rule: `filename` without its extension ("COCO_val2014_000000391895", "36979"), as that of COCO's own files;
-`filepath` ("val2014", in COCO's file only) is the folder that the image lies in, no part of its id.
+Id rule: `filename`, or `img_path`, without its extension ("COCO_val2014_000000391895", "36979"), as that of COCO's own
+files; `filepath` ("val2014", in COCO's file only) is the folder that the image lies in, no part of its id.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from roibeam.features.counted import counted
-from roibeam.pipelines.common.files.image_ids import image_id_of, is_utf8, path_below
-from roibeam.pipelines.data.datasets.csv_rows import read_csv_table
+from roibeam.messages import counted, printable
+from roibeam.pipelines.common.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.data.datasets.image_boxes import shown
-from roibeam.pipelines.data.datasets.json_pieces import read_json_members
-from roibeam.pipelines.data.datasets.rows import EMPTY_CAPTION, MAX_LINE_BYTES, BadRow, BadRows
+from roibeam.pipelines.data.datasets.rows import (
+    EMPTY_CAPTION,
+    MAX_LINE_BYTES,
+    BadRow,
+    BadRows,
+    MissingFileError,
+    find_file,
+    read_json_members,
+)
+from roibeam.pipelines.data.datasets.tables import read_csv_table
 
 EXPECTED = 'a Karpathy split with a list "images" of files and sentences'
 SPLITS = ("train", "restval", "val", "test")
@@ -202,3 +211,121 @@ def _value(entry: Any, key: str, kind: type) -> Any:
         expected = {int: "a whole number", str: "text", list: "a list"}[kind]
         raise ValueError(f"{key} must be {expected}, got {shown(entry[key])}")
     return entry[key]
+
+
+TRAIN = "all_data_final_train_2014.jsonline"
+# By split; the first that is there.
+FILES = {
+    "train": (TRAIN,),
+    "val": ("all_data_final_val_set0_2014.jsonline", "all_data_final_val_2014.jsonline"),
+    "test": ("all_data_final_test_set0_2014.jsonline", "all_data_final_test_2014.jsonline"),
+}
+
+
+class CaptionedLine(NamedTuple):
+    """An image with its captions, as many as there are."""
+
+    image_id: str
+    captions: tuple[str, ...]
+
+
+def read_retrieval_lines(path: str) -> Iterator[CaptionedLine]:
+    """In file order.
+
+    Raises:
+        ValueError: naming the file and the line that is not as these files have it.
+    """
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _line(line, f"{path!r}, line {number}")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path!r}: not UTF-8: {error}") from None
+
+
+def _line(line: str, where: str) -> CaptionedLine:
+    try:
+        entry: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: no json: {error}") from None
+    if not isinstance(entry, dict) or not isinstance(entry.get("img_path"), str):
+        raise ValueError(f"{where}: expected an object with img_path, the image's file, and sentences")
+    sentences = entry.get("sentences")
+    if not isinstance(sentences, list) or not all(isinstance(each, str) and is_utf8(each) for each in sentences):
+        raise ValueError(f"{where}: sentences must be a list of captions")
+    try:
+        image_id = image_id_of(path_below(entry["img_path"]), id_rule="no-extension")
+    except ValueError as error:
+        raise ValueError(f"{where}: img_path: {error}") from None
+    return CaptionedLine(image_id, tuple(each.strip() for each in sentences))
+
+
+KARPATHY = ("dataset_flickr30k.json", "dataset_coco.json", "dataset_flickr8k.json")
+RETRIEVAL_SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class CaptionedPicture:
+    """An image by the name that the file has for it, with its captions in their order."""
+
+    image: str
+    captions: tuple[str, ...]
+
+    def caption_id(self, number: int) -> str:
+        """As Flickr30k writes it."""
+        return f"{self.image}#{number}"
+
+
+def read_captioned(folder: Path, split: str, *, most_captions: int = 0) -> tuple[list[CaptionedPicture], Path]:
+    """The pictures of a split in the order of their file, and the file. COCO's "restval" is trained on.
+
+    Args:
+        folder: with files of one data set, found by their names.
+        most_captions: of an image, the first ones; 0 for all. fartashf/vsepp takes 5.
+    Raises:
+        ValueError: for files that are not there, twice, or not what they should be; for an image without a caption, or
+            one that comes twice.
+    """
+    path = _file(folder, split)
+    pictures = [
+        CaptionedPicture(image, tuple(captions)[: most_captions or None]) for image, captions in _rows(path, split)
+    ]
+    if not pictures:
+        raise ValueError(f"{str(path)!r}: no image of the split {split}")
+    seen: set[str] = set()
+    for picture in pictures:
+        if not picture.captions or not all(picture.captions):
+            raise ValueError(f"{str(path)!r}: the image {printable(picture.image, 80)} has an empty caption, or none")
+        if picture.image in seen:
+            raise ValueError(f"{str(path)!r}: the image {printable(picture.image, 80)} comes twice")
+        seen.add(picture.image)
+    return pictures, path
+
+
+def _file(folder: Path, split: str) -> Path:
+    found = []
+    for names in (*((name,) for name in KARPATHY), FILES[split]):
+        try:
+            found.append(find_file(folder, *names))
+        except MissingFileError:
+            continue
+    if not found:
+        raise MissingFileError(
+            f"--data {str(folder)!r} holds none of {', '.join((*KARPATHY, *FILES[split]))}, in itself or in a folder "
+            f"of it"
+        )
+    if len(found) > 1:
+        raise ValueError(f"--data {str(folder)!r} holds {found[0]} and {found[1]}; name a folder with one data set")
+    return found[0]
+
+
+def _rows(path: Path, split: str) -> Iterable[tuple[str, Sequence[str]]]:
+    if path.suffix == ".json":
+        wanted = TRAINING_SPLITS if split == "train" else (split,)
+        for image in read_karpathy(str(path)):
+            if image.split in wanted:
+                yield image.image_id, [sentence.text for sentence in image.sentences]
+    else:
+        for line in read_retrieval_lines(str(path)):
+            yield line.image_id, line.captions

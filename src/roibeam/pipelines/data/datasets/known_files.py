@@ -13,11 +13,10 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
-from roibeam.extraction.photos.photo_file import IMAGE_EXTENSIONS
+from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
-from roibeam.pipelines.data.datasets import caption_list, coco, flickr30k, image_list, karpathy
-from roibeam.pipelines.data.datasets.json_pieces import read_json_list, read_json_members
-from roibeam.pipelines.data.datasets.rows import is_web_url
+from roibeam.pipelines.data.datasets import caption_lists, coco, image_list, karpathy
+from roibeam.pipelines.data.datasets.rows import is_web_url, read_json_list, read_json_members
 
 BY_EXTENSION = ("", "image-list", "url-list")  # the content does not say how it is written
 _MOST_ENTRIES = 20_000  # before one that tells: categories, licences
@@ -152,7 +151,7 @@ def json_kind(path: str) -> str:
     """
     kind = kind_of(path)
     if kind in BY_EXTENSION:
-        others = f"a Karpathy split, an SBU file, Visual Genome's image_data.json, or {caption_list.EXPECTED}"
+        others = f"a Karpathy split, an SBU file, Visual Genome's image_data.json, or {caption_lists.EXPECTED}"
         next(read_json_members(path, expected=f"{coco.EXPECTED}, {others}"), None)
         return "coco"
     return kind
@@ -171,7 +170,7 @@ def _binary_kind(path: str, head: bytes) -> str:
 def _hdf5_kind(path: str) -> str:
     import h5py  # takes a tenth of a second
 
-    from roibeam.features.exchange.h5_arrays import H5_ERRORS, is_hard, member_kind
+    from roibeam.features.exchange.lxmert_h5 import H5_ERRORS, is_hard, member_kind
 
     try:
         with h5py.File(path, "r") as file:
@@ -276,7 +275,7 @@ def _text_kind(path: str, text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
-    if flickr30k.caption_layout(path) is not None:
+    if caption_lists.caption_layout(path) is not None:
         return "flickr30k"
     cells = [cell.strip() for cell in lines[0].split("\t")]
     numbers = [int(line) for line in lines[:20] if _NUMBERS.fullmatch(line.strip())]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from roibeam.pipelines.common.files.image_ids import is_utf8, path_below
+from roibeam.pipelines.common.image_ids import is_utf8, path_below
 from roibeam.pipelines.data.datasets.image_boxes import shown
-from roibeam.pipelines.data.datasets.json_pieces import read_json_lines
+from roibeam.pipelines.data.datasets.rows import read_json_lines
 
 _LABELS: dict[str | None, bool] = {"True": True, "False": False}
 

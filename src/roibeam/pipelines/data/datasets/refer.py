@@ -14,11 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from roibeam.features.safe_pickle.read import load_pickle
-from roibeam.pipelines.common.files.image_ids import is_utf8
+from roibeam.features.safe_pickle import load_pickle
+from roibeam.pipelines.common.image_ids import is_utf8
 from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, shown
-from roibeam.pipelines.data.datasets.json_pieces import read_json_list, read_json_members
-from roibeam.pipelines.data.datasets.rows import BadRow, BadRows
+from roibeam.pipelines.data.datasets.rows import BadRow, BadRows, read_json_list, read_json_members
 
 Entry = TypeVar("Entry")
 INSTANCES = 'COCO\'s instances with a list "annotations"'

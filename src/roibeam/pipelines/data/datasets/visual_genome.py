@@ -1,18 +1,14 @@
-"""Visual Genome as the bottom-up-attention detector was trained on it (its repository's folder data/genome).
+"""Visual Genome: objects as the bottom-up-attention detector was trained on them (data/genome), and questions.
 
-    train.txt, val.txt, test.txt     lines "VG_100K_2/2415417.jpg xml/2415417.xml"; the xml files lie beside the list
-    xml/<number>.xml                 <annotation>: <size>, then for each object <object> with <name>, <object_id>,
-                                     <difficult>, <bndbox> (xmin ymin xmax ymax, where xmax is x + width) and one
-                                     <attribute> for each attribute; relations between objects are passed over
+    train.txt, val.txt, test.txt     lines "VG_100K_2/2415417.jpg xml/2415417.xml"; xmax is x + width
     objects_vocab.txt, attributes_vocab.txt    one line for each id: a name, then other spellings of it after commas
-    image_data.json                  of visualgenome.org: a list of all images, {"url": ".../VG_100K_2/1.jpg", ...}
+    image_data.json                  [{"image_id": 1, "url": ".../VG_100K_2/1.jpg", "coco_id": null, "flickr_id": null}]
+    question_answers.json            [{"id": 1, "qas": [{"qa_id": 986, "image_id": 1, "question": ..., "answer": ...}]}]
 
-Id rule: the image's path in the list without its extension ("VG_100K_2/2415417"), which is also what the folder of the
-images gives.
-
-Names are compared in lower case. As in the original, an object or attribute that no vocabulary has is left out, and so
-are the attributes of an object after its sixteenth. Not as there, a box without area is left out too, instead of taken
-for the whole image.
+Id rule: the image's path in the list without its extension ("VG_100K_2/2415417"); of a question's photo that COCO has
+too, COCO's number with twelve digits ("000000000790"). Names are compared in lower case. As in the original, an object
+or attribute that no vocabulary has is left out, and so are attributes after an object's sixteenth. Not as there, a box
+without area is left out too, instead of taken for the whole image.
 """
 
 from __future__ import annotations
@@ -22,16 +18,23 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from roibeam.pipelines.common.files.image_ids import image_id_of, path_below
-from roibeam.pipelines.data.datasets.annotation_xml import read_annotation_xml, xml_number, xml_text
+from roibeam.pipelines.common.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.data.datasets.class_names import read_class_names
-from roibeam.pipelines.data.datasets.image_boxes import shown
-from roibeam.pipelines.data.datasets.json_pieces import read_json_list
-from roibeam.pipelines.data.datasets.labelled_image import NO_ATTRIBUTE, FileObjects, LabelledImage, label_image
-from roibeam.pipelines.data.datasets.rows import BadRow, read_lines
+from roibeam.pipelines.data.datasets.image_boxes import (
+    NO_ATTRIBUTE,
+    FileObjects,
+    LabelledImage,
+    label_image,
+    read_annotation_xml,
+    shown,
+    xml_number,
+    xml_text,
+)
+from roibeam.pipelines.data.datasets.rows import BadRow, read_json_list, read_lines
 
 IMAGE_DATA = "the list of images of Visual Genome's image_data.json"
 _IMAGE_URL = re.compile(r"/(VG_100K(?:_2)?/[0-9]+\.[a-z]+)$", re.ASCII)
@@ -209,3 +212,63 @@ def read_annotation(path: str, image_id: str, file_name: str, objects: NameList,
         ),
         left_out=left_out,
     )
+
+
+QUESTIONS = "Visual Genome's question_answers.json, a list of photos with their questions"
+PHOTOS = "Visual Genome's image_data.json, a list of photos"
+_URL = re.compile(r"/(VG_100K(?:_2)?/[0-9]+)\.[a-z]+$", re.ASCII)
+
+
+class GenomeQuestion(NamedTuple):
+    """Attributes:
+    where: file and entry, for errors.
+    number: its qa_id.
+    image: what its photo is called.
+    coco: COCO's number of the photo; None where COCO has it not.
+    question, answer: as written.
+    """
+
+    where: str
+    number: int
+    image: str
+    coco: int | None
+    question: str
+    answer: str
+
+
+def read_genome_questions(questions: str, photos: str) -> Iterator[GenomeQuestion]:
+    """The questions in the order of their file.
+
+    Raises:
+        ValueError: naming the entry that is not as Visual Genome writes it, or whose photo is not known.
+    """
+    known = dict(_photos(photos))
+    for index, entry in enumerate(read_json_list(questions, expected=QUESTIONS)):
+        asked = entry.get("qas") if isinstance(entry, dict) else None
+        if not isinstance(asked, list):
+            raise ValueError(f"{questions!r}, entry {index}: expected a photo with its qas, got {shown(entry)}")
+        for place, each in enumerate(asked):
+            where = f"{questions!r}, entry {index}, qas[{place}]"
+            number, photo = _of_kind(each, "qa_id", int, where), _of_kind(each, "image_id", int, where)
+            if photo not in known:
+                raise ValueError(f"{where}: photo {photo} is not in {photos!r}; are both of one release?")
+            image, coco = known[photo]
+            text = (_of_kind(each, "question", str, where), _of_kind(each, "answer", str, where))
+            yield GenomeQuestion(where, number, image, coco, *text)
+
+
+def _photos(path: str) -> Iterator[tuple[int, tuple[str, int | None]]]:
+    for index, entry in enumerate(read_json_list(path, expected=PHOTOS)):
+        where = f"{path!r}, entry {index}"
+        number, url = _of_kind(entry, "image_id", int, where), _of_kind(entry, "url", str, where)
+        coco, found = entry.get("coco_id"), _URL.search(url)
+        if found is None or not (coco is None or type(coco) is int):
+            raise ValueError(f"{where}: expected a url of VG_100K or VG_100K_2 and a coco_id, got {shown(entry)}")
+        yield number, (found[1] if coco is None else f"{coco:012d}", coco)
+
+
+def _of_kind(entry: Any, name: str, kind: type, where: str) -> Any:
+    value = entry.get(name) if isinstance(entry, dict) else None
+    if type(value) is not kind or (isinstance(value, str) and not is_utf8(value)):
+        raise ValueError(f"{where}: expected {name}, of type {kind.__name__}, got {shown(value)}")
+    return value

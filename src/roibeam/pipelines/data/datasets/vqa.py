@@ -1,20 +1,35 @@
-"""VQA v2 (visualqa.org): v2_OpenEnded_mscoco_<split>_questions.json with v2_mscoco_<split>_annotations.json.
+"""VQA v2 (visualqa.org): v2_OpenEnded_mscoco_<split>_questions.json, v2_mscoco_<split>_annotations.json, answer labels.
 
-Id rule: the COCO number of a question's image, spelled as COCO does ("COCO_train2014_000000000790").
+    answers_vqa.txt                   one label a line, its number is that of the line (VL-BERT, VisualBERT, Pythia)
+    trainval_label2ans.pkl, .json     a list of labels (ViLBERT, LXMERT: compute_softscore.py)
+    trainval_ans2label.pkl, .json     a dict, label -> number
+    train_target.pkl, val_target.pkl  a list of one dict a question: labels by number, and how right each is
+    imdb_<split>.npy                  questions as Pythia prepared them, in lower-case tokens; the first dict is none
+
+Pickles are read without running anything. The same labels in another order are another list: a model that learned one
+is useless with the other. Id rule: the COCO number of a question's image, spelled as COCO does
+("COCO_train2014_000000000790").
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from roibeam.pipelines.common.files.image_ids import is_utf8
-from roibeam.pipelines.common.files.scratch_database import ScratchDatabase
+import numpy as np
+
+from roibeam.features.exchange.entry_record import EntryError
+from roibeam.features.exchange.npy_files import npy_value
+from roibeam.features.safe_pickle import load_pickle
+from roibeam.pipelines.common.image_ids import is_utf8
+from roibeam.pipelines.common.scratch_database import ScratchDatabase
 from roibeam.pipelines.data.datasets.image_boxes import shown
-from roibeam.pipelines.data.datasets.json_pieces import read_json_members
+from roibeam.pipelines.data.datasets.rows import read_json_members
 
 _SPLIT_IN_NAME = re.compile(r"_(train2014|val2014|test2015|test-dev2015)_")
 QUESTIONS, ANNOTATIONS = "questions", "annotations"
@@ -184,3 +199,148 @@ def _fields(entry: Any, where: str, **kinds: type) -> tuple[Any, ...]:
             raise ValueError(f"{where}: expected VQA's {name}, of type {kind.__name__}, got {shown(value)}")
         values.append(value)
     return tuple(values)
+
+
+PICKLES = (".pkl", ".pickle")
+JSON = ".json"
+
+
+class StoredTarget(NamedTuple):
+    """Attributes:
+    where: file and entry, for errors.
+    scores: number of a label -> how right it is, 0 to 1.
+    """
+
+    where: str
+    question_id: int
+    scores: Mapping[int, float]
+
+
+def read_answer_labels(path: str) -> tuple[str, ...]:
+    """The labels of a file in the order of their numbers. Blank lines at the end of a text do not count.
+
+    Raises:
+        ValueError: for a file that is missing or of another kind, a label that is no text or comes twice, or fewer
+            than two labels.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"no such file: {path!r}; expected answer labels, one a line, as JSON or pickled")
+    if path.endswith(PICKLES):
+        labels = _listed(load_pickle(path), path, "pickled")
+    else:
+        labels = _listed(_json(path), path, "JSON") if path.endswith(JSON) else _lines(path)
+    places: dict[Any, int] = {}
+    for number, label in enumerate(labels):
+        if not isinstance(label, str) or not is_utf8(label):
+            raise ValueError(f"{path!r}, label {number}: expected a text, got {label!r:.80}")
+        if label in places:
+            raise ValueError(f"{path!r}: the label {label!r} stands in it twice, as {places[label]} and {number}")
+        places[label] = number
+    if len(places) < 2:
+        raise ValueError(f"{path!r}: {len(places)} answer labels; a model that chooses needs at least 2")
+    return tuple(places)
+
+
+def read_stored_targets(path: str) -> Iterator[StoredTarget]:
+    """The targets of a file in its order.
+
+    Raises:
+        ValueError: naming the entry that is not as compute_softscore.py writes it.
+    """
+    entries = load_pickle(path)
+    if not isinstance(entries, list):
+        raise ValueError(f"{path!r}: expected a pickled list of targets, got a {type(entries).__name__}")
+    for number, entry in enumerate(entries):
+        where = f"{path!r}, target {number}"
+        parts = [entry.get(name) if isinstance(entry, dict) else None for name in ("question_id", "labels", "scores")]
+        question, labels, scores = parts
+        if type(question) is not int or not isinstance(labels, list) or not isinstance(scores, list):
+            raise ValueError(f"{where}: expected question_id, labels and scores, got {entry!r:.80}")
+        right = len(labels) == len(scores) and all(type(each) is int and each >= 0 for each in labels)
+        if not right or not all(isinstance(each, float | int) and 0 <= each <= 1 for each in scores):
+            raise ValueError(f"{where}: expected as many scores from 0 to 1 as numbers of labels, got {entry!r:.80}")
+        yield StoredTarget(where, question, {place: float(each) for place, each in zip(labels, scores, strict=True)})
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        text = Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path!r}: no text in UTF-8; pickled labels are called *.pkl") from None
+    return text.rstrip("\n").split("\n")
+
+
+def _json(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_text("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path!r}: no JSON: {error}; expected a list of labels, or a dict of their numbers; labels one a line are "
+            f"called *.txt"
+        ) from None
+
+
+def _listed(value: Any, path: str, kind: str) -> list[Any]:
+    """The labels of a list, or of a dict of their numbers.
+
+    Args:
+        kind: of the file, for errors.
+    """
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError(f"{path!r}: expected a {kind} list of labels, or a dict of their numbers")
+    by_number = {number: label for label, number in value.items() if type(number) is int}
+    if by_number.keys() != set(range(len(value))):
+        raise ValueError(f"{path!r}: the numbers of its {len(value)} labels are not 0 to {len(value) - 1}, each once")
+    return [by_number[number] for number in range(len(value))]
+
+
+@dataclass(frozen=True)
+class ImdbQuestion:
+    """Attributes:
+    where: file and entry, for errors.
+    image: what its image is called.
+    tokens: of the question.
+    answers: of its people, at most ten; None in the files of the test split.
+    """
+
+    where: str
+    question_id: int
+    image: str
+    tokens: tuple[str, ...]
+    answers: tuple[str, ...] | None
+
+
+def read_imdb(path: str) -> Iterator[ImdbQuestion]:
+    """The questions of a file in its order.
+
+    Raises:
+        ValueError: for a file of another kind, or naming the entry that is not as Pythia writes it.
+    """
+    try:
+        entries = npy_value(Path(path).read_bytes(), repr(path))
+    except EntryError as error:
+        raise ValueError(f"{path!r}: {error}; expected Pythia's imdb, an array of one dict a question") from None
+    except OSError as error:
+        raise ValueError(f"{path!r}: cannot be read: {error.strerror or error}") from None
+    if not isinstance(entries, list):
+        raise ValueError(f"{path!r}: expected Pythia's imdb, an array of one dict a question")
+    for index, entry in enumerate(entries):
+        if index or (isinstance(entry, dict) and "question_id" in entry):
+            yield _question(entry, f"{path!r}, entry {index}")
+
+
+def _question(entry: Any, where: str) -> ImdbQuestion:
+    fields = entry if isinstance(entry, dict) else {}
+    number, image, answers = fields.get("question_id"), fields.get("image_name"), fields.get("valid_answers")
+    tokens = fields.get("question_tokens")
+    if not isinstance(number, int | np.integer) or not isinstance(image, str) or not _are_texts(tokens):
+        raise ValueError(f"{where}: expected Pythia's question_id, image_name and question_tokens, got {entry!r:.80}")
+    if answers is not None and not _are_texts(answers):
+        raise ValueError(f"{where}: expected a list of texts as valid_answers, got {answers!r:.80}")
+    return ImdbQuestion(where, int(number), image, tuple(tokens or ()), None if answers is None else tuple(answers))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)

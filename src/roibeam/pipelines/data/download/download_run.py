@@ -1,36 +1,185 @@
-"""A whole download: what is missing is fetched, journaled, and made into captions, dead letters and a summary."""
+"""A whole download and its options: missing images are fetched, journaled, and made into captions and a summary.
+
+`RowDownload` makes as many attempts at a row as it is worth. `OutageWatch` tells dead links from a dead network: the
+former are data, the latter would make dead letters of everything.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import resource
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from aiohttp.abc import AbstractResolver
 
-from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import fsync_folder
-from roibeam.features.folders.folder_lock import store_lock
+from roibeam.features.folders.folder_protocol import store_lock
+from roibeam.messages import counted
 from roibeam.pipelines.common.console.progress import Progress, Standing, waiting
-from roibeam.pipelines.data.datasets.drawn_world import DOWNLOAD_NAME
+from roibeam.pipelines.data.datasets.photo_folders import DOWNLOAD_NAME
 from roibeam.pipelines.data.datasets.rows import UrlRow
-from roibeam.pipelines.data.download.addresses import AddressRule
-from roibeam.pipelines.data.download.failures import LocalFaultError
-from roibeam.pipelines.data.download.fetcher import open_fetcher
-from roibeam.pipelines.data.download.image_files import ImageFiles, StoredImage
-from roibeam.pipelines.data.download.journal import JOURNAL_NAME, FailedRow, Journal, Outcome
-from roibeam.pipelines.data.download.limits import DownloadLimits
-from roibeam.pipelines.data.download.options import DownloadOptions
-from roibeam.pipelines.data.download.outage import OutageWatch
-from roibeam.pipelines.data.download.outputs import Coverage, remove_unfinished, write_outputs
-from roibeam.pipelines.data.download.row_download import RowDownload
+from roibeam.pipelines.data.datasets.tables import UrlColumns
+from roibeam.pipelines.data.download.download_folder import (
+    JOURNAL_NAME,
+    Coverage,
+    FailedRow,
+    ImageFiles,
+    Journal,
+    Outcome,
+    StoredImage,
+    remove_unfinished,
+    write_outputs,
+)
+from roibeam.pipelines.data.download.fetcher import Fetcher, open_fetcher
+from roibeam.pipelines.data.download.limits import AddressRule, DownloadLimits
+from roibeam.pipelines.data.download.response import DownloadError, LocalFaultError
 from roibeam.pipelines.data.download.url_list import UrlList
+
+
+@dataclass(frozen=True)
+class DownloadOptions:
+    """How to download.
+
+    Attributes:
+        limits: see there.
+        allow_private: networks that may be connected to although they are not public.
+        retry_dead_letters: try the URLs again that failed in earlier runs.
+        seed: of the waits between attempts.
+        user_agent: what we call ourselves; None means roibeam and its version.
+        as_json: progress as JSON lines on standard output.
+        asks_robots_txt: whether each host's robots.txt is asked before its images.
+        columns: of a list that is a table.
+    Raises:
+        ValueError: for a network that is none, or a name that no header can hold.
+    """
+
+    limits: DownloadLimits = field(default_factory=DownloadLimits)
+    allow_private: tuple[str, ...] = ()
+    retry_dead_letters: bool = False
+    seed: int = 0
+    user_agent: str | None = None
+    as_json: bool = False
+    asks_robots_txt: bool = False
+    columns: UrlColumns = field(default_factory=UrlColumns)
+
+    def __post_init__(self) -> None:
+        self.address_rule()
+        if self.user_agent is not None and not (self.user_agent.isascii() and self.user_agent.isprintable()):
+            raise ValueError(f"--user-agent {self.user_agent!r}: expected letters, digits and signs of ASCII")
+
+    def address_rule(self) -> AddressRule:
+        """Which addresses may be connected to."""
+        return AddressRule(self.allow_private)
+
+
+_LONGEST_SILENCE = 400  # rows one after another of which no host answered
+_FEWEST_HOSTS = 100  # of them; a list may have many rows of one dead host
+_SILENT = frozenset({"host not found", "no connection", "timeout"})
+
+
+class OutageWatch:
+    """Is told every outcome as they come, and gives back those that are sure.
+
+    What looks like silence is held back until a host has answered after it: if none does, these rows have no outcome,
+    and the next run does them again.
+    """
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[int, Outcome]] = deque()
+        self._hosts = set[str]()
+
+    def note(self, row: int, url: str, outcome: Outcome) -> list[tuple[int, Outcome]]:
+        """The outcomes to be written down now, of this row or earlier ones.
+
+        Raises:
+            LocalFaultError: if so many rows of so many hosts got no answer that it cannot be theirs.
+        """
+        if isinstance(outcome, FailedRow) and outcome.stage == "url":
+            return [(row, outcome)]  # no host was asked
+        self._held.append((row, outcome))
+        if not (isinstance(outcome, FailedRow) and outcome.reason in _SILENT):
+            self._hosts.clear()
+            return self.release()
+        if len(self._hosts) < _FEWEST_HOSTS:
+            self._hosts.add(_host(url))
+        if len(self._held) < _LONGEST_SILENCE:
+            return []
+        if len(self._hosts) >= _FEWEST_HOSTS:
+            raise LocalFaultError(
+                f"none of the last {len(self._held)} URLs, on {_FEWEST_HOSTS} hosts or more, got an answer: is the "
+                f"network up? Nothing is lost, run again"
+            )
+        return [self._held.popleft()]
+
+    def release(self) -> list[tuple[int, Outcome]]:
+        """All that is held back: the list is at its end."""
+        held = list(self._held)
+        self._held.clear()
+        return held
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+LONGEST_BACKOFF_SECONDS = 60.0
+
+
+class RowDownload:
+    """
+    Args:
+        checks: threads in which images are checked and moved to their place.
+        seed: of the waits between attempts; a row waits equally long in every run of one seed.
+    """
+
+    def __init__(
+        self, fetcher: Fetcher, files: ImageFiles, limits: DownloadLimits, *, checks: Executor, seed: int
+    ) -> None:
+        self._fetcher, self._files, self._limits = fetcher, files, limits
+        self._checks, self._seed = checks, seed
+
+    async def run(self, row: int, url: str) -> Outcome:
+        """
+        Raises:
+            LocalFaultError: if this machine is to blame.
+        """
+        attempt = 1
+        while True:
+            try:
+                return await self._attempt(row, url)
+            except DownloadError as error:
+                if not error.may_pass or attempt == self._limits.attempts:
+                    again = f" ({attempt} attempts)" if attempt > 1 else ""
+                    return FailedRow(error.stage, error.reason, error.detail + again)
+                wait = self._backoff_seconds(row, attempt) if error.wait_seconds is None else error.wait_seconds
+            await asyncio.sleep(wait)
+            attempt += 1
+
+    async def _attempt(self, row: int, url: str) -> StoredImage:
+        try:
+            await self._fetcher.fetch(url, lambda: self._files.open_scratch(row))
+            return await asyncio.get_running_loop().run_in_executor(self._checks, self._files.keep, row)
+        finally:
+            self._files.scratch(row).unlink(missing_ok=True)
+
+    def _backoff_seconds(self, row: int, attempt: int) -> float:
+        """Twice as long each time, and at random, so that rows which failed together do not come back together."""
+        generator = random.Random(f"{self._seed} {row} {attempt}")
+        seconds = self._limits.backoff_seconds * 2 ** (attempt - 1) * generator.uniform(0.5, 1.5)
+        return min(seconds, LONGEST_BACKOFF_SECONDS)
+
 
 log = logging.getLogger(__name__)
 _ROWS_PER_CONNECTION = 16  # rows that wait for a turn or the next attempt keep no connection

@@ -16,11 +16,10 @@ from functools import partial
 import numpy as np
 import xxhash
 
-from roibeam.pipelines.data.datasets.conceptual_captions import TsvColumns, columns_of, read_caption_urls
+from roibeam.pipelines.data.datasets.caption_lists import TsvColumns, columns_of, read_caption_urls, read_sbu_urls
 from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.datasets.rows import BadRow, UrlRow
-from roibeam.pipelines.data.datasets.sbu import read_sbu_urls
-from roibeam.pipelines.data.datasets.url_table import KINDS, UrlColumns, read_url_table
+from roibeam.pipelines.data.datasets.tables import URL_TABLE_KINDS, UrlColumns, read_url_table
 
 LARGEST_NUM_ROWS = 100_000_000  # eight digits of an image's name
 _ROW_WORDS = {".tsv": "line", ".json": "entry"}  # of a table "row"
@@ -103,16 +102,16 @@ def _reader(
     path: str, extension: str, columns: UrlColumns, tsv: TsvColumns
 ) -> Callable[[str], Iterator[UrlRow | BadRow]]:
     refuse_others(path, ("sbu", "url-list"))
-    if extension in KINDS:
+    if extension in URL_TABLE_KINDS:
         return partial(read_url_table, columns=columns)
     if extension not in _ROW_WORDS:
         raise ValueError(
             f"{path!r}: expected a Conceptual Captions .tsv (caption TAB URL, or URL TAB caption), an SBU .json, or a "
-            f"table with columns of URLs and captions ({' or '.join(KINDS)})"
+            f"table with columns of URLs and captions ({' or '.join(URL_TABLE_KINDS)})"
         )
     if columns.url or (columns.caption and extension != ".tsv"):
         raise ValueError(
-            f"{path!r}: --url-column and --caption-column are for a table ({' or '.join(KINDS)}); of a .tsv, "
+            f"{path!r}: --url-column and --caption-column are for a table ({' or '.join(URL_TABLE_KINDS)}); of a .tsv, "
             f"--caption-column 1 or 2 is the place of the captions"
         )
     return partial(read_caption_urls, columns=tsv) if extension == ".tsv" else read_sbu_urls

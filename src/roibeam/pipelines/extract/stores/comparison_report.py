@@ -9,12 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from roibeam.features.comparison.store_comparison import ImageComparison, StoreComparison
-from roibeam.features.counted import counted
-from roibeam.features.printable import escaped, printable
-from roibeam.pipelines.common.pages.banner import Banner, banner_html
-from roibeam.pipelines.common.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.common.pages.frame import PAGE_HEAD, PAGE_STYLE
+from roibeam.features.store_comparison import ImageComparison, StoreComparison
+from roibeam.messages import counted, escaped, printable
+from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
+from roibeam.pipelines.common.page_layout import PAGE_HEAD, PAGE_STYLE, Banner, banner_html
 
 _MATCHED, _UNMATCHED = "#a1caf1", "#ff3ea5"
 _NAMED = 10  # boxes of a picture with class and score beside them: more labels hide the photo

@@ -10,19 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from roibeam.features.exchange.check_report import CheckReport
-from roibeam.features.exchange.export_losses import NO_REGIONS
-from roibeam.features.exchange.feature_file import FeatureFormat
-from roibeam.features.exchange.formats import format_named
-from roibeam.features.folders.folder_choice import is_at_url
-from roibeam.features.folders.scratch_folder import scratch_folder
-from roibeam.features.reading.borrowed_store import borrowed_store
-from roibeam.features.record.imported import ABSENT, has_classes
+from roibeam.features.exchange.check_report import NO_REGIONS, CheckReport
+from roibeam.features.exchange.formats import FeatureFormat, format_named
+from roibeam.features.folders.durable_files import scratch_folder
+from roibeam.features.folders.local_folder import is_at_url
+from roibeam.features.reading.temporary_copy import borrowed_store
+from roibeam.features.record.fingerprint import ABSENT, has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.common.console.progress import RECORDS, Progress
-from roibeam.pipelines.extract.stores.places import Place
+from roibeam.pipelines.extract.stores.locations import Place
 
 
 @dataclass

@@ -6,16 +6,13 @@ import json
 import re
 from typing import Any
 
-from roibeam.features.counted import byte_count, counted
-from roibeam.features.folders.folder_choice import output_folder
-from roibeam.features.printable import printable
-from roibeam.features.record.fingerprint import IMPORTED_PREFIX
-from roibeam.features.record.imported import ABSENT, GIVEN
-from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
-from roibeam.features.shard.planned_shards import UnfinishedRun
+from roibeam.features.folders.local_folder import output_folder
+from roibeam.features.record.fingerprint import ABSENT, GIVEN, IMPORTED_PREFIX
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest, UnfinishedRun
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.data.feature_words import boxes_words, dtype_words
-from roibeam.pipelines.extract.report.region_meaning import warning_of_store
+from roibeam.messages import byte_count, counted, printable
+from roibeam.pipelines.data.feature_settings import boxes_words, dtype_words
+from roibeam.pipelines.extract.report.region_warnings import warning_of_store
 
 _NUMBER = r"(\d[\d.e+-]*)"
 # As the toy world names the features of its perfect stores.

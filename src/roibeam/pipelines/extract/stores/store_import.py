@@ -12,34 +12,36 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from roibeam.features.counted import counted
 from roibeam.features.exchange.check_report import CheckReport
-from roibeam.features.exchange.feature_file import FeatureFile
-from roibeam.features.exchange.formats import format_named, format_of
+from roibeam.features.exchange.formats import FeatureFile, format_named, format_of
 from roibeam.features.exchange.reading import Reading
-from roibeam.features.folders.folder_lock import run_lock
-from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.record.fingerprint import Fingerprint
-from roibeam.features.record.imported import imported_fingerprint
+from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
+from roibeam.features.record.fingerprint import Fingerprint, imported_fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest
-from roibeam.features.shard.publish import publish_store
-from roibeam.features.shard.sequence import Repeat, ShardPlace, ShardSequence, num_outcomes, write_shard_sequence
-from roibeam.features.writing.sequence_folder import (
+from roibeam.features.shard.publish import (
+    Repeat,
+    ShardPlace,
+    ShardSequence,
+    num_outcomes,
+    publish_store,
+    write_shard_sequence,
+)
+from roibeam.features.writing.partial_store import (
     check_sequence_folder,
     finished_shards,
     plan_stat,
     remove_unfinished,
     work_folder,
 )
+from roibeam.messages import counted
+from roibeam.pipelines.common.console.command_files import BorrowedFiles, NamedFiles, borrowed_files
 from roibeam.pipelines.common.console.progress import ENTRIES, Progress
-from roibeam.pipelines.common.files.borrowed_files import BorrowedFiles, borrowed_files
-from roibeam.pipelines.common.files.dead_letters import write_dead_letters
-from roibeam.pipelines.common.files.named_files import NamedFiles
+from roibeam.pipelines.common.dead_letters import write_dead_letters
 from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS
-from roibeam.pipelines.extract.stores.imported_classes import imported_classes
-from roibeam.pipelines.extract.stores.places import Place, folder_at
+from roibeam.pipelines.extract.stores.class_names import imported_classes
+from roibeam.pipelines.extract.stores.locations import Place, folder_at
 
 log = logging.getLogger(__name__)
 DEFAULT_SHARD_SIZE = 4000

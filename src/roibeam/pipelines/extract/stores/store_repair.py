@@ -1,4 +1,4 @@
-"""`roibeam store repair`: broken and missing images of a store extracted again, and no others.
+"""`roibeam store repair`: broken and missing images of a store extracted again, and no others; with its report as text.
 
 A new attempt of each shard that needs it is written beside the old one: whole records are copied, checked, the others
 extracted with the configuration that the store records. The new attempts wait in STORE/.tmp-repair/ (their manifests)
@@ -12,41 +12,39 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
-from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.fast.modes import MODES
-from roibeam.extraction.weights.file_container import check_weight_file
-from roibeam.features.comparison.feature_spaces import space_difference
-from roibeam.features.counted import counted
-from roibeam.features.folders.folder_choice import is_at_url
-from roibeam.features.folders.folder_lock import run_lock
-from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.printable import printable
-from roibeam.features.record.fingerprint import IMPORTED_PREFIX
+from roibeam.extraction.weights.detector_folder import read_detector_folder
+from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
+from roibeam.features.folders.local_folder import is_at_url
+from roibeam.features.record.fingerprint import IMPORTED_PREFIX, space_difference
 from roibeam.features.shard.manifest import DeadLetter, StoreManifest
 from roibeam.features.shard.publish import publish_shard
-from roibeam.pipelines.common.device_choice import check_device, check_device_name, choose_device
-from roibeam.pipelines.common.files.locations import location_exists
-from roibeam.pipelines.common.files.named_files import FILE, FOLDER, NamedFiles
-from roibeam.pipelines.common.files.remote_files import is_url
+from roibeam.messages import counted, printable
+from roibeam.pipelines.common.compute import check_device, check_device_name, choose_device
+from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.common.locations import location_exists
+from roibeam.pipelines.common.remote_files import is_url
 from roibeam.pipelines.data.shard_plan import Plan, read_members
 from roibeam.pipelines.data.vocabulary import Vocabulary
-from roibeam.pipelines.extract.report.run_facts import write_run_report
+from roibeam.pipelines.extract.report.store_report import write_run_report
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob, dataclass_from_json
-from roibeam.pipelines.extract.shard.store_folder import tidy_store
-from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
-from roibeam.pipelines.extract.stores.damage import ShardState, StoreDamage, find_damage
-from roibeam.pipelines.extract.stores.old_record import Comparison
-from roibeam.pipelines.extract.stores.places import Place, folder_at
-from roibeam.pipelines.extract.stores.redone_shards import (
+from roibeam.pipelines.extract.shard.store_folder import StoreText, publish_run, tidy_store
+from roibeam.pipelines.extract.stores.locations import Place, folder_at
+from roibeam.pipelines.extract.stores.repaired_shards import (
+    Comparison,
     RepairCounts,
     asked_members,
     redo_shards,
     waiting_name,
     wanted_images,
 )
+from roibeam.pipelines.extract.stores.store_check import ShardState, StoreDamage, find_damage
 
 log = logging.getLogger(__name__)
 _PROBED_PHOTOS = 50
@@ -204,7 +202,7 @@ def _recorded_jobs(
     device_name = source.device or spec.device
     check_device(device_name)
     # Not above: a store that needs no repair, or whose photos are not there, needs no torch.
-    from roibeam.pipelines.extract.shard.job import shared_fingerprint
+    from roibeam.pipelines.extract.shard.shared_detector import shared_fingerprint
 
     device = choose_device(device_name, threads=spec.threads)
     log.info("%s", device.words)
@@ -283,3 +281,124 @@ def _check_photos(
 
 
 # The shards
+
+
+_LISTED = 20  # images, and files; the JSON lists all
+
+
+def damage_json(store: Place, damage: StoreDamage) -> dict[str, Any]:
+    """All that is broken or missing."""
+    shards = [
+        {
+            "shard": state.number,
+            "files": list(state.files),
+            "broken": [{"image_id": image_id, "what": what} for image_id, what in state.broken.items()],
+            "missing": list(state.missing),
+            "unnamed": state.num_unnamed,
+        }
+        for state in damage.damaged
+    ]
+    counts = {"broken": damage.num_broken, "missing": damage.num_missing, "dead_letters": damage.num_dead_letters}
+    whole = {"whole": damage.is_whole, "manifest_is_stale": damage.is_stale, "annotations": damage.annotations}
+    return {"store": str(store), **whole, **counts, "shards": shards}
+
+
+def damage_text(store: Place, damage: StoreDamage) -> str:
+    """The first of it for the terminal, and what to do."""
+    files = [line for state in damage.damaged for line in state.files]
+    lines = [printable(line, 300) for line in files[:_LISTED]]
+    if len(files) > _LISTED:
+        lines.append(f"... and {len(files) - _LISTED:,} more about files; --json tells all")
+    found = chain.from_iterable(state.images() for state in damage.damaged)
+    lines += [
+        f"{kind:<8} {printable(name, 100)}: {printable(what, 200)}" for kind, name, what in islice(found, _LISTED)
+    ]
+    more = sum(1 for _ in found)
+    if more:
+        lines.append(f"... and {counted(more, 'more image', 'more images')}; --json tells all")
+    unnamed = sum(state.num_unnamed for state in damage.damaged)
+    if unnamed:
+        lines.append(f"{counted(unnamed, 'lost record')} whose ids only the source knows: the store has no plan")
+    if damage.is_stale:
+        lines.append("manifest.json does not list the shards as they are; a repair writes it again")
+    if damage.annotations:
+        lines.append(printable(damage.annotations, 300))
+    letters = counted(damage.num_dead_letters, "dead letter")
+    if damage.is_whole:
+        return f"{store}: whole; {counted(damage.manifest.num_records, 'record')}, {letters}"
+    counts = f"{counted(damage.num_broken, 'broken image')}, {counted(damage.num_missing, 'missing image')}, {letters}"
+    lines.append(f"{store}: {counts}; {_advice(store, damage)}")
+    return "\n".join(lines)
+
+
+def _advice(store: Place, damage: StoreDamage) -> str:
+    if damage.plan is None:
+        return "it has no plan of its images: import or copy it again from its source"
+    again = f"`roibeam store repair {store} --photos {damage.plan.source['image_root']}`"
+    if not damage.damaged:
+        return f"{again} writes it again"
+    return f"{again} extracts the images again"
+
+
+def repair_json(store: Place, summary: RepairSummary) -> dict[str, Any]:
+    """What a repair did."""
+    return {
+        "store": str(store),
+        "shards": summary.num_shards,
+        "annotations_again": summary.annotations_again,
+        "extracted": summary.num_extracted,
+        "copied": summary.num_copied,
+        "retried": summary.num_retried,
+        "lost": [{"image_id": letter.image_id, "reason": letter.reason} for letter in summary.lost],
+        "records": summary.manifest.num_records,
+        "dead_letters": summary.manifest.num_dead_letters,
+        "content_digest": summary.manifest.content_digest,
+        "as_before": summary.is_as_before,
+        "same_digest": summary.compared.same,
+        "close": summary.compared.close,
+        "not_compared": summary.compared.unknown,
+        "doubtful": [{"image_id": image_id, "what": what} for image_id, what in summary.compared.doubtful.items()],
+        "seconds": round(summary.seconds, 3),
+        "device": summary.device,
+    }
+
+
+def repair_text(store: Place, summary: RepairSummary) -> str:
+    """What a repair did, for the terminal."""
+    lost = [
+        f"lost     {printable(letter.image_id, 100)}: {letter.reason} ({printable(letter.detail, 200)})"
+        for letter in summary.lost[:_LISTED]
+    ]
+    if len(summary.lost) > _LISTED:
+        lost.append(f"... and {len(summary.lost) - _LISTED:,} more; {store}/dead_letters.parquet names all")
+    doubtful = [
+        f"doubtful {printable(image_id, 100)}: {what}; is the photo still what it was?"
+        for image_id, what in islice(summary.compared.doubtful.items(), _LISTED)
+    ]
+    if len(summary.compared.doubtful) > _LISTED:
+        doubtful.append(f"... and {len(summary.compared.doubtful) - _LISTED:,} more; --json tells all")
+    done = (
+        f"{store}: {counted(summary.num_shards, 'shard')} written anew: {counted(summary.num_extracted, 'image')} "
+        f"extracted, {counted(summary.num_copied, 'record')} copied"
+    )
+    if summary.annotations_again:
+        done += ", the table of captions and labels too"
+    if summary.num_retried:
+        done += f", {counted(summary.num_retried, 'dead letter')} now a record"
+    content = "its content digest is what it was" if summary.is_as_before else "its content digest is another one now"
+    found = summary.compared
+    compared = [
+        f"{counted(count, 'record')} {what}"
+        for count, what in (
+            (found.same, "extracted with the digest that it had before"),
+            (
+                found.close,
+                "with the same regions as before, in other digits: another device, version or mode gives them",
+            ),
+            (found.unknown, "had nothing left to compare the new one with"),
+        )
+        if count
+    ]
+    records = counted(summary.manifest.num_records, "record")
+    letters = counted(summary.manifest.num_dead_letters, "dead letter")
+    return "\n".join([*lost, *doubtful, done, *compared, f"{records}, {letters}; {content}"])

@@ -11,14 +11,12 @@ from torch import Tensor
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.masking import mask_pieces, mask_regions
 from roibeam.model.imagebert.model import ImageBertConfig
-from roibeam.pipelines.data.batches.class_targets import ClassTargets, as_float32, as_tensor
-from roibeam.pipelines.data.batches.sample import PretrainSample
-from roibeam.pipelines.data.captioned.corpus import Corpus
-from roibeam.pipelines.data.fit import check_vocabulary, check_width
-from roibeam.pipelines.data.shown_regions import strongest_regions
-from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
-from roibeam.pipelines.pretraining.samples.pairs import Pair, draw_pair
+from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_float32, as_tensor
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
+from roibeam.pipelines.data.record_regions import strongest_regions
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+from roibeam.pipelines.pretraining.samples.sampling import ImageBertSampling, Pair, draw_pair
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 

@@ -1,4 +1,4 @@
-"""What was measured of a detector: as data, as JSON, as lines for a terminal."""
+"""Report of a detector's evaluation: as data, as JSON, as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 from roibeam.extraction.regions import plain_json
 from roibeam.pipelines.common.statistics.verdict import verdict_of
-from roibeam.pipelines.training.detector.attribute_accuracy import AttributeAccuracy
-from roibeam.pipelines.training.detector.average_precision import AveragePrecisions
-from roibeam.pipelines.training.detector.calibration import Calibration
-from roibeam.pipelines.training.detector.coco_precision import CocoPrecision
-from roibeam.pipelines.training.detector.region_recall import RegionRecall
+from roibeam.pipelines.training.detector.metrics import (
+    AttributeAccuracy,
+    AveragePrecisions,
+    Calibration,
+    CocoPrecision,
+    RegionRecall,
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class ClassPrecision:
 
 @dataclass(frozen=True)
 class NamedPrecisions:
-    """Average precision at an overlap of 0.5, the Visual Genome way (`average_precision`).
+    """Average precision at an overlap of 0.5, the Visual Genome way (`metrics`).
 
     Attributes:
         mean: over the classes that occur; None where none does.

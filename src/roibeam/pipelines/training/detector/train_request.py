@@ -11,29 +11,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roibeam.extraction.choice.detector_folder import DetectorFolder, is_detector_folder, read_detector_folder
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.training.rules import LossRules, SamplingRules
-from roibeam.extraction.weights.file_container import check_weight_file
-from roibeam.features.counted import counted
+from roibeam.extraction.weights.detector_folder import DetectorFolder, is_detector_folder, read_detector_folder
+from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.messages import counted
+from roibeam.pipelines.common.compute import check_device, is_main_process, sleep_beside_others
+from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.common.console.overrides import apply_overrides, preset, refuse_two_values
 from roibeam.pipelines.common.console.progress import waiting
-from roibeam.pipelines.common.console.waiting_threads import sleep_beside_others
-from roibeam.pipelines.common.device_choice import check_device
-from roibeam.pipelines.common.files.named_files import (
-    FILE,
-    FOLDER,
-    NamedFiles,
-)
-from roibeam.pipelines.common.launched import is_main_process
-from roibeam.pipelines.common.overrides import apply_overrides, preset, refuse_two_values
-from roibeam.pipelines.data.photos import LabelledPhotos, check_same_names, look_once, open_labelled_photos
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos, check_same_names, look_once, open_labelled_photos
 from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorSettings, PhotoRules, Start
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
 from roibeam.pipelines.training.train_config import OPTIONS, TrainConfig, with_settings
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.training.run_in_work import TrainResult
+    from roibeam.pipelines.training.hooks import TrainResult
 
 _OPTIONS = {**OPTIONS, "train.decay_steps": "decay_steps", "photos.batch_size": "batch_size"}
 _DEFAULT_SIZES, _DEFAULT_CONVENTIONS = "vg-r101-c4", "hf"
@@ -119,7 +113,7 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
     with waiting("loading torch"):
         import torch
 
-        from roibeam.pipelines.training.detector.training import train_detector
+        from roibeam.pipelines.training.detector.task import train_detector
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)

@@ -1,20 +1,22 @@
-"""The region encoder of a model that trains end to end, as settings: which one it is, how it is trained, and what a
-joint checkpoint says of its own. No torch."""
+"""Settings of end-to-end training: a model's region encoder, how it is trained, weights of the detector's losses.
+
+Reads also what a joint checkpoint says of its own encoder. No torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
-from roibeam.extraction.choice.detector_folder import dataclass_of
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, CONVENTIONS_OF_SIZES, Conventions
-from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.common.files.json_files import read_json_object
-from roibeam.pipelines.common.overrides import preset
+from roibeam.extraction.weights.detector_choice import ChosenDetector, choose_detector
+from roibeam.extraction.weights.detector_folder import dataclass_of
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.common.console.overrides import preset
 from roibeam.pipelines.training.parameter_groups import ENCODER_RULES
 from roibeam.pipelines.training.train_config import TASK_GROUPS
 
@@ -145,3 +147,23 @@ def choose_encoder(detector: str, weights: str | None, conventions: str | None) 
     own = chosen.conventions if has_own else CONVENTIONS["vlbert-e2e"]
     named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
     return replace(chosen, conventions=named)
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """What each of the detector's losses counts beside those of the model, on top of its `LossRules`.
+
+    Raises:
+        ValueError: for a negative number.
+    """
+
+    objectness: float = 1.0
+    proposal_boxes: float = 1.0
+    classes: float = 1.0
+    region_boxes: float = 1.0
+    attributes: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 <= getattr(self, field.name) < float("inf"):
+                raise ValueError(f"the weight {field.name} is {getattr(self, field.name)!r}; it must not be negative")

@@ -1,16 +1,18 @@
-"""A model and its region encoder as one folder: what a joint training ends with, and the next one starts from.
+"""A model and its region encoder as one folder: the result of a joint training, and the start of the next one.
 
 config.json          what the run chose, the model's config, the encoder's sizes and conventions; of a run on labelled
                      photos too, the names of the detector's classes and attributes
 model.safetensors    weights of both, under `model.` and `region_encoder.`; and `detection.`, the detector's heads
 
 VL-BERT's release (jackroos/VL-BERT) has such models as one file, which the functions with `official` read and write.
+`JointDetector` is the module: rows and photos -> region encoder -> model -> the system's losses; labelled photos -> the
+same backbone -> RPN, res5, heads -> the detector's losses, weighted.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,14 +22,19 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roibeam.extraction.choice.detector_folder import detector_names
 from roibeam.extraction.network.state import check_state
 from roibeam.extraction.region_encoder import RegionEncoder
-from roibeam.extraction.training.heads import DetectorHeads
+from roibeam.extraction.training.batch import DetectionBatch
+from roibeam.extraction.training.batch_losses import LOSSES, DetectorHeads, DetectorTraining
+from roibeam.extraction.training.rules import LossRules, SamplingRules
+from roibeam.extraction.weights.detector_folder import detector_names
 from roibeam.extraction.weights.families import COUNTER, DATA_PARALLEL_PREFIX, VLBERT_PREFIX, family_names, name_weights
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_weights
-from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.model.common.losses import PreTrainingOutput, SumCount
+from roibeam.model.end_to_end import EndToEndModel, ImageBatch
+from roibeam.model.inputs import VLBatch
 from roibeam.model.vlbert.checkpoint import (
     LAST_STAGE,
     LAST_STAGE_AGAIN,
@@ -35,10 +42,10 @@ from roibeam.model.vlbert.checkpoint import (
     state_from_official,
     state_to_official,
 )
-from roibeam.pipelines.common.files.json_files import read_json_object
+from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.training.checkpoint import put_in_place
-from roibeam.pipelines.training.model_files.encoder_settings import JOINT_FORMAT, read_joint_settings
-from roibeam.pipelines.training.model_files.joint_detector import JointDetector
+from roibeam.pipelines.training.detector.task import summed
+from roibeam.pipelines.training.model_files.encoder_settings import JOINT_FORMAT, LossWeights, read_joint_settings
 from roibeam.pipelines.training.model_files.model_checkpoint import (
     HEAD_LEFT_OUT,
     ModelCheckpoint,
@@ -54,6 +61,76 @@ from roibeam.pipelines.training.model_files.model_checkpoint import (
 )
 from roibeam.pipelines.training.model_files.model_folder import TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
+
+PREFIX = "detection_"  # of the detector's losses and metrics among those of the model
+
+
+class JointDetector(EndToEndModel):
+    """An `EndToEndModel` that also learns from labelled photos, through the same backbone and last stage.
+
+    Args:
+        model, region_encoder, choices: as of `EndToEndModel`. Its frozen stages are frozen for the detector too.
+        heads: of the detector.
+        class_names, attribute_names: of the detector, in id order.
+        sampling, loss_rules, weights: None means the defaults.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        region_encoder: RegionEncoder,
+        choices: EndToEndChoices,
+        heads: DetectorHeads,
+        *,
+        class_names: Sequence[str],
+        attribute_names: Sequence[str],
+        sampling: SamplingRules | None = None,
+        loss_rules: LossRules | None = None,
+        weights: LossWeights | None = None,
+    ) -> None:
+        super().__init__(model, region_encoder, choices)
+        self.detection = heads
+        self.class_names, self.attribute_names = tuple(class_names), tuple(attribute_names)
+        self.weights = weights or LossWeights()
+        training = DetectorTraining(
+            heads.detector(region_encoder),
+            sampling=sampling,
+            loss_rules=loss_rules,
+            frozen_stages=region_encoder.frozen_stages,
+        )
+        # In a tuple, so that it is no part of the state: all that it trains is a part of this module already.
+        self._training = (training,)
+
+    def forward(
+        self, batch: VLBatch, images: ImageBatch, *arguments: Any, labelled: DetectionBatch | None = None
+    ) -> Any:
+        """As of `EndToEndModel`.
+
+        Args:
+            labelled: adds the detector's losses and metrics on these photos. In one call with the others: data-parallel
+                training looks for gradients once.
+        """
+        output = super().forward(batch, images, *arguments)
+        if labelled is None:
+            return output
+        found = self.detect(labelled)
+        return PreTrainingOutput({**output.losses, **found.losses}, {**output.metrics, **found.metrics})
+
+    def detect(self, labelled: DetectionBatch) -> PreTrainingOutput:
+        """The detector's losses on labelled photos, times their weights, and its metrics."""
+        (training,) = self._training
+        found = summed(training(labelled))
+        losses = {
+            PREFIX + name: SumCount(getattr(self.weights, name) * term.total, term.count)
+            for name, term in found.losses.items()
+        }
+        return PreTrainingOutput(losses, {PREFIX + name: term for name, term in found.metrics.items()})
+
+    @staticmethod
+    def loss_counts(labelled: DetectionBatch) -> dict[str, int]:
+        """What each of the detector's losses is averaged over."""
+        return dict.fromkeys((PREFIX + name for name in LOSSES), len(labelled))
+
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"

@@ -20,32 +20,32 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_from_hub, fetch_weights
-from roibeam.features.counted import counted
-from roibeam.features.printable import printable
 from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.messages import counted, printable
 from roibeam.model.imagebert.model import ImageBertForPreTraining
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.interbert.tasks import InterBertForTasks
-from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
-from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
-from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
-from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
-from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.model.interbert.model import InterBertForPreTraining, InterBertForTasks
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
+from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining, SingleStreamForTasks
+from roibeam.model.visualbert.model import (
+    VisualBertConfig,
+    VisualBertForGrounding,
+    VisualBertForLabels,
+    VisualBertForPreTraining,
+)
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
-from roibeam.pipelines.common.files.json_files import read_json_object
-from roibeam.pipelines.training.model_files.converted_output import settings_beside
+from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.training.model_files.model_folder import (
     CONFIG,
     MAX_CONFIG_BYTES,
     TASK_MODEL,
     check_model_sums,
     model_folder,
+    settings_beside,
 )
+from roibeam.pipelines.training.model_files.provenance import check_feature_space, trained_with
 from roibeam.pipelines.training.model_files.published_models import PublishedModel, Understood, assumed, system_of
-from roibeam.pipelines.training.model_files.trained_with import check_feature_space, trained_with
 
 WEIGHTS = "model.safetensors"
 # The first class of a kind of configuration is the one that a config.json without `architectures` means.

@@ -14,16 +14,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roibeam.extraction.choice import detector_folder
-from roibeam.extraction.choice.detector_folder import describe_detector, read_detector_folder
+from roibeam.extraction.weights import detector_folder
+from roibeam.extraction.weights.detector_folder import describe_detector, read_detector_folder
 from roibeam.extraction.weights.families import DATA_PARALLEL_PREFIX
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.model.common.config import StrictConfig
+from roibeam.model.common.bert import StrictConfig
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.pipelines.training.model_files.converted_output import OF_VLBERT, check_converted_output, settings_beside
 from roibeam.pipelines.training.model_files.joint_checkpoint import (
     JointCheckpoint,
+    JointDetector,
     load_joint,
     load_model_or_joint,
     load_official_joint,
@@ -31,8 +31,8 @@ from roibeam.pipelines.training.model_files.joint_checkpoint import (
     save_joint,
     save_official_joint,
 )
-from roibeam.pipelines.training.model_files.joint_detector import JointDetector
 from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint, read_model
+from roibeam.pipelines.training.model_files.model_folder import OF_VLBERT, check_converted_output, settings_beside
 from roibeam.pipelines.training.model_files.published_models import VLBERT, system_of, writer_of
 from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 

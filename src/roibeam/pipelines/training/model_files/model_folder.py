@@ -1,13 +1,15 @@
-"""Where in a folder a model is that a user names: a run, one of its checkpoints, or the model itself. No torch."""
+"""Paths of model files that a user names: run, checkpoint, model, tokenizer, BERT, output. Checked without torch.
+
+Resolves a run, one of its checkpoints or a model folder to a model folder; checks where a conversion is to be written.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from roibeam.extraction.weights.file_container import check_weight_file
-from roibeam.pipelines.training.run_folder.checkpoint_sums import check_sums
-from roibeam.pipelines.training.run_folder.files import latest_checkpoint
+from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.pipelines.training.run_folder.files import check_sums, latest_checkpoint
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
 
 CONFIG = "config.json"
@@ -69,3 +71,79 @@ def check_model_files(spec: str) -> None:
 
 def _tokenizer_of(folder: Path) -> Path | None:
     return folder / "tokenizer" if (folder / "tokenizer").is_dir() else None
+
+
+BERT_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
+
+def tokenizer_file(spec: str) -> Path:
+    """Its tokenizer.json or vocab.txt.
+
+    Args:
+        spec: such a file, or a folder with one of them.
+    Raises:
+        ValueError: for anything else.
+    """
+    path = Path(spec)
+    for name in ("tokenizer.json", "vocab.txt"):
+        if path.is_dir() and (path / name).is_file():
+            return path / name
+    if path.is_file():
+        return path
+    raise ValueError(
+        f"tokenizer {spec!r} is neither a vocab.txt, nor a folder with tokenizer.json or vocab.txt, nor "
+        f"'hf:<repository>', nor 'captions'"
+    )
+
+
+def check_tokenizer_file(spec: str | None) -> None:
+    """Raises ValueError for a file or a folder that is there and is no tokenizer."""
+    if spec is not None and Path(spec).exists():
+        tokenizer_file(spec)
+
+
+def bert_files(spec: str) -> tuple[Path, Path]:
+    """Its configuration and its weights.
+
+    Args:
+        spec: folder.
+    Raises:
+        ValueError: when one of them is not in it.
+    """
+    folder = Path(spec).expanduser()
+    config = folder / CONFIG
+    found = [folder / name for name in BERT_WEIGHTS if (folder / name).is_file()]
+    if not config.is_file() or not found:
+        raise ValueError(
+            f"BERT {spec}: expected a folder with {CONFIG} and {' or '.join(BERT_WEIGHTS)}, or hf:<repository>"
+        )
+    return config, found[0]
+
+
+DIRECTIONS = ("roibeam", "official", "detector")
+OF_VLBERT = ".model"
+OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", OF_VLBERT, ".safetensors")
+
+
+def settings_beside(weights: Path) -> Path:
+    """The JSON beside an official file with the settings that the file does not show: x.bin.json of x.bin."""
+    return weights.with_name(f"{weights.name}.json")
+
+
+def check_converted_output(out: Path, to: str) -> None:
+    """
+    Args:
+        out: for "roibeam" and "detector" a folder, for "official" a file.
+        to: one of `DIRECTIONS`.
+    Raises:
+        ValueError: for another direction; where OUT is there already, or cannot be written.
+    """
+    if to not in DIRECTIONS:
+        raise ValueError(f"a model is not written as {to!r}; there are {', '.join(DIRECTIONS)}")
+    for path in (out, settings_beside(out)) if to == "official" else (out,):
+        if path.exists():
+            raise ValueError(f"{path} is there already; name another one")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.parent}")
+    if to == "official" and out.suffix not in OFFICIAL_SUFFIXES:
+        raise ValueError(f"{out}: official checkpoints end in {', '.join(OFFICIAL_SUFFIXES)}; rename it")

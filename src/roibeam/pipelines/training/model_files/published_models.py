@@ -14,21 +14,22 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from roibeam.features.counted import counted
+from roibeam.messages import counted
 from roibeam.model.common.bert import BertSizes
 from roibeam.model.interbert import checkpoint as interbert_checkpoint
-from roibeam.model.interbert.config import InterBertConfig, interbert_config
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.interbert.tasks import InterBertForTasks
+from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraining, InterBertForTasks, interbert_config
 from roibeam.model.vilbert import checkpoint as vilbert_checkpoint
-from roibeam.model.vilbert.config import ViLbertConfig, vilbert_config
-from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.vilbert.encoder import ViLbertConfig, vilbert_config
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
 from roibeam.model.visualbert import checkpoint as visualbert_checkpoint
-from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
-from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.model.visualbert.model import (
+    VisualBertConfig,
+    VisualBertForGrounding,
+    VisualBertForLabels,
+    VisualBertForPreTraining,
+)
 from roibeam.model.vlbert import checkpoint as vlbert_checkpoint
-from roibeam.model.vlbert import options as vlbert_options
+from roibeam.model.vlbert import checkpoint as vlbert_options
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_config, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa

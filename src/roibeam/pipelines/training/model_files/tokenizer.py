@@ -1,4 +1,8 @@
-"""Captions to word pieces with word boundaries, from a vocabulary on disk, from the Hub, or made from the captions."""
+"""Tokenizer: captions to word pieces with word boundaries, and words that its vocabulary lacks.
+
+The vocabulary is on disk, from the Hub, or made from the captions. Words that it lacks become [UNK]; a loss over them
+looks learned, so a run warns of them.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,28 @@ import hashlib
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from roibeam.features.folders.full_disk import naming_file
-from roibeam.pipelines.common.files.json_files import read_json_object
-from roibeam.pipelines.training.model_files.made_vocabulary import SPECIAL_TOKENS, add_bert_rules, made_vocabulary
-from roibeam.pipelines.training.model_files.start_files import tokenizer_file
+from roibeam.features.folders.durable_files import naming_file
+from roibeam.messages import printable
+from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.training.model_files.model_folder import tokenizer_file
 from roibeam.pipelines.training.model_files.tokenizer_json import (
     MAX_TOKENIZER_BYTES,
     as_refusal,
     check_pieces,
     check_tokenizer_json,
 )
-from roibeam.pipelines.training.run_folder.checkpoint_sums import WRITING, check_run_file, put_run_file
+from roibeam.pipelines.training.model_files.vocabulary_training import SPECIAL_TOKENS, add_bert_rules, made_vocabulary
+from roibeam.pipelines.training.run_folder.files import WRITING, check_run_file, put_run_file
 
 MADE_FROM_CAPTIONS = "captions"
 _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -254,3 +260,46 @@ def _wrap(tokenizer: Tokenizer, description: str, *, lowercase: bool) -> Caption
         mask_token="[MASK]",
     )
     return CaptionTokenizer(fast, description)
+
+
+MOST_TEXTS = 2_000  # some tenths of a second
+TOLD, STOPS = 0.01, 0.50  # shares of the pieces
+_SHOWN = 3
+
+Text = TypeVar("Text")
+
+
+def unknown_notes(tokenizer: CaptionTokenizer, where: str, texts: Sequence[str], *, stops: bool) -> list[str]:
+    """A line where more than 1 % of the pieces of the texts are [UNK], with the commonest such words.
+
+    Args:
+        where: what the texts are, for the line.
+        texts: of which `MOST_TEXTS` at even distances are looked at.
+        stops: whether a share of more than half is an error.
+    Raises:
+        ValueError: for such a share.
+    """
+    pieces, unknown = 0, Counter[str]()
+    for text in evenly(texts, MOST_TEXTS):
+        number, words = tokenizer.unknown_words(text)
+        pieces += number
+        unknown.update(words)
+    share = unknown.total() / max(pieces, 1)
+    if share <= TOLD:
+        return []
+    shown = ", ".join(printable(word, 40) for word, _ in unknown.most_common(_SHOWN))
+    line = (
+        f"{where}: the tokenizer ({tokenizer.description}) does not know {100 * share:.0f} % of the pieces, such as "
+        f"{shown}"
+    )
+    if stops and share > STOPS:
+        raise ValueError(
+            f"{line}: a model would learn to say [UNK]; give the vocabulary of these texts' language with --tokenizer"
+        )
+    return [f"{line}: they are all read as one word, [UNK]"]
+
+
+def evenly(items: Sequence[Text], most: int) -> list[Text]:
+    """So many of them at even distances, in order, or all."""
+    number = min(most, len(items))
+    return [items[place * len(items) // number] for place in range(number)]

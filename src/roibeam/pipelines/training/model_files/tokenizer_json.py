@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.features.printable import printable
+from roibeam.messages import printable
 
 MAX_TOKENIZER_BYTES = 64 * 2**20
 _MOST_STEPS, _MOST_GROWTH = 32, 16  # of one kind of part; how much longer they may make a text

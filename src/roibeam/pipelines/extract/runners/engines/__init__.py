@@ -1,4 +1,4 @@
-"""Flink and Spark: what a run asks of them before it begins, and small clusters of them on this machine.
+"""Small clusters of Flink and Spark on this machine, for tests and for trying out.
 
-Knows nothing of photos or shards. Read small_cluster.py first, then spark_cluster.py; for runs job_server.py.
+Knows nothing of photos or shards. Read small_cluster.py first, then spark_cluster.py.
 """

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from roibeam.pipelines.common.console.our_logs import show_our_logs
+from roibeam.pipelines.common.console.progress import show_our_logs
 from roibeam.pipelines.extract.runners.engines.small_cluster import SmallCluster
 
 
