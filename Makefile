@@ -113,6 +113,7 @@ lint: setup ## ruff and mypy over the four packages, tests and benchmarks
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/model/interface_for_mypy.py
+	MYPYPATH=src:tests/conformance $(BIN)/mypy -p harness
 
 format: setup ## rewrite the code the way lint wants it
 	$(BIN)/ruff check --fix .

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from harness.vlbert.pixels import build_region_encoder
 
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.vlbert.checkpoint import config_from_official, split_official
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.conformance.vlbert.pixels import build_region_encoder
 from roibeam.pipelines.data.batches.image_batch import photo_inputs
 from roibeam.pipelines.training.model_files.joint_checkpoint import load_official_joint, official_joint_state
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.metrics.metric_case import NOTED
+from harness.runner import CaseResult, run_conformance
 
-from roibeam.pipelines.conformance.metrics.metric_case import NOTED
-from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
 from roibeam.pipelines.finetuning.metrics.nlvr2 import JudgedStatement, nlvr2_measures
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice, vcr_measures

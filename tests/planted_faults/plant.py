@@ -108,7 +108,7 @@ def planted(fault: Fault) -> tuple[Path, str]:
 def _texts() -> dict[Path, str]:
     return {
         path.relative_to(ROOT): path.read_text("utf-8")
-        for name in ("src", "bench") for path in sorted((ROOT / name).rglob("*.py"))
+        for name in ("src", "bench", "tests/conformance") for path in sorted((ROOT / name).rglob("*.py"))
     }  # fmt: skip
 
 

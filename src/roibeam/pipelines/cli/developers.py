@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,103 +11,20 @@ from roibeam.messages import counted
 from roibeam.pipelines.cli.command_end import json_line
 from roibeam.pipelines.cli.option_names import argument, option
 from roibeam.pipelines.cli.options import CAPTION_COLUMN, HELD_OUT_NEEDED, ID_RULE, JSON, NUMBERS_OF
-from roibeam.pipelines.common.console.progress import waiting
-
-if TYPE_CHECKING:
-    from roibeam.pipelines.conformance.checks import Check
-    from roibeam.pipelines.conformance.runner import CaseResult
 
 
 def conformance_command(
-    folder: Annotated[
-        Path | None,
-        argument("DIR", "Reference arrays, as FAMILY/CASE.npz, or the folder of one family [default: tests/goldens]."),
-    ] = None,
-    only: Annotated[str | None, option("only")] = None,
-    as_json: Annotated[bool, JSON] = False,
+    arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
 ) -> None:
-    """Compares our code with reference arrays of the published codes.
-
-    Prints for each array its largest error, what is allowed, and whether it fits. A case of true size takes up to a
-    minute. A case whose photos are missing is listed as not run. The exit code is 1 if an array does not fit or a case
-    is not known. See docs/fidelity.md.
+    """Says where the comparison with reference arrays is now: `python tests/conformance`, in a clone.
 
     Examples:
         roibeam conformance
-        roibeam conformance tests/goldens --only "vilbert/*"
     """
-    from roibeam.pipelines.common.console.command_files import check_named_files
-    from roibeam.pipelines.conformance.places import check_some_file_matches, default_folder
-
-    folder = folder or default_folder()
-    check_named_files([("DIR", folder)])
-    if only is not None:
-        check_some_file_matches(folder, only)
-    with waiting("loading torch"):
-        from roibeam.pipelines.conformance.runner import run_conformance  # torch: after the folder was looked at
-
-    results = []
-    for result in run_conformance(folder, only):
-        results.append(result)
-        if not as_json:
-            for check in result.checks if result.known else ():
-                typer.echo(_line(result.name, check))
-            typer.echo(f"{result.name}: {_verdict(result)}")
-    passed = all(result.passed or result.not_run for result in results)
-    if as_json:
-        typer.echo(json_line({"folder": str(folder), "passed": passed, "cases": [_plain(r) for r in results]}))
-    else:
-        typer.echo(_summary(folder, results))
-    if not passed:
-        raise typer.Exit(1)
-
-
-def _line(case: str, check: Check) -> str:
-    verdict = "ok" if check.passed else "MISS"
-    note = f"; {check.note}" if check.note else ""
-    return f"{case}  {check.array:<22} {check.error:>9.2e}  <= {check.tolerance:<7.1e} {verdict:<4}  {check.rule}{note}"
-
-
-def _verdict(result: CaseResult) -> str:
-    if result.not_run:
-        return f"not run: {result.not_run}"
-    count = len(result.checks)
-    missed = sum(not check.passed for check in result.checks)
-    said = f"{missed} of {count} comparisons MISS" if missed else f"{count} comparisons ok"
-    if not result.known:
-        said = "; ".join(check.note.replace("unknown case", "UNKNOWN CASE") for check in result.checks)
-    return f"{said}, {result.seconds:.1f} s"
-
-
-def _summary(folder: Path, results: list[CaseResult]) -> str:
-    checks = [check for result in results if result.known for check in result.checks]
-    missed, unknown = sum(not check.passed for check in checks), sum(not result.known for result in results)
-    not_run = sum(bool(result.not_run) for result in results)
-    line = f"{folder}: {len(results) - unknown - not_run} cases, {len(checks)} comparisons"
-    line += ", all within tolerance" if not missed and not unknown else f", {missed} MISS, {unknown} unknown cases"
-    return f"{line}; {not_run} not run" if not_run else line
-
-
-def _plain(result: CaseResult) -> dict[str, Any]:
-    return {
-        "case": result.name,
-        "known": result.known,
-        "passed": result.passed,
-        "seconds": round(result.seconds, 3),
-        "not_run": result.not_run,
-        "checks": [
-            {
-                "array": check.array,
-                # JSON knows no infinity; null means that nothing could be compared.
-                "error": check.error if math.isfinite(check.error) else None,
-                "tolerance": check.tolerance,
-                "rule": check.rule,
-                "passed": check.passed,
-                "note": check.note,
-            }
-            for check in result.checks
-        ],
-    }
+    raise ValueError(
+        "the reference arrays are compared in a clone of roibeam's repository, by python tests/conformance [DIR] "
+        "[--only GLOB] [--json]; see docs/fidelity.md"
+    )
 
 
 def leaks_command(
