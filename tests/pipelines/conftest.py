@@ -13,7 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from tiny_commands import Pictures
 
-sys.path += [str(Path(__file__).parent), *(str(Path(__file__).parents[1] / name) for name in ("model", "conformance"))]
+TESTS = Path(__file__).parents[1]
+sys.path += map(str, [TESTS / "pipelines", TESTS / "model", TESTS / "conformance", TESTS.parent / "tools"])
 pytest.register_assert_rewrite("disturbed_runs", "tiny_commands")
 
 

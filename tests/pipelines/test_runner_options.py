@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -44,8 +45,7 @@ from roibeam.pipelines.data.shard_plan import PlannedShard
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
 from roibeam.pipelines.extract.runners import runner_options
-from roibeam.pipelines.extract.runners.clusters import ended_with_the_run
-from roibeam.pipelines.extract.runners.engines.flink_packages import FLINK_VERSION
+from roibeam.pipelines.extract.runners.clusters import FLINK_VERSION, ended_with_the_run
 from roibeam.pipelines.extract.runners.pipeline_run import _cause
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM
 from roibeam.pipelines.extract.runners.runner_options import WORKER_POOL, check_cluster
@@ -298,8 +298,10 @@ def test_ctrl_c_cancels_the_job_of_the_run_and_no_other(job_manager: tuple[str, 
 
 
 def test_the_script_for_flink_says_its_own_lines_only(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "roibeam.pipelines.extract.runners.engines.flink_cluster", "status", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "clusters.flink_cluster", "status", str(tmp_path)]
+    paths = os.pathsep.join([str(Path(__file__).parents[2] / "tools"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (1, f"flink_cluster: {tmp_path}: no cluster was started here\n")
 
 

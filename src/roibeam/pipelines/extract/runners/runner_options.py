@@ -17,6 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 
 from roibeam.messages import counted, near_names
 from roibeam.pipelines.extract.runners.clusters import (
+    FLINK_VERSION,
     SPARK_OPTIONS,
     check_job_server,
     check_job_service,
@@ -24,7 +25,6 @@ from roibeam.pipelines.extract.runners.clusters import (
     spark_tasks,
     task_slots,
 )
-from roibeam.pipelines.extract.runners.engines.flink_packages import FLINK_VERSION
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, environment_config, read_token
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from clusters.small_cluster import SmallCluster
 from roibeam.pipelines.common.console.progress import show_our_logs
-from roibeam.pipelines.extract.runners.engines.small_cluster import SmallCluster
 
 
 def run_cluster_command(

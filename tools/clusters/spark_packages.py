@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roibeam.pipelines.extract.runners.engines.library_jar import LIBRARY_BEAM, job_server_jar, put_together
+from clusters.library_jar import LIBRARY_BEAM, job_server_jar, put_together
+from roibeam.pipelines.extract.runners.clusters import SCALA_VERSION, SPARK_VERSION
 
-SPARK_VERSION, SCALA_VERSION = "3.5.0", "2.12"  # those of Beam's own build; `make test-cluster` runs them
 # What Spark and Arrow look into on Java 17; Spark's own scripts and launcher open the same (JavaModuleOptions).
 JAVA_OPENS = (
     "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
@@ -33,8 +33,7 @@ def spark_jars(folder: Path) -> Path:
     """
     if not job_server_jar(folder).exists():
         raise ValueError(
-            f"{folder}: no Spark in it; run: "
-            f"python -m roibeam.pipelines.extract.runners.engines.spark_cluster fetch {folder}"
+            f"{folder}: no Spark in it; run: PYTHONPATH=tools python -m clusters.spark_cluster fetch {folder}"
         )
     return folder / "jars"
 

@@ -15,15 +15,15 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from roibeam.pipelines.extract.runners.engines.library_jar import (
+from clusters.library_jar import (
     LIBRARY_BEAM,
     job_server_jar,
     put_together,
     run_tool,
 )  # fmt: skip
+from roibeam.pipelines.extract.runners.clusters import FLINK_VERSION
 
 log = logging.getLogger(__name__)
-FLINK_VERSION = "1.19"  # the line that `make test-cluster` runs
 FLINK_PACKAGE = "apache-flink-libraries==1.19.3"
 _JOB_SERVER_MAIN = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 _FLINK_JARS = ("flink-dist-", "log4j-api-", "log4j-core-", "log4j-slf4j-impl-")
@@ -38,8 +38,7 @@ def flink_jars(folder: Path) -> list[Path]:
     jars = sorted((folder / "flink").glob("*.jar"))
     if not jars:
         raise ValueError(
-            f"{folder}: no Flink in it; run: "
-            f"python -m roibeam.pipelines.extract.runners.engines.flink_cluster fetch {folder}"
+            f"{folder}: no Flink in it; run: PYTHONPATH=tools python -m clusters.flink_cluster fetch {folder}"
         )
     return jars
 

@@ -1,9 +1,9 @@
 """A Spark cluster on this machine: a master, workers that start an executor each, and the worker pool beside them.
 
-python -m roibeam.pipelines.extract.runners.engines.spark_cluster fetch FOLDER    # once: Spark, Beam's job server
-python -m roibeam.pipelines.extract.runners.engines.spark_cluster start FOLDER
-python -m roibeam.pipelines.extract.runners.engines.spark_cluster status FOLDER
-python -m roibeam.pipelines.extract.runners.engines.spark_cluster stop FOLDER
+PYTHONPATH=tools python -m clusters.spark_cluster fetch FOLDER    # once: Spark, Beam's job server
+PYTHONPATH=tools python -m clusters.spark_cluster start FOLDER
+PYTHONPATH=tools python -m clusters.spark_cluster status FOLDER
+PYTHONPATH=tools python -m clusters.spark_cluster stop FOLDER
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from roibeam.pipelines.extract.runners.engines.cluster_command import run_cluster_command
-from roibeam.pipelines.extract.runners.engines.library_jar import job_server_jar
-from roibeam.pipelines.extract.runners.engines.small_cluster import SmallCluster, free_port
-from roibeam.pipelines.extract.runners.engines.spark_packages import JAVA_OPENS, SCALA_VERSION, fetch, spark_jars
+from clusters.cluster_command import run_cluster_command
+from clusters.library_jar import job_server_jar
+from clusters.small_cluster import SmallCluster, free_port
+from clusters.spark_packages import JAVA_OPENS, fetch, spark_jars
+from roibeam.pipelines.extract.runners.clusters import SCALA_VERSION
 
 PORT = 8080  # of the master's web page
 MASTER_PORT = 7077

@@ -1,19 +1,19 @@
 """A Flink cluster on this machine: a JobManager, TaskManagers and the worker pool beside them.
 
-python -m roibeam.pipelines.extract.runners.engines.flink_cluster fetch FOLDER    # once: Flink, Beam's job server
-python -m roibeam.pipelines.extract.runners.engines.flink_cluster start FOLDER
-python -m roibeam.pipelines.extract.runners.engines.flink_cluster status FOLDER
-python -m roibeam.pipelines.extract.runners.engines.flink_cluster stop FOLDER
+PYTHONPATH=tools python -m clusters.flink_cluster fetch FOLDER    # once: Flink, Beam's job server
+PYTHONPATH=tools python -m clusters.flink_cluster start FOLDER
+PYTHONPATH=tools python -m clusters.flink_cluster status FOLDER
+PYTHONPATH=tools python -m clusters.flink_cluster stop FOLDER
 """
 
 from __future__ import annotations
 
 import os
 
-from roibeam.pipelines.extract.runners.engines.cluster_command import run_cluster_command
-from roibeam.pipelines.extract.runners.engines.flink_packages import fetch, flink_jars
-from roibeam.pipelines.extract.runners.engines.library_jar import job_server_jar
-from roibeam.pipelines.extract.runners.engines.small_cluster import SmallCluster, free_port
+from clusters.cluster_command import run_cluster_command
+from clusters.flink_packages import fetch, flink_jars
+from clusters.library_jar import job_server_jar
+from clusters.small_cluster import SmallCluster, free_port
 
 PORT = 8081  # of the JobManager's REST interface and web page
 _JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
