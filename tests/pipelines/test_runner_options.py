@@ -45,12 +45,13 @@ from roibeam.pipelines.data.shard_plan import PlannedShard
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
 from roibeam.pipelines.extract.runners import runner_options
-from roibeam.pipelines.extract.runners.clusters import FLINK_VERSION, ended_with_the_run
+from roibeam.pipelines.extract.runners.clusters import ended_with_the_run
 from roibeam.pipelines.extract.runners.pipeline_run import _cause
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM
 from roibeam.pipelines.extract.runners.runner_options import WORKER_POOL, check_cluster
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard.store_folder import StoreText
+from roibeam.version import FLINK_VERSION
 
 pipeline_options = functools.partial(runner_options.pipeline_options, preload=PIPELINE)
 runner_flags = functools.partial(runner_options.runner_flags, preload=PIPELINE)

@@ -21,7 +21,7 @@ from clusters.library_jar import (
     put_together,
     run_tool,
 )  # fmt: skip
-from roibeam.pipelines.extract.runners.clusters import FLINK_VERSION
+from roibeam.version import FLINK_VERSION
 
 log = logging.getLogger(__name__)
 FLINK_PACKAGE = "apache-flink-libraries==1.19.3"

@@ -15,7 +15,7 @@ from clusters.cluster_command import run_cluster_command
 from clusters.library_jar import job_server_jar
 from clusters.small_cluster import SmallCluster, free_port
 from clusters.spark_packages import JAVA_OPENS, fetch, spark_jars
-from roibeam.pipelines.extract.runners.clusters import SCALA_VERSION
+from roibeam.version import SCALA_VERSION
 
 PORT = 8080  # of the master's web page
 MASTER_PORT = 7077

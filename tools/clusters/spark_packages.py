@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clusters.library_jar import LIBRARY_BEAM, job_server_jar, put_together
-from roibeam.pipelines.extract.runners.clusters import SCALA_VERSION, SPARK_VERSION
+from roibeam.version import SCALA_VERSION, SPARK_VERSION
 
 # What Spark and Arrow look into on Java 17; Spark's own scripts and launcher open the same (JavaModuleOptions).
 JAVA_OPENS = (

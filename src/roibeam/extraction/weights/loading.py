@@ -179,7 +179,7 @@ def build_detector(
     return built.to(device)
 
 
-_SMALL_LAYER = 2**24  # numbers, 64 MB: a network of such layers is built, and what its file lacks has a better line
+_SMALL_LAYER = 2**22  # numbers, 16 MB: a network of such layers is built, and what its file lacks has a better line
 
 
 def check_size(config: DetectorConfig, source: str, named: NamedWeights) -> None:

@@ -14,7 +14,9 @@ from roibeam.pipelines.cli.options import CAPTION_COLUMN, HELD_OUT_NEEDED, ID_RU
 
 
 def conformance_command(
-    arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    folder: Annotated[Path | None, argument("DIR", "Reference arrays.")] = None,
+    only: Annotated[str | None, option("only")] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Says where the comparison with reference arrays is now: `python tests/conformance`, in a clone.
 

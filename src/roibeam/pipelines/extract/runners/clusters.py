@@ -21,8 +21,6 @@ from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloud
 
 from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet
 
-# Those of Beam's job servers that `make test-cluster` runs; of Spark those of Beam's own build.
-FLINK_VERSION, SPARK_VERSION, SCALA_VERSION = "1.19", "3.5.0", "2.12"
 _CONNECT_SECONDS = 10.0
 
 

@@ -18,10 +18,11 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import ExternalEnvironment
 
-from roibeam.pipelines.extract.runners.clusters import NOT_TAKEN, SCALA_VERSION, SPARK_VERSION, ended_with_the_run
+from roibeam.pipelines.extract.runners.clusters import NOT_TAKEN, ended_with_the_run
 from roibeam.pipelines.extract.runners.runner_options import check_cluster, pipeline_options
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, run_with_workers
 from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet, stopping_with_the_caller
+from roibeam.version import SCALA_VERSION, SPARK_VERSION
 
 STOP_SECONDS = 6.0  # for dropping the work in hand after Ctrl-C; a detector call is not waited for
 

@@ -17,7 +17,6 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 
 from roibeam.messages import counted, near_names
 from roibeam.pipelines.extract.runners.clusters import (
-    FLINK_VERSION,
     SPARK_OPTIONS,
     check_job_server,
     check_job_service,
@@ -26,6 +25,7 @@ from roibeam.pipelines.extract.runners.clusters import (
     task_slots,
 )
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, environment_config, read_token
+from roibeam.version import FLINK_VERSION
 
 log = logging.getLogger(__name__)
 WORKER_POOL = "localhost:50000"  # on each machine the pool beside its TaskManager
