@@ -22,7 +22,7 @@ COPY src src
 # Built by the setuptools of the lock: without isolation pip fetches nothing here.
 RUN /opt/roibeam/bin/pip install --no-cache-dir --no-build-isolation --no-deps . && rm -rf build *.egg-info
 COPY docker/entrypoint.sh /opt/roibeam/entrypoint.sh
-# What pipelines/extract/shard/allocator_arenas.py does, for workers that Beam's boot starts.
+# What pipelines/extract/shard/process_setup.py does, for workers that Beam's boot starts.
 ENV MALLOC_ARENA_MAX=1
 USER worker
 WORKDIR /data

@@ -66,19 +66,19 @@ detectron2-source: setup ## fetch detectron2's source for the tests beside it, o
 	$(BIN)/python tests/helpers/detectron2_source.py build/detectron2
 
 flink-packages: setup ## fetch Flink and Beam's job server for it into FLINK, once (pip, mvn)
-	$(BIN)/python -m roibeam.pipelines.extract.runners.engines.flink_cluster fetch $(FLINK)
+	PYTHONPATH=tools $(BIN)/python -m clusters.flink_cluster fetch $(FLINK)
 
 spark-packages: setup ## fetch Spark and Beam's job server for it into SPARK, once (mvn)
-	$(BIN)/python -m roibeam.pipelines.extract.runners.engines.spark_cluster fetch $(SPARK)
+	PYTHONPATH=tools $(BIN)/python -m clusters.spark_cluster fetch $(SPARK)
 
 test-cluster: $(ENGINES:%=%-packages) ## a real Flink and a real Spark (Java 11 or 17), processes killed in mid-run
 	$(CLUSTERS) -m "cluster and not soak" $(ARGS)
 
 flink-cluster: flink-packages ## start a small Flink on this machine to try `--runner flink` on; COMMAND=stop ends it
-	$(BIN)/python -m roibeam.pipelines.extract.runners.engines.flink_cluster $(COMMAND) $(FLINK)
+	PYTHONPATH=tools $(BIN)/python -m clusters.flink_cluster $(COMMAND) $(FLINK)
 
 spark-cluster: spark-packages ## start a small Spark on this machine to try `--runner spark` on; COMMAND=stop ends it
-	$(BIN)/python -m roibeam.pipelines.extract.runners.engines.spark_cluster $(COMMAND) $(SPARK)
+	PYTHONPATH=tools $(BIN)/python -m clusters.spark_cluster $(COMMAND) $(SPARK)
 
 chromium: ## install Debian's Chromium where there is none (root): the slow tests open every page in it
 	command -v chromium >/dev/null || (apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium)
@@ -113,6 +113,7 @@ lint: setup ## ruff and mypy over the four packages, tests and benchmarks
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/model/interface_for_mypy.py
+	MYPYPATH=src:tests/conformance:tools $(BIN)/mypy -p harness -p clusters
 
 format: setup ## rewrite the code the way lint wants it
 	$(BIN)/ruff check --fix .

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roibeam.model.common.packing import Packing
-from roibeam.model.common.transformer import padded_attention, row_attention
+from roibeam.model.common.transformer import Packing, padded_attention, row_attention
 
 ROUNDS = 9
 HEADS = ((2, 16), (4, 16), (4, 32), (12, 64))  # number, width

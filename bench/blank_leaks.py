@@ -16,8 +16,8 @@ import torch
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.decode import decode_image
-from roibeam.model.end_to_end_choices import BLANK_PIXELS, EndToEndChoices
-from roibeam.pipelines.inputs.batches.image_batch import prepare_input
+from roibeam.model.common.fields import BLANK_PIXELS, EndToEndChoices
+from roibeam.pipelines.data.batches.image_batch import prepare_input
 
 
 def changed_outside(

@@ -18,12 +18,12 @@ from pathlib import Path
 IMPORTS = """
 import sys
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable, TextColumn
-from roibeam.pipelines.sources.captions.caption_join import CaptionJoin
-from roibeam.pipelines.sources.captions.caption_join import give_captions
-from roibeam.pipelines.sources.image_table import ImageTable
-from roibeam.pipelines.sources.source_kinds import Source
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
+from roibeam.pipelines.data.captions.corpus import CaptionTable, TextColumn
+from roibeam.pipelines.data.captions.caption_join import CaptionJoin
+from roibeam.pipelines.data.captions.caption_join import give_captions
+from roibeam.pipelines.data.image_table import ImageTable
+from roibeam.pipelines.data.source_kinds import Source
 path, rows = sys.argv[1], int(sys.argv[2])
 ids = (f"images/{row // 1000:05d}/{row:08d}" for row in range(rows) if row % 3)
 """

@@ -23,11 +23,11 @@ from pretraining import CLASSES, WIDTH, WORDS, make_task, write_store
 from store_rounds import MIN_ROUNDS, Ratio, table, take_turns
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.inputs.captioned.checked_reads import SAMPLE_ONE_IN
-from roibeam.pipelines.inputs.captioned.corpus import CheckedViews
+from roibeam.pipelines.data.captions.corpus import CheckedViews
+from roibeam.pipelines.data.compatibility import SAMPLE_ONE_IN
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
-from roibeam.pipelines.training.processes.accelerator import make_accelerator
+from roibeam.pipelines.training.loop import make_accelerator
+from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
 from roibeam.pipelines.training.task import TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
 from roibeam.pipelines.training.train_step import TrainStep

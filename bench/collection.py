@@ -86,10 +86,9 @@ def run(pages: Path, out: Path) -> dict[str, float]:
 
 
 def child(pages: str, out: str) -> None:
-    from roibeam.pipelines.collection.reading.page_units import plan_units
-    from roibeam.pipelines.collection.running.beam_collection import run_units
-    from roibeam.pipelines.collection.running.page_job import PageJob
-    from roibeam.pipelines.collection.running.part import read_counts
+    from roibeam.pipelines.collection.beam_collection import PageJob, run_units
+    from roibeam.pipelines.collection.page_units import plan_units
+    from roibeam.pipelines.collection.part import read_counts
     from roibeam.pipelines.collection.thresholds import Thresholds
     from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 

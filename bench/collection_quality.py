@@ -20,12 +20,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from roibeam.pipelines.collection.judging.picture_judge import open_picture_judge
-from roibeam.pipelines.collection.looking.page_steps import PageOutcome, look_into
-from roibeam.pipelines.collection.page import Page
-from roibeam.pipelines.collection.pair import Picture
-from roibeam.pipelines.collection.reasons import Reason
+from roibeam.pipelines.collection.page_steps import PageOutcome, look_into
+from roibeam.pipelines.collection.pairs import Page, Picture, Reason
 from roibeam.pipelines.collection.thresholds import Thresholds
-from roibeam.pipelines.toyworld.web.web_truth import judge, normal_text, read_truth
+from roibeam.pipelines.toyworld.write_web import judge, normal_text, read_truth
 
 PRECISION_BAR, RECALL_BAR = 0.95, 0.85
 Truth = Mapping[str, Any]

@@ -23,7 +23,7 @@ READERS = {
 }
 IMPORTS = (
     "import json, sys; path = sys.argv[1]; "
-    "from roibeam.pipelines.sources.datasets.coco import read_coco_boxes, read_coco_instances; "
+    "from roibeam.pipelines.data.datasets.coco import read_coco_boxes, read_coco_instances; "
 )
 
 

@@ -38,17 +38,17 @@ from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.extraction.regions import Regions
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard import writer as shard
-from roibeam.features.shard.growing_lmdb import GrowingLmdb
+from roibeam.features.shard.lmdb_file import GrowingLmdb
 from roibeam.features.shard.writer import ShardWriter
+from roibeam.pipelines.common import locations
+from roibeam.pipelines.data.shard_plan import Plan, extend_plan
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import run_extraction
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
-from roibeam.pipelines.extract.shard.job import place_detector, shared_fingerprint
-from roibeam.pipelines.extract.shard_plan import Plan, extend_plan
-from roibeam.pipelines.extract.store_manifest import StoreText
-from roibeam.pipelines.foundation.files import locations
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.extract.shard.shared_detector import place_detector, shared_fingerprint
+from roibeam.pipelines.extract.shard.store_folder import StoreText
 
 HEIGHT, WIDTH = 480, 640
 FEATURE_DIM, NUM_CLASSES = 2048, 1600

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 NETWORK = ["--detector", "small", "--weights", "random:1", "--set", "detector.base_channels=4"]
 NETWORK += ["--device", "cpu", "--threads", "1"]

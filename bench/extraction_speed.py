@@ -28,8 +28,7 @@ from torch.nn import functional
 
 from roibeam.extraction.detector import Detector, HeadOutputs
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.region_iterator import extract_regions
-from roibeam.extraction.engine.region_records import to_record
+from roibeam.extraction.engine.region_iterator import extract_regions, to_record
 from roibeam.extraction.fast.modes import MODES, bf16_instructions
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.photos.decode import decode_image

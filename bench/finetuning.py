@@ -37,16 +37,16 @@ from torch.nn import functional as F
 from roibeam.model.common.heads import DroppedLinear
 from roibeam.model.inputs import VLBatch
 from roibeam.model.vilbert import checkpoint as vilbert_checkpoint
-from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.vilbert.encoder import vilbert_config
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vlbert import checkpoint as vlbert_checkpoint
 from roibeam.model.vlbert.config import vlbert_base
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.finetuning.frame.group_task import scores_of
-from roibeam.pipelines.finetuning.frame.losses import loss_named, real_scores
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
-from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL
+from roibeam.pipelines.finetuning.run.group_batches import TaskBatch
+from roibeam.pipelines.finetuning.run.group_task import scores_of
+from roibeam.pipelines.finetuning.run.losses import loss_named, real_scores
+from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 

@@ -21,13 +21,13 @@ from pretraining import WIDTH, write_store
 from store_rounds import table
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.rows import AUTO, CHOICE, LABEL, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 BARS = {"vqa": 2000, "vcr": 500}  # questions/s
 BATCH = {"vqa": 64, "vcr": 16}

@@ -31,7 +31,7 @@ import numpy as np
 from store_rounds import status_mb, table
 from store_scale import STORE_MANIFEST_NAME, build
 
-from roibeam.features.reading.rank_plan import imbalance, plan_ranks
+from roibeam.features.reading.staging import imbalance, plan_ranks
 from roibeam.features.store import FeatureStore
 
 RECORDS = 2000  # of a shard

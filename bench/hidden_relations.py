@@ -20,9 +20,9 @@ from evidence.worlds import FULL, World
 from store_rounds import table
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.inputs.captioned.captioned_store import join_captions
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
+from roibeam.pipelines.data.captions.captioned_store import join_captions
+from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.toyworld.world import CATEGORIES
 
 RELATIONS = (("left", "right"), ("above", "below"), ("larger", "smaller"), ("behind", "front"), ("inside", "around"))

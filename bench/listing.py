@@ -37,8 +37,8 @@ print(time.process_time() - start)
 PLAN = """
 import sys, tempfile, time
 from pathlib import Path
-from roibeam.pipelines.extract.shard_plan import extend_plan
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.data.shard_plan import extend_plan
+from roibeam.pipelines.data.source_kinds import open_source
 with tempfile.TemporaryDirectory() as store:
     start = time.process_time()
     images = open_source(sys.argv[1]).images
@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as store:
 """
 INFO = """
 import sys, time
-from roibeam.pipelines.stores.store_facts import read_manifest, store_facts
+from roibeam.pipelines.extract.stores.store_facts import read_manifest, store_facts
 start = time.process_time()
 facts = store_facts(read_manifest(sys.argv[1]))
 assert facts["shards"].startswith(f"{int(sys.argv[2]):,},"), facts["shards"]

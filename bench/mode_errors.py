@@ -19,13 +19,13 @@ import torch
 from store_rounds import table
 from torchvision.ops import box_iou
 
-from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.fast.modes import MODES
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.regions import Regions
+from roibeam.extraction.weights.detector_folder import read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 SAME_BOX_IOU = 0.9
 

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.vilbert import checkpoint as vilbert_checkpoint
-from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.vilbert.encoder import vilbert_config
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.visualbert import checkpoint as visualbert_checkpoint
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining

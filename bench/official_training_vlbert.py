@@ -17,7 +17,7 @@ from torch import nn
 from trajectory_cases import COORDINATES, FEATURE_SIZE, ROWS, Case
 from trajectory_samples import Step
 
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.data.batches.sample import PretrainSample
 
 
 def train(case: Case, checkout: Path, folder: Path, samples: list[Step], recorder: Recorder) -> None:

@@ -25,12 +25,12 @@ from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.features.comparison.record_source import RecordSource
-from roibeam.features.comparison.store_comparison import StoreComparison, compare
 from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record_pairing import RecordSource
 from roibeam.features.shard.manifest import ShardManifest, data_file_name
 from roibeam.features.shard.publish import publish_shard, publish_store
 from roibeam.features.shard.writer import ShardWriter
+from roibeam.features.store_comparison import StoreComparison, compare
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ WORDS = (
 IMPORTS = """
 import json, sys
 from pathlib import Path
-from roibeam.pipelines.extract.shard_plan import extend_plan, read_plan
-from roibeam.features.folders.folder_choice import output_folder
-from roibeam.pipelines.extract.new_work import PlannedImages
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.data.shard_plan import extend_plan, read_plan
+from roibeam.features.folders.local_folder import output_folder
+from roibeam.pipelines.extract.planning import PlannedImages
+from roibeam.pipelines.data.source_kinds import open_source
 """
 PLAN = """
 captions, store = sys.argv[1], Path(sys.argv[2])

@@ -24,10 +24,10 @@ HERE = Path(__file__).parents[1]
 PLAN = """
 import hashlib, json, resource, sys, tempfile, time
 from pathlib import Path
-from roibeam.pipelines.extract.shard_plan import extend_plan
-from roibeam.pipelines.foundation.files.remote_files import use_beam_options
-from roibeam.pipelines.sources import listed_images
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.data.shard_plan import extend_plan
+from roibeam.pipelines.common.remote_files import use_beam_options
+from roibeam.pipelines.data import listed_images
+from roibeam.pipelines.data.source_kinds import open_source
 where, threads, options = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 if options:
     use_beam_options(options)

@@ -34,20 +34,19 @@ from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.shard.publish import publish_shard, publish_store
 from roibeam.features.shard.writer import ShardWriter
 from roibeam.features.store import FeatureStore
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask, TaskPhotos
-from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.data.record_photos import RecordPhotos
+from roibeam.pipelines.pretraining.end_to_end_encoder import row_sizes
+from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask, TaskPhotos
+from roibeam.pipelines.pretraining.requested_settings import PhotoRules
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS, System
 from roibeam.pipelines.pretraining.task import PretrainTask
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
-from roibeam.pipelines.training.processes.accelerator import make_accelerator
+from roibeam.pipelines.training.loop import make_accelerator
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
 from roibeam.pipelines.training.task import TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
 from roibeam.pipelines.training.train_step import TrainStep

@@ -17,7 +17,7 @@ import numpy as np
 from published_codes import CaffeCode, MilvlgCode
 from published_proposals import CONFIG, WHOLE_PIXELS, head_outputs, map_size
 
-from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.conventions import CONVENTIONS
 
 INPUT_HW = (96, 128)

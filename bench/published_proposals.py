@@ -28,13 +28,13 @@ import torch
 from published_codes import CaffeCode, GenerateTsv, MilvlgCode, foreground, vlbert_resize
 from torch import Tensor
 
-from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.rpn import ProposalGenerator, choose_proposals
 from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.photos.preprocessing import preprocess
-from roibeam.extraction.selection import select_regions
+from roibeam.extraction.regions import select_regions
 
 CONFIG = CONFIGS["vg-r101-c4-600"]
 # Size of the photo, height and width; the network's input and the factor follow.

@@ -18,9 +18,9 @@ from statistics import median
 
 import torch
 
-from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.region_encoder import RegionEncoder, started_encoder
+from roibeam.extraction.weights.detector_folder import read_detector_folder
 
 HERE = Path(__file__).parents[1]
 TOY_SIZE = (352, 464)  # pixels of a photo of the toy world in the toy detector's network

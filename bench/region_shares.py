@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 
 
 def share_between(vectors: np.ndarray, groups: np.ndarray) -> float:

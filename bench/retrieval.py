@@ -6,7 +6,7 @@
 Theirs is the loop of vilbert_beta/eval_retrieval.py, fine-tuned: for each caption one call of VILBertForVLTasks with
 all images of a part, `fast_mode` on, so that the text is read once up to the first co-attention. As its data set gives
 them, images are padded to 100 regions and IMG, captions to 30 pieces. Ours are the blocks that `roibeam predict` scores
-(retrieval/pair_scorers.py). Both have the same weights; scores are compared first, and nothing is timed where they
+(run/pair_scores.py). Both have the same weights; scores are compared first, and nothing is timed where they
 differ. Base size, dropout 0; images of 10 to 100 regions and captions of 8 to 24 pieces, uniformly drawn from a fixed
 seed. In round i both arms score block i, C captions with I images; ratios are taken inside a round (store_rounds.py).
 Features are given on both sides, on the device.
@@ -35,11 +35,11 @@ from store_rounds import MIN_ROUNDS, Ratio, table, take_turns
 from torch import Tensor, nn
 
 from roibeam.model.inputs import VLBatch
-from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.vilbert.encoder import vilbert_config
 from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.pipelines.finetuning.frame.network import started_network
-from roibeam.pipelines.finetuning.retrieval.pair_scorers import pair_scorer, score_block
 from roibeam.pipelines.finetuning.rows import CHOICE
+from roibeam.pipelines.finetuning.run.network import started_network
+from roibeam.pipelines.finetuning.run.pair_scores import pair_scorer, score_block
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 

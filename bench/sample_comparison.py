@@ -10,7 +10,7 @@ import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.data.captions.corpus import Corpus
 
 NUM_CLASSES, WIDTH, IMAGES = 20, 16, 12
 # Sums over regions in another order; everything else is equal to the bit.

@@ -32,11 +32,10 @@ from official_models import stand_in
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.regions import elements_with_whole_image
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate, in_float32
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.data.batches.sample import PretrainSample, collate, in_float32
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 NUM_CLASSES, WIDTH, MAX_REGIONS, MAX_PIECES = 1600, 2048, 36, 36  # fixed numbers of the official codes
 IMAGES, CAPTIONS_PER_IMAGE, BATCH = 24, 2, 8

@@ -40,11 +40,10 @@ from sample_comparison import (
 from sample_parity_visualbert import visualbert
 
 from roibeam.model.vlbert.config import vlbert_config
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.pretraining.samples.sampling import VLBertSampling
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 
 def vlbert_captions(checkout: Path, tokenizer: CaptionTokenizer, vocab: Path, errors: Errors) -> None:

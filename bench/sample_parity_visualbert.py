@@ -45,17 +45,14 @@ from sample_comparison import (
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.visualbert.model import VisualBertConfig
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.captioned_store import join_task_texts
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus
-from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.inputs.captioned.usable_captions import UsableCaptions
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.data.captions.captioned_store import UsableCaptions, join_task_texts
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.data.captions.task_texts import TaskCorpus, TaskTexts
+from roibeam.pipelines.data.datasets.caption_lists import read_sentence_folder
+from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.sources.datasets.flickr30k import read_sentence_folder
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 MAX_PIECES, MAX_REGIONS = 128, 36
 TEXTS = 2 * IMAGES

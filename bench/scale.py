@@ -26,7 +26,7 @@ import numpy as np
 from scale_inputs import HOUR, OWN_MACHINE_HOURS, Exponential, Inputs, Pace, Spread, read_inputs, steady, told
 from store_rounds import table
 
-from roibeam.pipelines.extract.shard_plan import MAX_SHARD_IMAGES, shard_size_for
+from roibeam.pipelines.data.shard_plan import MAX_SHARD_IMAGES, shard_size_for
 
 SIZES = (100, 250, 500, 1000, 2000, 4000, 8000, 16000, 50000)
 RANGE_SIZES = (25, 100, 250, 1000, 4000)

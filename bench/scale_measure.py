@@ -44,12 +44,11 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.preprocessing import input_size
-from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.pipelines.cli.commands import app
-from roibeam.pipelines.extract.runners.engines.flink_cluster import FlinkCluster
-from roibeam.pipelines.extract.shard.heartbeat import read_heartbeats
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.extract.shard.run_progress import read_heartbeats
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 QUANTILES = np.linspace(0, 1, 201)
 ROIBEAM = [sys.executable, "-P", "-c", "from roibeam.pipelines.cli.main import main; main()"]
@@ -142,6 +141,9 @@ class Watch:
 
 def measure_kills(flink: Path, rounds: int) -> None:
     """Kills a TaskManager and a worker process in turn, `rounds` times each, during one run."""
+    sys.path.append(str(Path(__file__).parents[1] / "tools"))
+    from clusters.flink_cluster import FlinkCluster
+
     cluster = FlinkCluster(flink)
     cluster.start(num_managers=2, port=0, pool_port=0)
     try:
@@ -154,7 +156,7 @@ def measure_kills(flink: Path, rounds: int) -> None:
     keep("kills", f"kills FLINK --rounds {rounds}", {"kills": kills, "start_up_seconds": start_ups, **machine()})
 
 
-def _kill_in_a_run(cluster: FlinkCluster, folder: Path, rounds: int) -> tuple[list[dict[str, Any]], list[float]]:
+def _kill_in_a_run(cluster: Any, folder: Path, rounds: int) -> tuple[list[dict[str, Any]], list[float]]:
     store = folder / "store"
     flags = ["--shard-size", str(KILL_SHARD_IMAGES), "--runner", "flink", "--", *cluster.options, "--parallelism=2"]
     command = [*ROIBEAM, "extract", str(folder / "images"), str(store), *SMALL, *flags]

@@ -76,7 +76,7 @@ def run(checkout: Path, words: tuple[str, ...], folder: Path) -> Cost:
 
 
 def prepare(folder: Path) -> None:
-    draw = "import pathlib, sys; from roibeam.pipelines.toyworld.draw import draw_samples; "
+    draw = "import pathlib, sys; from roibeam.pipelines.toyworld.rendering import draw_samples; "
     draw += "draw_samples(pathlib.Path(sys.argv[1]), count=8)"
     subprocess.run([sys.executable, "-c", draw, folder / "samples"], check=True)
     (folder / "held.txt").write_text("no-such-image\n")

@@ -21,13 +21,12 @@ from torch import nn
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.region_encoder import RegionEncoder
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel, ImageBatch
-from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.imagebert.model import ImageBertForPreTraining, imagebert_base
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.interbert.config import interbert_config
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
+from roibeam.model.vilbert.encoder import vilbert_config
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_base

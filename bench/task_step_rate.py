@@ -23,17 +23,17 @@ from torch import Tensor, nn
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.region_encoder import RegionEncoder
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import ImageBatch
-from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.vilbert.encoder import vilbert_config
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vlbert.config import vlbert_base
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.finetuning.frame.group_task import scores_of
-from roibeam.pipelines.finetuning.frame.losses import loss_named, real_scores
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network, with_encoder
-from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL
+from roibeam.pipelines.finetuning.run.group_batches import TaskBatch
+from roibeam.pipelines.finetuning.run.group_task import scores_of
+from roibeam.pipelines.finetuning.run.losses import loss_named, real_scores
+from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network, with_encoder
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 

@@ -24,14 +24,11 @@ from store_rounds import MIN_ROUNDS, Ratio, table, take_turns
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.pretraining.task import PretrainTask
-from roibeam.pipelines.pretraining.token_budget import RowLengths, count_regions
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.pretraining.task import BudgetedTask, PretrainTask, RowLengths, count_regions
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.task import steps_of
 
 IMAGE_HW = (480, 640)

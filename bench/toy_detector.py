@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from roibeam.extraction.choice.detector_folder import CONFIG_NAME, SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.extraction.network.state import is_weight, weights_digest
+from roibeam.extraction.weights.detector_folder import CONFIG_NAME, SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.pipelines.detector.evaluation import evaluate_detector
-from roibeam.pipelines.detector.photos import open_labelled_photos
-from roibeam.pipelines.detector.report import DetectionReport
+from roibeam.pipelines.data.labelled_photos import open_labelled_photos
 from roibeam.pipelines.toyworld.write import write_world
+from roibeam.pipelines.training.detector.evaluation import evaluate_detector
+from roibeam.pipelines.training.detector.report import DetectionReport
 from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 
 BIN = Path(sys.executable).parent

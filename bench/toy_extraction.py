@@ -23,14 +23,14 @@ import torch
 from extraction_speed import machine
 from store_rounds import table
 
-from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.detector import Detector, HeadOutputs
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.region_records import to_record
+from roibeam.extraction.engine.region_iterator import to_record
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.preprocessing import preprocess
+from roibeam.extraction.weights.detector_folder import read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 ROIBEAM = str(Path(sys.executable).parent / "roibeam")
 SHARDS = 8  # of an extraction: each worker gets some

@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 
 ROIBEAM = Path(sys.executable).with_name("roibeam")
 OF_EACH_KIND = (

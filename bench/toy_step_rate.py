@@ -20,9 +20,8 @@ from torch import nn
 
 from roibeam.model.imagebert.model import ImageBertForPreTraining, imagebert_small
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.interbert.config import interbert_small
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.vilbert.config import vilbert_small
+from roibeam.model.interbert.model import InterBertForPreTraining, interbert_small
+from roibeam.model.vilbert.encoder import vilbert_small
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.visualbert.model import VisualBertForPreTraining, visualbert_small
 from roibeam.model.vlbert.config import vlbert_small

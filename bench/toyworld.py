@@ -19,13 +19,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from roibeam.pipelines.toyworld.draw import draw_chunk
-from roibeam.pipelines.toyworld.picture import Picture, describe
-from roibeam.pipelines.toyworld.rendering import render
+from roibeam.pipelines.toyworld.picture import Picture, Statistics, describe
+from roibeam.pipelines.toyworld.rendering import draw_chunk, render
 from roibeam.pipelines.toyworld.scene import generate
-from roibeam.pipelines.toyworld.splits import PLACES
-from roibeam.pipelines.toyworld.statistics import Statistics
-from roibeam.pipelines.toyworld.world import CATEGORIES
+from roibeam.pipelines.toyworld.world import CATEGORIES, PLACES
 
 NAMES = list(CATEGORIES)
 Labelled = tuple[Picture, np.ndarray]

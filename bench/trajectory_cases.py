@@ -15,8 +15,8 @@ from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.visualbert import checkpoint as visualbert_checkpoint
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert import checkpoint as vlbert_checkpoint
+from roibeam.model.vlbert.checkpoint import config_from_official as vlbert_config_from_official
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.model.vlbert.options import config_from_official as vlbert_config_from_official
 from roibeam.pipelines.training.step_policies import release_settings
 from roibeam.pipelines.training.train_config import TrainConfig
 

@@ -17,8 +17,8 @@ from trajectory_cases import STEPS, Case
 from trajectory_samples import draw_parameter, draw_samples
 
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.task import PretrainTask
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.parameter_groups import group_parameters

@@ -14,7 +14,7 @@ from torch import Tensor
 from trajectory_cases import FEATURE_SIZE, NUM_LABELS, ROWS, VOCABULARY, Case
 
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.data.batches.sample import PretrainSample
 
 LONGEST_TEXT, MOST_REGIONS = 9, 6
 MASK_PIECE = 3

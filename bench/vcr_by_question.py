@@ -28,7 +28,7 @@ _SIDES = {"left", "right", "above", "below"}
 
 
 def kind_of(row: Mapping[str, Any]) -> str:
-    """By its words, which are written by roibeam.pipelines.toyworld.tasks.vcr_questions."""
+    """By its words, which are written by roibeam.pipelines.toyworld.tasks.vcr."""
     words = {token.lower() for token in row["question"] if isinstance(token, str)}
     if "what" in words:
         return "where" if words & _SIDES else "upon"

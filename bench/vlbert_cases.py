@@ -1,7 +1,7 @@
 """Reference arrays of VL-BERT with other options than the project's, made by running the official code from a checkout.
 
     python bench/vlbert_cases.py --vl-bert CHECKOUT --goldens tests/goldens/vlbert OUT
-    roibeam conformance OUT
+    python tests/conformance OUT
 
 CHECKOUT is jackroos/VL-BERT at 4373674; nothing of it is copied here. Inputs are those of the project's reference
 arrays, parameters are drawn anew. What it needs and may lack gets a stand-in: its compiled RoIAlign is torchvision's,

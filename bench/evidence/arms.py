@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evidence.worlds import DETECTOR, WHOLE
-from roibeam.pipelines.toyworld.perfect_perception import FEATURE_DIM
+from roibeam.pipelines.toyworld.perfect_store import FEATURE_DIM
 
 SEEDS = (0, 1, 2)
 CONTROL_SEEDS = (0,)  # of what is to say nothing

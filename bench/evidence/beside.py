@@ -19,8 +19,8 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet
-from roibeam.pipelines.foundation.statistics.retrieval_ranks import CUTS, CaptionedImages, retrieval_ranks
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.common.statistics.retrieval_ranks import CUTS, CaptionedImages, retrieval_ranks
+from roibeam.pipelines.data.captions.corpus import Corpus
 
 BATCH = 128
 

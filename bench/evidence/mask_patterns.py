@@ -15,15 +15,15 @@ from torch import nn
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.captioned_store import join_captions
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.captioned.store_classes import known_classes
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.common.console.overrides import apply_overrides
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
+from roibeam.pipelines.data.captions.captioned_store import join_captions
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.vocabulary import known_classes
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 SAMPLES = 8000  # one half to learn from, the other to be asked about
 PLACES = 40  # of words, and of regions, that it sees

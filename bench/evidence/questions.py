@@ -27,16 +27,16 @@ from roibeam.pipelines.analysis.evaluation.measures import (
     matching_measures,
     scored_rows,
 )
-from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
 from roibeam.pipelines.analysis.evaluation.retrieval import retrieve
-from roibeam.pipelines.inputs.captioned.captioned_store import join_captions
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.captioned.store_classes import known_classes
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.analysis.load_for_evaluation import PhotoFeatures, open_photos
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
+from roibeam.pipelines.data.captions.captioned_store import join_captions
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.vocabulary import known_classes
 from roibeam.pipelines.toyworld.captions import PLURALS
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 SEED = 20  # of wrong pictures and of the regions asked about
 BATCH = 64

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from roibeam.model.visualbert.checkpoint import state_to_official
-from roibeam.pipelines.model_files.model_checkpoint import CONFIG, WEIGHTS, load_model, model_folder
+from roibeam.pipelines.training.model_files.model_checkpoint import CONFIG, WEIGHTS, load_model, model_folder
 
 MAX_BYTES = 4_500_000  # of one file; ViLBERT takes most, with layers for words, for regions and between them
 

@@ -21,13 +21,13 @@ import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.writing.store_writer import write_store
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.toyworld.draw import draw_samples
 from roibeam.pipelines.toyworld.formats import write_corpus
-from roibeam.pipelines.toyworld.perfect_perception import CLASS_NAMES, Perception, perceive, write_perfect_store
+from roibeam.pipelines.toyworld.perfect_store import CLASS_NAMES, Perception, perceive, write_perfect_store
 from roibeam.pipelines.toyworld.picture import Picture, describe
+from roibeam.pipelines.toyworld.rendering import draw_samples
 from roibeam.pipelines.toyworld.scene import Scene, generate
 from roibeam.pipelines.toyworld.world import ATTRIBUTES
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 SEED = 7  # of the world; the toy detector was trained on that of seed 0
 ROIBEAM = (sys.executable, "-P", "-c", "from roibeam.pipelines.cli.main import main; main()")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from roibeam.extraction.hugging_face_inputs import RegionProcessor as RegionProcessor
     from roibeam.extraction.photos.image_ref import ImageRef as ImageRef
     from roibeam.extraction.weights.loading import build_detector as build_detector
-    from roibeam.features.reading.batch_stream import BatchStream as BatchStream
-    from roibeam.features.reading.open_store_at import open_store as open_store
+    from roibeam.features.reading.batch_order import BatchStream as BatchStream
+    from roibeam.features.reading.staging import open_store as open_store
     from roibeam.features.reading.torch_datasets import RegionBatchSampler as RegionBatchSampler
     from roibeam.features.reading.torch_datasets import RegionDataset as RegionDataset
     from roibeam.features.reading.torch_datasets import RegionIterable as RegionIterable
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from roibeam.model.inputs import VLBatch as VLBatch
     from roibeam.model.inputs import VLOutput as VLOutput
     from roibeam.pipelines.extract.photos_to_store import extract as extract
-    from roibeam.pipelines.finetuning.frame.task_model import load_task_model as load_task_model
-    from roibeam.pipelines.model_files.joint_checkpoint import load_joint as load_joint
-    from roibeam.pipelines.model_files.model_checkpoint import load_model as load_model
+    from roibeam.pipelines.finetuning.run.task_model import load_task_model as load_task_model
+    from roibeam.pipelines.training.model_files.joint_checkpoint import load_joint as load_joint
+    from roibeam.pipelines.training.model_files.model_checkpoint import load_model as load_model
     from roibeam.version import __version__ as __version__
 
 _FILES = {
@@ -49,8 +49,8 @@ _FILES = {
     "RegionProcessor": "roibeam.extraction.hugging_face_inputs",
     "ImageRef": "roibeam.extraction.photos.image_ref",
     "build_detector": "roibeam.extraction.weights.loading",
-    "BatchStream": "roibeam.features.reading.batch_stream",
-    "open_store": "roibeam.features.reading.open_store_at",
+    "BatchStream": "roibeam.features.reading.batch_order",
+    "open_store": "roibeam.features.reading.staging",
     "RegionBatchSampler": "roibeam.features.reading.torch_datasets",
     "RegionDataset": "roibeam.features.reading.torch_datasets",
     "RegionIterable": "roibeam.features.reading.torch_datasets",
@@ -62,9 +62,9 @@ _FILES = {
     "VLBatch": "roibeam.model.inputs",
     "VLOutput": "roibeam.model.inputs",
     "extract": "roibeam.pipelines.extract.photos_to_store",
-    "load_task_model": "roibeam.pipelines.finetuning.frame.task_model",
-    "load_model": "roibeam.pipelines.model_files.model_checkpoint",
-    "load_joint": "roibeam.pipelines.model_files.joint_checkpoint",
+    "load_task_model": "roibeam.pipelines.finetuning.run.task_model",
+    "load_model": "roibeam.pipelines.training.model_files.model_checkpoint",
+    "load_joint": "roibeam.pipelines.training.model_files.joint_checkpoint",
 }
 __all__ = list(_FILES)
 __getattr__, __dir__ = lazy_names(__name__, _FILES)

@@ -91,7 +91,7 @@ def words_of(attacked: World, task: str, out: Path) -> list[object]:
 
 
 def killed_before_the_join() -> None:
-    from roibeam.pipelines.finetuning.results.result_parts import ResultParts
+    from roibeam.pipelines.finetuning.run.result_parts import ResultParts
 
     ResultParts.wait = lambda parts: os._exit(9)  # type: ignore[method-assign]
 

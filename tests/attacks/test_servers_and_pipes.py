@@ -206,7 +206,7 @@ def test_a_pipe_in_a_store_is_not_waited_for(
     ids=["lines", "heads", "0.9", "length", "header", "empty members", "bad members", "magic"],
 )
 def test_hostile_pages_take_seconds(tmp_path: Path, name: str, data: bytes) -> None:
-    from roibeam.pipelines.collection.reading.warc_pages import read_warc
+    from roibeam.pipelines.collection.warc_pages import read_warc
 
     (tmp_path / name).write_bytes(data)
     begin = time.process_time()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from roibeam.extraction.network.blanking import blank_photo, blank_regions
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.region_batch import prepare_photo
+from roibeam.extraction.photos.preprocessing import blank_photo, blank_regions
+from roibeam.extraction.region_encoder import prepare_photo
 
 ENCODER = CONVENTIONS["vlbert-e2e"]
 EDGES = DetectorConfig(short_edge=48, long_edge=80)

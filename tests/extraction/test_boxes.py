@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from roibeam.extraction.network.anchors import grid_anchors
-from roibeam.extraction.network.boxes import decode_deltas
+from roibeam.extraction.network.boxes import decode_deltas, grid_anchors
 
 
 def test_anchors_stand_row_by_row_and_at_each_cell_one_after_the_other():

@@ -13,10 +13,10 @@ from torch import Tensor
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.weights.caffemodel import read_caffemodel
+from roibeam.extraction.network.state import random_state
 from roibeam.extraction.weights.families import name_tables
+from roibeam.extraction.weights.files import read_caffemodel
 from roibeam.extraction.weights.loading import load_weights
-from roibeam.extraction.weights.random_weights import random_state
 
 HEAD = "roi_heads.box_predictor."
 TINY = DetectorConfig(

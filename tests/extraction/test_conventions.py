@@ -21,8 +21,8 @@ from PIL import Image
 from torch import nn
 
 from roibeam.extraction.detector import Detector, HeadOutputs
-from roibeam.extraction.fast.region_scores import best_attributes
-from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.fast.inference_network import best_attributes
+from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS, DELTA_CAP, IMPLEMENTED, Conventions
 from roibeam.extraction.network.resnet import Bottleneck, NormedConv, Stem, build_res5

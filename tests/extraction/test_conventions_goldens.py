@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs

@@ -8,15 +8,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from roibeam.extraction.training.losses import (
+from roibeam.extraction.training.rules import LossRules
+from roibeam.extraction.training.targets import (
+    IGNORE,
+    AnchorTargets,
+    RegionTargets,
     attribute_loss,
     class_loss,
     objectness_loss,
     proposal_box_loss,
     region_box_loss,
 )
-from roibeam.extraction.training.rules import LossRules
-from roibeam.extraction.training.targets import IGNORE, AnchorTargets, RegionTargets
 
 RULES = LossRules()
 ONES = (1.0, 1.0, 1.0, 1.0)

@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.network.anchors import grid_anchors
-from roibeam.extraction.network.boxes import decode_deltas
+from roibeam.extraction.network.boxes import decode_deltas, grid_anchors
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.resnet import FrozenBatchNorm, group_norm
 from roibeam.extraction.network.selection_policy import SelectionPolicy
-from roibeam.extraction.network.state import is_weight
+from roibeam.extraction.network.state import is_weight, random_state
 from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
 from roibeam.extraction.training.batch_losses import (
     LOSSES,
@@ -31,7 +30,6 @@ from roibeam.extraction.training.rules import SamplingRules
 from roibeam.extraction.training.targets import overlaps
 from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, relayout
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.extraction.weights.random_weights import random_state
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,11 +17,9 @@ from PIL import Image
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.region_iterator import extract_regions, images_on_their_way
-from roibeam.extraction.engine.region_records import to_record
+from roibeam.extraction.engine.region_iterator import extract_regions, images_on_their_way, to_record
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
-from roibeam.extraction.photos.image_ref import Box, Failure, ImageRef
-from roibeam.extraction.photos.photo_file import MAX_FILE_BYTES, read_local_file
+from roibeam.extraction.photos.image_ref import MAX_FILE_BYTES, Box, Failure, ImageRef, read_local_file
 from roibeam.extraction.regions import Regions
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 

@@ -19,7 +19,7 @@ import torch
 from roibeam.extraction.engine.background_threads import wait_for_threads
 from roibeam.extraction.engine.detector_calls import DetectorCalls
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.loader_threads import MAX_LEFT_BEHIND
+from roibeam.extraction.engine.photo_window import MAX_LEFT_BEHIND
 from roibeam.extraction.engine.region_iterator import ExtractionStopped, extract_regions, images_on_their_way
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.regions import Regions

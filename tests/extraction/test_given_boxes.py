@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.network.blanking import blank_regions
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.roi_heads import pool_regions
 from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.photos.preprocessing import blank_regions
 from roibeam.extraction.weights.loading import build_detector
 
 HEIGHT, WIDTH = 90, 120

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torchvision.transforms import functional as transforms
 
 from roibeam.extraction.global_feature import GlobalFeature, build_global_feature
-from roibeam.extraction.network.global_networks import GLOBAL_NETWORKS
+from roibeam.extraction.network.config import GLOBAL_NETWORKS
 
 QUICK = ("densenet121", "resnet18", "googlenet")
 # Blocks of another kind (resnet50's bottlenecks) or another first layer (densenet161's); the rest have more of them.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import CELL_ANCHORS

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.fast.binned_stage import BinnedStage
-from roibeam.extraction.fast.fused_resnet import FusedConv, folded, has_fused_kernels
+from roibeam.extraction.fast.fused_resnet import BinnedStage, FusedConv, folded, has_fused_kernels
 from roibeam.extraction.fast.modes import MODES, mode_named
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS

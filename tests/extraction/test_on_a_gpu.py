@@ -12,16 +12,15 @@ import torch
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.engine.region_iterator import extract_regions
-from roibeam.extraction.fast.cuda_conv import CudaConv
+from roibeam.extraction.fast.cuda_device import CudaConv, RecordedCalls
 from roibeam.extraction.fast.modes import MODES
-from roibeam.extraction.fast.recorded_calls import RecordedCalls
+from roibeam.extraction.network.boxes import suppress
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.precision import plain_float32
-from roibeam.extraction.network.region_max import WindowMax
+from roibeam.extraction.network.roi_heads import WindowMax
 from roibeam.extraction.network.rpn import choose_proposals
 from roibeam.extraction.network.selection_policy import SELECTIONS
-from roibeam.extraction.network.suppression import suppress
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
 from roibeam.extraction.regions import Regions

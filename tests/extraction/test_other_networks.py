@@ -17,12 +17,10 @@ from transformers import ResNetConfig, ResNetForImageClassification, ResNetModel
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.network.state import weights_digest
+from roibeam.extraction.network.state import random_state, weights_digest
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
-from roibeam.extraction.weights.conversion import convert_weights
 from roibeam.extraction.weights.families import family_names, name_weights
-from roibeam.extraction.weights.loading import build_detector, load_weights
-from roibeam.extraction.weights.random_weights import random_state
+from roibeam.extraction.weights.loading import build_detector, convert_weights, load_weights
 
 SIZES = DetectorConfig(
     depth=50, base_channels=8, num_classes=80, num_attributes=0, pooled_cells=7, short_edge=48, long_edge=96
@@ -142,7 +140,7 @@ def test_a_resnet_alone_describes_given_boxes(theirs: dict[str, Tensor], tmp_pat
     assert (described["num_classes"], described["num_attributes"]) == (0, 0) == (
         detector.num_classes, detector.num_attributes,
     )  # fmt: skip
-    from roibeam.extraction.region_batch import collate_photos, prepare_photo
+    from roibeam.extraction.region_encoder import collate_photos, prepare_photo
 
     encoder = RegionEncoder(SIZES, R2C)
     load_encoder_weights(str(tmp_path / "resnet50-0676ba61.pth"), encoder)
@@ -205,7 +203,7 @@ def test_its_classes_are_left_out_of_a_conversion(theirs: dict[str, Tensor], tmp
 
 def test_the_sizes_of_r2c_compute_as_r2c() -> None:
     """Else photos of the wrong colours and scale would be described, and nothing would tell."""
-    from roibeam.extraction.choice.detector_choice import choose_detector
+    from roibeam.extraction.weights.detector_choice import choose_detector
 
     assert choose_detector("r2c-r50", weights="x.pth").conventions == R2C
     assert choose_detector("r2c-r50", weights="x.pth", conventions="hf").conventions == CONVENTIONS["hf"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from roibeam.extraction.network.selection_policy import _CHOICES, SELECTIONS, SelectionPolicy
-from roibeam.extraction.selection import select_regions
+from roibeam.extraction.regions import select_regions
 
 BUTD = replace(SELECTIONS["butd-10-100"], min_regions=0)
 SINGLE = SELECTIONS["hf-36"]

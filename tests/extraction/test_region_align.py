@@ -9,8 +9,7 @@ import torch
 from torchvision.ops import roi_align
 
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.network.region_align import RegionAlign
-from roibeam.extraction.network.roi_heads import pool_regions
+from roibeam.extraction.network.roi_heads import RegionAlign, pool_regions
 
 CHUNK = 16
 

@@ -13,8 +13,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.resnet import NormedConv
 from roibeam.extraction.network.roi_heads import pool_regions
-from roibeam.extraction.region_batch import collate_photos, prepare_photo
-from roibeam.extraction.region_encoder import STAGES, RegionEncoder, load_encoder_weights
+from roibeam.extraction.region_encoder import STAGES, RegionEncoder, collate_photos, load_encoder_weights, prepare_photo
 from roibeam.extraction.weights.families import family_names
 from roibeam.extraction.weights.loading import build_detector
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.ops import roi_pool
 
-from roibeam.extraction.network.region_max import DistinctBins, RegionMax, WindowMax
+from roibeam.extraction.network.roi_heads import DistinctBins, RegionMax, WindowMax
 
 CHUNK = 16
 both = pytest.mark.parametrize("look_up", [RegionMax, WindowMax])

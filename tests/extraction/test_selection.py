@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
-from roibeam.extraction.selection import classwise_max, select_classwise_max, select_regions, select_single_nms
+from roibeam.extraction.regions import classwise_max, select_classwise_max, select_regions, select_single_nms
 
 LADDER = SELECTIONS["hf-36"]
 

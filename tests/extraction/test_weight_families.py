@@ -18,13 +18,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.network.state import CELL_ANCHORS, weights_digest
+from roibeam.extraction.network.state import CELL_ANCHORS, random_state, weights_digest
 from roibeam.extraction.weights.families import family_names, name_tables, name_weights
 from roibeam.extraction.weights.loading import load_weights, part_state
-from roibeam.extraction.weights.random_weights import random_state
 
 RPN, HEAD = "proposal_generator.rpn_head.", "roi_heads.box_predictor."
 TINY = DetectorConfig(
@@ -398,7 +397,7 @@ def test_a_checkpoint_of_vl_bert_as_its_code_names_it(golden_dir: Path, tmp_path
 @pytest.mark.slow
 def test_true_sizes_through_every_family(golden_dir: Path, tmp_path: Path) -> None:
     """The published shapes, from Hugging Face to MILVLG and detectron2 and back, by `roibeam convert`'s function."""
-    from roibeam.extraction.weights.conversion import convert_weights
+    from roibeam.extraction.weights.loading import convert_weights
 
     config = DetectorConfig()
     shapes = json.loads((golden_dir / "hf_frcnn_keys.json").read_text())

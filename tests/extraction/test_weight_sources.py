@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from roibeam import beam_filesystems
+from roibeam.extraction.weights import sources
 from roibeam.extraction.weights import sources as weight_sources
 from roibeam.extraction.weights.sources import default_cache_dir, fetch_weights
 
@@ -313,7 +313,7 @@ def test_without_credentials_s3_is_not_asked_for_minutes(monkeypatch, cache, tmp
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    beam_filesystems._has_own.cache_clear()
+    sources._has_own.cache_clear()
     with pytest.raises(ValueError, match=r"weights s3://bucket/vg\.pth: no credentials for S3 are found; set AWS_"):
         fetch_weights("s3://bucket/vg.pth", cache_dir=cache)
-    beam_filesystems._has_own.cache_clear()
+    sources._has_own.cache_clear()

@@ -12,13 +12,11 @@ import torch
 from safetensors.torch import save_file
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.network.state import CELL_ANCHORS, weights_digest
-from roibeam.extraction.weights.conversion import convert_weights
-from roibeam.extraction.weights.loading import build_detector, load_weights, read_tensors
-from roibeam.extraction.weights.random_weights import random_state
+from roibeam.extraction.network.state import CELL_ANCHORS, random_state, weights_digest
+from roibeam.extraction.weights.loading import build_detector, convert_weights, load_weights, read_tensors
 
 TINY = DetectorConfig(
     depth=50,

@@ -10,10 +10,10 @@ import numpy as np
 from fuzz_child import in_a_child, limit_memory, limited_time, traced_peak, watch
 from store_examples import numbers
 
-from roibeam.features.exchange.feature_file import FeatureFormat
+from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.sequence import Repeat
+from roibeam.features.shard.publish import Repeat
 
 _SLACK = 2**18  # errors with their tracebacks
 

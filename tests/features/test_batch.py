@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from store_examples import make_record, write_store
 
-from roibeam.features.batch import LARGE_FIELDS, BatchBuffers, RegionBatch, assemble
+from roibeam.features.batch import LARGE_FIELDS, BatchBuffers, RegionBatch, RegionFilter, assemble
 from roibeam.features.reading.torch_datasets import RegionDataset
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
-from roibeam.features.region_filter import RegionFilter
 from roibeam.features.store import FeatureStore
 from roibeam.features.writing.store_writer import write_store as write_records
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from store_examples import make_record, write_store
 
-from roibeam.features.reading.batch_stream import BatchStream
-from roibeam.features.reading.rank_plan import plan_ranks
-from roibeam.features.region_filter import RegionFilter
+from roibeam.features.batch import RegionFilter
+from roibeam.features.reading.batch_order import BatchStream
+from roibeam.features.reading.staging import plan_ranks
 from roibeam.features.store import FeatureStore
 
 SIZES = (7, 4, 0, 11)

@@ -14,15 +14,12 @@ import pytest
 from butd_tsv_examples import CAFFE, LXMERT, fields, line
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
-from roibeam.features.comparison import distributions, region_matching
-from roibeam.features.comparison.cosines import Cosines
-from roibeam.features.comparison.distributions import distribution_error
-from roibeam.features.comparison.record_source import RecordSource
-from roibeam.features.comparison.region_matching import match_regions
-from roibeam.features.comparison.store_comparison import StoreComparison, compare
+from roibeam.features import record_pairing, store_comparison
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
+from roibeam.features.record_pairing import RecordSource, match_regions
 from roibeam.features.shard.publish import publish_shard, publish_store
+from roibeam.features.store_comparison import Cosines, StoreComparison, compare, distribution_error
 
 
 @pytest.fixture
@@ -108,7 +105,7 @@ def test_equal_boxes_pair_with_the_nearest_row(left: str, right: str, pairs: lis
 
 
 def test_too_many_regions_to_match(monkeypatch: pytest.MonkeyPatch, stores: Callable[..., StoreComparison]) -> None:
-    monkeypatch.setattr(region_matching, "MAX_MATCHED_REGIONS", 5)
+    monkeypatch.setattr(record_pairing, "MAX_MATCHED_REGIONS", 5)
     with pytest.raises(ValueError, match="image 'a': 6 regions in one image; at most 5"):
         stores([make_record("a", 6)], [make_record("a", 5)])
 
@@ -282,7 +279,7 @@ def test_distribution_error_of_parts_is_that_of_all(monkeypatch: pytest.MonkeyPa
     first, second = (record.class_distribution for record in records_)
     assert first is not None and second is not None
     want = distribution_error(first, second, pairs)
-    monkeypatch.setattr(distributions, "_VALUES_AT_ONCE", 14)
+    monkeypatch.setattr(store_comparison, "_VALUES_AT_ONCE", 14)
     assert distribution_error(first, second, pairs) == want > 0
 
 

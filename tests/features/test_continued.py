@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from roibeam.features.exchange.aside import written_aside
-from roibeam.features.exchange.continued import ContinuedFile, ContinuedFolder
-from roibeam.features.exchange.lmdb_output import LmdbOutput
+from roibeam.features.exchange.export_output import ContinuedFile, ContinuedFolder, written_aside
+from roibeam.features.exchange.lmdb_files import LmdbOutput
 
 PIECES = [b"first line\n", b"second line\n", b"third line\n"]
 WHOLE = b"".join(PIECES)

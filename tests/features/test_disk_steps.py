@@ -10,7 +10,7 @@ from store_examples import make_record
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.folders.local_folder import LocalFolder
-from roibeam.features.reading.staging_folder import StagingFolder
+from roibeam.features.reading.staging import StagingFolder
 from roibeam.features.shard.writer import ShardWriter
 
 

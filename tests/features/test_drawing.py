@@ -18,16 +18,14 @@ import pytest
 from PIL import Image
 from store_examples import make_record, write_store
 
-from roibeam.features.comparison.record_source import RecordSource
-from roibeam.features.comparison.store_comparison import compare
-from roibeam.features.reading.batch_stream import BatchStream
-from roibeam.features.record.drawing.notebook import regions_html
-from roibeam.features.record.drawing.palette import PALETTE, colours_by_class
-from roibeam.features.record.drawing.photo_pixels import photo_pixels
-from roibeam.features.record.drawing.region_drawing import draw_regions, looking_scale
-from roibeam.features.record.imported import imported_fingerprint
+from roibeam.features.reading.batch_order import BatchStream
+from roibeam.features.record.fingerprint import imported_fingerprint
+from roibeam.features.record.notebook import regions_html
+from roibeam.features.record.region_drawing import PALETTE, colours_by_class, draw_regions, looking_scale, photo_pixels
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.record_pairing import RecordSource
 from roibeam.features.store import FeatureStore
+from roibeam.features.store_comparison import compare
 
 HOSTILE = "<img src=x onerror=\"alert('1')\"></td><script>&amp;"
 

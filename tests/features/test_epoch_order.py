@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roibeam.features.reading.epoch_order import EpochOrder
+from roibeam.features.reading.batch_order import EpochOrder
 
 SIZES = (5, 0, 12, 3, 7, 1)
 TOTAL = sum(SIZES)

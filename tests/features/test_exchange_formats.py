@@ -14,13 +14,13 @@ import pytest
 from exchange_examples import PAIR, measured, records, survives
 from fuzz_child import soak_seeds
 
-from roibeam.features.comparison.record_source import RecordSource
-from roibeam.features.exchange.aside import written_aside
-from roibeam.features.exchange.butd_tsv_format import FORMAT as TSV
+from roibeam.features.exchange.butd_tsv import FORMAT as TSV
 from roibeam.features.exchange.check_report import CheckReport
+from roibeam.features.exchange.export_output import written_aside
 from roibeam.features.exchange.formats import FORMATS, format_named, format_of, recognise
+from roibeam.features.record_pairing import RecordSource
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.sequence import Repeat
+from roibeam.features.shard.publish import Repeat
 
 SUFFIX = {"mmf-lmdb": ".lmdb", "vilbert-lmdb": ".lmdb"}
 

@@ -15,12 +15,12 @@ from exchange_examples import PAIR, letters, measured, outcomes, records, surviv
 from fuzz_child import soak_seeds
 from lmdb_examples import read_lmdb, write_lmdb, write_pickles
 
-from roibeam.features.exchange.lmdb_entries import LmdbEntries
+from roibeam.features.exchange.lmdb_files import LmdbEntries
 from roibeam.features.exchange.mmf_lmdb import FORMAT as MMF
-from roibeam.features.exchange.old_numpy import plain_pickle
+from roibeam.features.exchange.npy_files import plain_pickle
 from roibeam.features.exchange.vilbert_lmdb import FORMAT as VILBERT
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
-from roibeam.features.safe_pickle.read import loads_pickle
+from roibeam.features.safe_pickle import loads_pickle
 from roibeam.features.shard.manifest import DeadLetter
 
 
@@ -332,10 +332,10 @@ def test_writing_refuses_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_map_grows_and_keeps_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roibeam.features.exchange.lmdb_output._FIRST_MAP_BYTES", 2**15)
-    monkeypatch.setattr("roibeam.features.shard.growing_lmdb._LEAST_MAP_BYTES", 0)
+    monkeypatch.setattr("roibeam.features.exchange.lmdb_files._FIRST_MAP_BYTES", 2**15)
+    monkeypatch.setattr("roibeam.features.shard.lmdb_file._LEAST_MAP_BYTES", 0)
     monkeypatch.setattr(
-        "roibeam.features.shard.growing_lmdb.GrowingLmdb.is_due", property(lambda lmdb: lmdb._pending_bytes > 2**16)
+        "roibeam.features.shard.lmdb_file.GrowingLmdb.is_due", property(lambda lmdb: lmdb._pending_bytes > 2**16)
     )
     kept = [measured(f"{number:04}", 20, seed=number % 5) for number in range(150)]
     VILBERT.write(kept, tmp_path / "a.lmdb", layout="volta")

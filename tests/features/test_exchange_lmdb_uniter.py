@@ -18,7 +18,7 @@ from lmdb_examples import read_lmdb, write_lmdb
 
 from roibeam.features.exchange.entry_record import EntryError
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
-from roibeam.features.exchange.numpy_msgpack import arrays_from_msgpack, arrays_to_msgpack
+from roibeam.features.exchange.npy_files import arrays_from_msgpack, arrays_to_msgpack
 from roibeam.features.exchange.uniter_lmdb import FORMAT
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter

@@ -17,8 +17,7 @@ from exchange_examples import letters, measured, outcomes, records, survives
 from fuzz_child import soak_seeds
 
 from roibeam.features.exchange.milvlg_npz import FORMAT
-from roibeam.features.exchange.npy_bytes import npz_values
-from roibeam.features.exchange.old_numpy import npy_bytes
+from roibeam.features.exchange.npy_files import npy_bytes, npz_values
 from roibeam.features.record.region_record import RegionRecord
 
 

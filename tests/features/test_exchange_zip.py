@@ -19,13 +19,11 @@ import pytest
 from exchange_examples import PAIR, letters, measured, outcomes, records, survives
 from fuzz_child import soak_seeds
 
-from roibeam.features.exchange import zip_output
-from roibeam.features.exchange.vlbert_zip import FORMAT
-from roibeam.features.exchange.zip_members import ZipMembers
-from roibeam.features.exchange.zip_output import ZipOutput
+from roibeam.features.exchange import vlbert_zip
+from roibeam.features.exchange.vlbert_zip import FORMAT, ZipMembers, ZipOutput
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.sequence import Repeat
+from roibeam.features.shard.publish import Repeat
 
 
 def encoded(array: np.ndarray) -> str:
@@ -265,7 +263,7 @@ def test_zips_of_many_members_and_of_old_names(tmp_path: Path) -> None:
 
 def test_places_beyond_four_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 4 GB taken to be 100 bytes, every number that needs 64 bits then is written so."""
-    monkeypatch.setattr(zip_output, "_SMALL", 100)
+    monkeypatch.setattr(vlbert_zip, "_SMALL", 100)
     with io.BytesIO() as file:
         output = ZipOutput(file)
         for name in (b"1.json", b"2.json"):

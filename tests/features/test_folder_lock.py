@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from roibeam.features.exchange.aside import written_aside
-from roibeam.features.folders.folder_lock import store_lock
+from roibeam.features.exchange.export_output import written_aside
+from roibeam.features.folders.folder_protocol import store_lock
 
 
 def held(folder: Path) -> bool:

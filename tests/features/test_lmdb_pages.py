@@ -7,7 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from roibeam.features.shard.lmdb_pages import LmdbPages
+from roibeam.features.shard.lmdb_file import LmdbPages
 
 
 def write_lmdb(path: Path, values: dict[bytes, dict[bytes, bytes]], *, commits: int = 1) -> None:

@@ -20,12 +20,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from roibeam.features.folders import object_folder
-from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.durable_files import PREFIX, scratch_folder, with_place
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.folders.full_disk import with_place
-from roibeam.features.folders.local_folder import LocalFolder, note_links
+from roibeam.features.folders.local_folder import LocalFolder, note_links, output_folder
 from roibeam.features.folders.object_folder import ObjectFolder
-from roibeam.features.folders.scratch_folder import PREFIX, scratch_folder
 
 
 class FaultyObjects(MemoryFileSystem):
@@ -138,7 +136,7 @@ def test_scratch_is_empty_local_and_gone_afterwards(folder: OutputFolder, tmp_pa
 
 def test_scratch_of_a_killed_process_goes_and_of_a_living_one_stays(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from roibeam.features.folders.scratch_folder import scratch_folder\n"
+        "import os, sys; from roibeam.features.folders.durable_files import scratch_folder\n"
         "with scratch_folder(sys.argv[1]) as folder: (folder / 'data.lmdb').touch(); os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", program, tmp_path], check=False).returncode == 9
@@ -227,7 +225,7 @@ def test_a_missing_driver_names_its_package() -> None:
 
 def test_a_local_folder_needs_no_fsspec() -> None:
     program = (
-        "import sys; from roibeam.features.folders.folder_choice import output_folder; "
+        "import sys; from roibeam.features.folders.local_folder import output_folder; "
         "output_folder('store'); print('fsspec' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roibeam.features.printable import on_a_line, printable
+from roibeam.messages import on_a_line, printable
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from roibeam.features.writing.given_arrays import RegionArrays
+from roibeam.features.writing.writer_input import RegionArrays
 
 TEXT = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roibeam.features.reading.rank_plan import plan_ranks
+from roibeam.features.reading.staging import plan_ranks
 from roibeam.features.shard.manifest import ShardEntry
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from store_examples import make_record, write_store
 
-from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import ShardManifest
-from roibeam.features.shard.reader import ShardReader
-from roibeam.features.shard.remote_reader import ShardObject
+from roibeam.features.shard.reader import ShardObject, ShardReader
 
 
 def test_records_and_digests_are_those_of_the_file(tmp_path: Path) -> None:

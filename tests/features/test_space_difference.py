@@ -9,8 +9,13 @@ import pytest
 from roibeam.extraction.network.config import PROPOSAL_SIZES
 from roibeam.extraction.network.conventions import PROPOSAL_FIELDS
 from roibeam.extraction.weights.head_layout import HeadLayout
-from roibeam.features.comparison.feature_spaces import LAYOUT_CONVENTIONS, space_difference
-from roibeam.features.record.fingerprint import PROPOSAL_PARTS, Fingerprint, feature_space_of
+from roibeam.features.record.fingerprint import (
+    LAYOUT_CONVENTIONS,
+    PROPOSAL_PARTS,
+    Fingerprint,
+    feature_space_of,
+    space_difference,
+)
 
 
 @pytest.mark.parametrize(

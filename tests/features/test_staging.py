@@ -18,8 +18,7 @@ from store_examples import make_record, write_store
 
 from roibeam.features.folders import object_folder
 from roibeam.features.folders.folder_protocol import UnreachableError
-from roibeam.features.reading.rank_plan import plan_ranks
-from roibeam.features.reading.staging import StagedStore
+from roibeam.features.reading.staging import StagedStore, plan_ranks
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store

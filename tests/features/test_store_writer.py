@@ -16,7 +16,7 @@ import pytest
 from store_examples import make_record, write_store
 from writer_examples import SPACE, Stop, arrays, error_of, labels, stopped, written
 
-from roibeam.features.record.imported import has_classes
+from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
@@ -249,7 +249,7 @@ def test_a_damaged_shard_is_named_and_written_again(tmp_path: Path) -> None:
 def test_a_disk_that_breaks_in_a_record_leaves_no_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from roibeam.features.shard.growing_lmdb import GrowingLmdb
+    from roibeam.features.shard.lmdb_file import GrowingLmdb
 
     with pytest.raises(OSError, match="full"), StoreWriter(tmp_path / "store", **SPACE) as writer:
         writer.write("a", **arrays())
@@ -267,7 +267,7 @@ def test_a_disk_that_breaks_in_a_record_leaves_no_shard(
 
 
 def test_an_interrupt_waits_until_the_image_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from roibeam.features.shard.growing_lmdb import GrowingLmdb
+    from roibeam.features.shard.lmdb_file import GrowingLmdb
 
     with pytest.raises(KeyboardInterrupt), StoreWriter(tmp_path / "store", **SPACE) as writer:
         writer.write("a", **arrays())

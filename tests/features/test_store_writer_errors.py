@@ -131,9 +131,9 @@ def test_settings_that_cannot_be(tmp_path: Path, settings: dict[str, Any], words
 
 
 def test_captions_need_pyarrow_and_the_rest_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from roibeam.features.writing import store_in_work
+    from roibeam.features.writing import partial_store
 
-    monkeypatch.setattr(store_in_work.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(partial_store.importlib.util, "find_spec", lambda name: None)
     written(tmp_path / "bare", {"a": arrays()})
     assert "pip install pyarrow" in error_of(tmp_path / "store", arrays() | {"captions": "a dog"})
 

@@ -16,10 +16,10 @@ import torch
 from store_examples import make_record, write_store
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from roibeam.features.reading.batch_stream import BatchStream
-from roibeam.features.reading.rank_plan import plan_ranks
+from roibeam.features.batch import RegionFilter
+from roibeam.features.reading.batch_order import BatchStream
+from roibeam.features.reading.staging import plan_ranks
 from roibeam.features.reading.torch_datasets import RegionBatchSampler, RegionDataset, RegionIterable
-from roibeam.features.region_filter import RegionFilter
 from roibeam.features.store import FeatureStore
 
 SIZES = (7, 4, 0, 12)

@@ -16,7 +16,7 @@ PACKAGE = SOURCE / "roibeam"
 
 class Module(NamedTuple):
     """Attributes:
-    imports: modules of ours that it imports, at its top or later, for types alone too.
+    imports: modules of ours that it imports when it runs, at its top or later.
     rooms: names that it takes from a room in place of a file.
     outside: first parts of the names of what else it imports.
     at_import: those of them that are imported as soon as the module is, not first when they are used.
@@ -45,7 +45,7 @@ def _module(name: str, path: Path, known: set[str], rooms: set[str]) -> Module:
     imports: set[str] = set()
     taken: set[str] = set()
     outside: set[str] = set()
-    for node in ast.walk(_tree(path)):
+    for node in _walk_run(_tree(path)):
         if isinstance(node, ast.Import):
             imports |= {alias.name for alias in node.names if alias.name in known}
             taken |= {alias.name for alias in node.names if alias.name in rooms}
@@ -62,6 +62,14 @@ def _module(name: str, path: Path, known: set[str], rooms: set[str]) -> Module:
     at_import = {first for node in _run_at_import(_tree(path).body) for first in _first_parts(node)}
     ours = {"roibeam"}
     return Module(frozenset(imports - {name}), frozenset(taken), frozenset(outside - ours), frozenset(at_import - ours))
+
+
+def _walk_run(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below, but those that only a type checker reads."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            yield child
+            yield from _walk_run(child)
 
 
 _DOES_WITHOUT = {"ImportError", "ModuleNotFoundError"}

@@ -27,8 +27,8 @@ COMMAND = Path(sys.executable).with_name("roibeam")
 _WANTED = (
     "roibeam.pipelines.cli.commands",
     "roibeam.pipelines.extract.extraction_run",
-    "roibeam.pipelines.finetuning.frame.finetune_run",
-    "roibeam.pipelines.pretraining.requests.requested_run",
+    "roibeam.pipelines.finetuning.run.finetune_run",
+    "roibeam.pipelines.pretraining.requested_run",
 )
 # What a shell finds as `roibeam`: sends what it was called with, its streams too, and ends as the command does.
 _CALLER = """#!{python} -IS

@@ -11,18 +11,17 @@ from vilbert_examples import tiny
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel, ImageBatch
-from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.interbert.config import interbert_config
-from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
 
 VOCAB_SIZE, LABELS, POSITIONS = 40, 7, 16
 # The shape of the published network at a sixteenth of its width, two blocks in each stage.

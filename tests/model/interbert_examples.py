@@ -2,8 +2,7 @@
 
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, randomised
 
-from roibeam.model.interbert.config import interbert_config
-from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
 
 SIZES = {
     "vocab_size": VOCAB_SIZE,

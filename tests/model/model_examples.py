@@ -16,8 +16,7 @@ from vilbert_examples import tiny as tiny_vilbert
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.interbert.config import interbert_config
-from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining

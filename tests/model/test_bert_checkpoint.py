@@ -6,8 +6,8 @@ import transformers
 from vilbert_examples import POSITIONS, VOCAB_SIZE, make_batch, randomised, tiny
 
 from roibeam.model.common.checkpoint import load_start, tidy_bert
-from roibeam.model.imagebert.checkpoint import state_from_bert as imagebert_state
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.imagebert.model import state_from_bert as imagebert_state
 from roibeam.model.vilbert.checkpoint import state_from_bert as vilbert_state
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.visualbert.checkpoint import state_from_bert as visualbert_state

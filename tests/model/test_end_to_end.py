@@ -28,11 +28,10 @@ from end_to_end_examples import (
 )
 from soak_share import some
 
-from roibeam.extraction.network.blanking import blank_regions
+from roibeam.extraction.photos.preprocessing import blank_regions
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.common.losses import cross_entropy
 from roibeam.model.end_to_end import EndToEndModel, ImageBatch
-from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.model.imagebert.retrieval import retrieval_losses
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.task_heads import (
     GroundingHead,
@@ -44,7 +43,15 @@ from roibeam.model.task_heads import (
     RegionHead,
     RegionHeadConfig,
 )
-from roibeam.model.task_losses import answer_bce, answer_kl, class_bce, grounding_loss, region_bce, score_regression
+from roibeam.model.task_losses import (
+    answer_bce,
+    answer_kl,
+    class_bce,
+    grounding_loss,
+    region_bce,
+    retrieval_losses,
+    score_regression,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, build, make_full_batch, padded, tensors
 
-from roibeam.model.common.packing import Packing, computing_padding
-from roibeam.model.common.transformer import Attention, TransformerEncoder, TransformerLayer
+from roibeam.model.common.transformer import Attention, Packing, TransformerEncoder, TransformerLayer, computing_padding
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 
 RAGGED = {

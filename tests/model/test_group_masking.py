@@ -9,16 +9,16 @@ import torch
 from binomial import assert_share
 from soak_share import many
 
-from roibeam.model.common.masking import overlaps_with_inclusive_sides
-from roibeam.model.common.regions import mean_feature
-from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.interbert.group_masking import (
+from roibeam.model.common.masking import (
     mask_one_span,
     mask_region_groups,
     mask_region_groups_as_released,
     mask_segments,
+    overlaps_with_inclusive_sides,
     regions_around,
 )
+from roibeam.model.common.regions import mean_feature
+from roibeam.model.inputs import IGNORE_INDEX
 
 GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "interbert" / "group_masking.npz"
 MASK_ID, VOCAB_SIZE = 103, 30_000

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from roibeam.model.common.packing import Packing
+from roibeam.model.common.transformer import Packing
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
-from roibeam.model.imagebert.retrieval import retrieval_losses, triplet_loss
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.task_losses import retrieval_losses, triplet_loss
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 LOSSES = {"masked_words": "mlm", "masked_regions": "moc", "masked_region_features": "mrfr", "matching": "itm"}

@@ -7,13 +7,11 @@ import torch
 from interbert_examples import make_model, tiny
 from vilbert_examples import FEATURES, LABELS, POSITIONS, make_batch, randomised, take_rows
 
-from roibeam.model.common.packing import Packing
-from roibeam.model.common.score_heads import PADDED_SCORE
+from roibeam.model.common.heads import PADDED_SCORE
+from roibeam.model.common.transformer import Packing
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.interbert.config import InterBertConfig, interbert_config
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.interbert.presets import PRESETS
-from roibeam.model.interbert.tasks import InterBertForTasks
+from roibeam.model.interbert.fields import PRESETS
+from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraining, InterBertForTasks, interbert_config
 
 KINDS = ["release", "paper", "single-stream"]
 

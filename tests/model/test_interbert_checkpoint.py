@@ -13,9 +13,7 @@ from roibeam.model.interbert.checkpoint import (
     state_from_official,
     state_to_official,
 )
-from roibeam.model.interbert.config import interbert_config
-from roibeam.model.interbert.model import InterBertForPreTraining, InterBertModel
-from roibeam.model.interbert.tasks import InterBertForTasks
+from roibeam.model.interbert.model import InterBertForPreTraining, InterBertForTasks, InterBertModel, interbert_config
 
 JOINT = SIZES["num_hidden_layers"]
 

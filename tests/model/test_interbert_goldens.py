@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from roibeam.model.common.packing import computing_padding
-from roibeam.model.imagebert.retrieval import binary_loss
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.interbert.checkpoint import config_from_official, key_table, state_from_official
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.interbert.tasks import InterBertForTasks
+from roibeam.model.interbert.model import InterBertForPreTraining, InterBertForTasks
+from roibeam.model.task_losses import binary_loss
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "interbert"
 

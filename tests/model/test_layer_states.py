@@ -7,7 +7,7 @@ import torch
 from model_examples import EXAMPLES, build, make_full_batch, padded
 from vilbert_examples import make_batch, randomised, tiny
 
-from roibeam.model.common.packing import computing_padding
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 
 # Where the layers of each kind stand in a model's modules.

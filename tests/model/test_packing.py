@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from roibeam.model.common.packing import Packing
 from roibeam.model.common.transformer import (
+    Packing,
     TransformerEncoder,
     TransformerLayer,
     mapped_attention,

@@ -7,13 +7,7 @@ import torch
 from imagebert_examples import make_model
 from vilbert_examples import make_batch, randomised, tiny
 
-from roibeam.model.imagebert.retrieval import (
-    RETRIEVAL_LOSSES,
-    binary_loss,
-    multi_class_loss,
-    retrieval_losses,
-    triplet_loss,
-)
+from roibeam.model.task_losses import RETRIEVAL_LOSSES, binary_loss, multi_class_loss, retrieval_losses, triplet_loss
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 
 # Probabilities of a match 3/4, 1/2 and 1/4; the first is right in one group, the last in the other.

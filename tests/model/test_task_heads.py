@@ -9,7 +9,6 @@ from vilbert_examples import randomised
 
 from roibeam.model.common.losses import cross_entropy
 from roibeam.model.common.transformer import TransformerEncoder
-from roibeam.model.imagebert.retrieval import binary_loss, multi_class_loss
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.task_heads import (
     GroundingHead,
@@ -26,7 +25,16 @@ from roibeam.model.task_heads import (
     load_task_head,
     read_summary,
 )
-from roibeam.model.task_losses import answer_bce, answer_kl, class_bce, grounding_loss, region_bce, score_regression
+from roibeam.model.task_losses import (
+    answer_bce,
+    answer_kl,
+    binary_loss,
+    class_bce,
+    grounding_loss,
+    multi_class_loss,
+    region_bce,
+    score_regression,
+)
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 
 ANSWERS = 6

@@ -9,11 +9,9 @@ from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch
 
 from roibeam.model.common.losses import SumCount
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.vilbert.config import ViLbertConfig, vilbert_config
-from roibeam.model.vilbert.encoder import Step, layer_plan
-from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.presets import DEPTHS, PRESETS
-from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.vilbert.encoder import Step, ViLbertConfig, layer_plan, vilbert_config
+from roibeam.model.vilbert.fields import DEPTHS, PRESETS
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
 
 
 def make_model(**overrides):

@@ -12,9 +12,8 @@ from roibeam.model.vilbert.checkpoint import (
     state_from_official,
     state_to_official,
 )
-from roibeam.model.vilbert.config import vilbert_config
-from roibeam.model.vilbert.model import ViLbertForPreTraining, ViLbertModel
-from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.vilbert.encoder import vilbert_config
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks, ViLbertModel
 
 KINDS = [
     (ViLbertForPreTraining, "release", {}),

@@ -10,12 +10,11 @@ from torch.nn import functional as F
 from vilbert_examples import take_rows
 
 from roibeam.model.common.masking import mask_overlapping_regions, overlaps_with_inclusive_sides
-from roibeam.model.common.packing import computing_padding
 from roibeam.model.common.regions import mean_feature
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.vilbert.checkpoint import config_from_official, name_from_official, state_from_official
-from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "vilbert"
 

@@ -18,7 +18,7 @@ from roibeam.model.vilbert.checkpoint import (
     state_from_roberta,
     state_to_official,
 )
-from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.vilbert.encoder import vilbert_config
 from roibeam.model.vilbert.model import ViLbertForPreTraining, ViLbertModel
 
 RECORDED = json.loads(NUMBERS.read_text("utf-8"))

@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised
 
-from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
-from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining, SingleStreamForTasks
 
 
 def make_model(model_class=SingleStreamForPreTraining, *, awake=True, **fields):

@@ -12,13 +12,18 @@ import torch
 import transformers
 from vilbert_examples import FEATURES, POSITIONS, VOCAB_SIZE, make_batch, randomised
 
-from roibeam.model.common.packing import computing_padding
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.task_losses import grounding_loss
 from roibeam.model.visualbert.checkpoint import config_from_official, state_from_official, state_to_official
-from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining, visualbert_config
-from roibeam.model.visualbert.presets import PRESETS
-from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.model.visualbert.fields import PRESETS
+from roibeam.model.visualbert.model import (
+    VisualBertConfig,
+    VisualBertForGrounding,
+    VisualBertForLabels,
+    VisualBertForPreTraining,
+    visualbert_config,
+)
 
 
 def tiny(**overrides):

@@ -20,8 +20,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.resnet import Backbone, Stem, build_stage
 from roibeam.extraction.network.state import check_state
-from roibeam.extraction.region_batch import RegionBatch, collate_photos, prepare_photo
-from roibeam.extraction.region_encoder import RegionEncoder
+from roibeam.extraction.region_encoder import RegionBatch, RegionEncoder, collate_photos, prepare_photo
 from roibeam.extraction.weights.families import name_weights
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
 from roibeam.model.vlbert.checkpoint import name_from_official, split_official, state_from_official

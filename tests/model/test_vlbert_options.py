@@ -15,8 +15,8 @@ from roibeam.model.vlbert.embeddings import (
     embed_coordinates,
     image_elements,
 )
+from roibeam.model.vlbert.fields import PRESETS
 from roibeam.model.vlbert.model import VLBertForPreTraining, mean_of_rows
-from roibeam.model.vlbert.presets import PRESETS
 
 
 def words(rows, regions, *pairs):

@@ -9,12 +9,24 @@ from vlbert_examples import SIZES, make_batch, make_model
 
 from roibeam.model.common.checkpoint import load_start
 from roibeam.model.inputs import VLOutput
-from roibeam.model.vlbert.checkpoint import TABLES, kind_of, split_official, state_from_official, state_to_official
+from roibeam.model.vlbert.checkpoint import (
+    TABLES,
+    config_from_official,
+    kind_of,
+    split_official,
+    state_from_bert,
+    state_from_official,
+    state_to_official,
+    task_start,
+)
 from roibeam.model.vlbert.config import vlbert_task_config
-from roibeam.model.vlbert.options import config_from_official
-from roibeam.model.vlbert.start import state_from_bert, task_start
-from roibeam.model.vlbert.tasks import PADDED_SCORE, VLBertForReferring, VLBertForVcr, VLBertForVqa
-from roibeam.model.vlbert.text import join_question_answer
+from roibeam.model.vlbert.tasks import (
+    PADDED_SCORE,
+    VLBertForReferring,
+    VLBertForVcr,
+    VLBertForVqa,
+    join_question_answer,
+)
 
 PARTS = ("weight", "bias")
 MODELS = {"vqa": VLBertForVqa, "vcr": VLBertForVcr, "refcoco": VLBertForReferring}

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.encoder import ViLbertConfig
 
 VOCAB_SIZE, FEATURES, LABELS, POSITIONS = 90, 12, 7, 24
 

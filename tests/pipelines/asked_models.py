@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
-from roibeam.model.interbert.config import interbert_config
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
+from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining

@@ -10,7 +10,7 @@ from typing import Any
 
 from captioned_records import CAPTIONS, TINY, captioned, make_store, pretrain_with
 
-from roibeam.pipelines.pretraining.run_frame import PretrainResult
+from roibeam.pipelines.pretraining.run_setup import PretrainResult
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.training.train_config import TrainConfig

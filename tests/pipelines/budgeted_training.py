@@ -17,14 +17,10 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import VLBatch
 from roibeam.model.vlbert.config import vlbert_small
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VLBertSampling
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
-from roibeam.pipelines.pretraining.task import PretrainTask
-from roibeam.pipelines.pretraining.token_budget import RowLengths
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.pretraining.task import BudgetedTask, PretrainTask, RowLengths
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.train_config import TrainConfig
 

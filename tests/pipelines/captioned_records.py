@@ -11,14 +11,13 @@ import numpy as np
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
-from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.data.captions.caption_files import Caption
+from roibeam.pipelines.data.captions.captioned_store import CaptionedStore
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
-from roibeam.pipelines.pretraining.run_frame import RunSettings
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.sources.captions.caption_files import Caption
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.pretraining.run_setup import RunSettings
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
+from roibeam.pipelines.pretraining.systems import ModelChoice
 from roibeam.pipelines.training.train_config import TrainConfig
 
 NUM_CLASSES, WIDTH, GLOBAL_WIDTH = 20, 48, 7

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from harness.runner import CaseResult, run_conformance
 from torch import Tensor
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
 
 Arrays = dict[str, np.ndarray]
 

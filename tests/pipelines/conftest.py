@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +13,26 @@ import pytest
 if TYPE_CHECKING:
     from tiny_commands import Pictures
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "model")]
+TESTS = Path(__file__).parents[1]
+sys.path += map(str, [TESTS / "pipelines", TESTS / "model", TESTS / "conformance", TESTS.parent / "tools"])
 pytest.register_assert_rewrite("disturbed_runs", "tiny_commands")
+
+
+@pytest.fixture
+def conformance(capfd: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
+    """Runs `python tests/conformance` in this process: conformance(folder, ...) -> exit code, stdout, stderr."""
+    from harness.command import main
+
+    from roibeam.pipelines.cli.command_end import run_to_the_end
+
+    def run(*arguments: object) -> SimpleNamespace:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run_to_the_end(lambda standalone_mode: main([*map(str, arguments)]))
+        captured = capfd.readouterr()
+        return SimpleNamespace(code=int(ended.value.code or 0), out=captured.out, err=captured.err)
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +52,7 @@ def store(pictures: "Pictures") -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def faulty_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six photos and an empty file among them, sample_00003_bad.jpg."""
-    from roibeam.pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.rendering import draw_samples
 
     folder = tmp_path_factory.mktemp("faults")
     draw_samples(folder, count=6)

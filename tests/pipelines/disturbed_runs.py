@@ -116,9 +116,9 @@ class BucketCommand:
 
 def export_in_small_steps(store: Path, out: Path, name: str) -> None:
     """`store export`, with commits of a few records where the format has commits, and its log."""
-    from roibeam.features.exchange.lmdb_output import LmdbOutput
-    from roibeam.pipelines.foundation.console.our_logs import show_our_logs
-    from roibeam.pipelines.stores.store_export import export_store
+    from roibeam.features.exchange.lmdb_files import LmdbOutput
+    from roibeam.pipelines.common.console.progress import show_our_logs
+    from roibeam.pipelines.extract.stores.store_export import export_store
 
     LmdbOutput.__init__.__kwdefaults__["commit_bytes"] = 10_000
     show_our_logs()

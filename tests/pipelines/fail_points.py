@@ -23,7 +23,7 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.engine.photo_loading import PhotoLoad
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.writer import ShardWriter
-from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.common.console.progress import Progress
 
 PLAN = "plan"  # before plan.json gets its name
 READ, DECODE = "read", "decode"  # of the n-th image

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
+from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 
 ASKED = {
     "vqa": AskedForm(LABEL, 3129),

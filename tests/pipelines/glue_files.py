@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 
 SENTENCES = ("a red ball is left of a box", 'a "blue cat sits', "two dogs", "one green box")
 COLUMNS = {

@@ -22,7 +22,7 @@ from soak_share import share_of
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.cli import main as cli
 from roibeam.pipelines.extract import extraction_run
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 
 def run(photos: Path, store: Path, kill_at: int | None, output: Path, options: list[str]) -> tuple[int, list[str]]:

@@ -19,9 +19,8 @@ from faulty_server import serve
 from forks import KILLED, in_a_fork
 from soak_share import share_of
 
-from roibeam.pipelines.sources.download.download_run import run_download
-from roibeam.pipelines.sources.download.limits import DownloadLimits
-from roibeam.pipelines.sources.download.options import DownloadOptions
+from roibeam.pipelines.data.download.download_run import DownloadOptions, run_download
+from roibeam.pipelines.data.download.limits import DownloadLimits
 
 KINDS = ["good", "404", "png", "html", "moved", "good", "gzip", "opted-out"]
 LIMITS = DownloadLimits(connections=2, per_host=2, attempts=1)

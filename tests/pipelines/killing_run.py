@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from roibeam.pipelines.extract.runners.engines.flink_cluster import FlinkCluster
-from roibeam.pipelines.extract.runners.engines.small_cluster import POOL, SmallCluster
-from roibeam.pipelines.extract.runners.engines.spark_cluster import SparkCluster
+from clusters.flink_cluster import FlinkCluster
+from clusters.small_cluster import POOL, SmallCluster
+from clusters.spark_cluster import SparkCluster
 
 RUN_SECONDS = 1200
 FIRST, GAP = 4, 3  # finished shards before a kill, and between two

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roibeam.pipelines.sources.datasets.labelled_image import NO_ATTRIBUTE, LabelledImage
+from roibeam.pipelines.data.datasets.image_boxes import NO_ATTRIBUTE, LabelledImage
 
 
 def labelled(

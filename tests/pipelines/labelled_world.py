@@ -14,8 +14,8 @@ from labelled_examples import labelled
 
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.training.rules import SamplingRules
-from roibeam.pipelines.detector.labelled_batches import LabelledBatches
-from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos
+from roibeam.pipelines.training.detector.task import LabelledBatches
 
 CLASSES, ATTRIBUTES = ("ball", "box", "cup"), ("red", "blue")
 DETECTOR = replace(

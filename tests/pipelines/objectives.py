@@ -15,15 +15,12 @@ from torch import nn
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.inputs.captioned.task_texts import NLVR2, VCR, VQA, TaskText
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.samples.sampler import Sampler
-from roibeam.pipelines.pretraining.samples.text_rows import TextSampler
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.data.captions.task_texts import NLVR2, VCR, VQA, TaskCorpus, TaskTable, TaskText
+from roibeam.pipelines.pretraining.samples.sampler import Sampler, TextSampler
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 NUM_IMAGES, NUM_CAPTIONS, WIDTH, NUM_CLASSES, GLOBAL_WIDTH = 5, 10, 8, 5, 3
 WORDS = "a the red blue green dog cat ball house tree runs sits under over near two three small large old".split()

@@ -19,22 +19,21 @@ from task_groups import ASKED, LOSS, SIZES, drop
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
-from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos, Outlines
-from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import PhotoTask
-from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network, with_encoder
-from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import AUTO, CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.finetune_request import TaskPhotos
+from roibeam.pipelines.finetuning.run.finetune_settings import FinetuneData
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches, TaskBatch
+from roibeam.pipelines.finetuning.run.group_images import GroupPhotos, Outlines
+from roibeam.pipelines.finetuning.run.group_task import PhotoTask
+from roibeam.pipelines.finetuning.run.losses import loss_named
+from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network, with_encoder
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, TaskSplit
-from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.hooks import TrainResult
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.rehearsal import WorstBatch
-from roibeam.pipelines.training.run_in_work import TrainResult
+from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.task import WorstBatch
 from roibeam.pipelines.training.train_config import TrainConfig
 
 NUM_GROUPS = 4

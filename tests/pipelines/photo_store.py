@@ -15,7 +15,7 @@ from store_examples import FINGERPRINT, write_shard
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.publish import publish_store
-from roibeam.pipelines.extract.shard_plan import extend_plan
+from roibeam.pipelines.data.shard_plan import extend_plan
 
 NUM_CLASSES = 6
 HEIGHTS_WIDTHS = [(48, 64), (60, 50), (40, 72), (64, 48), (50, 50), (45, 60), (72, 40), (52, 64)]

@@ -26,7 +26,7 @@ from ranks import run_ranks, said
 from small_end_to_end import CASES, EndToEndTraining
 from small_pretraining import SAMPLES, Training, settings
 
-from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-5}
 # The share of an end-to-end run's steps in float32 whose gradient norms need not agree. A ReLU of the encoder that is

@@ -22,13 +22,12 @@ from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.roi_heads import pool_regions
 from roibeam.extraction.network.rpn import choose_proposals
 from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+from roibeam.extraction.network.state import random_tensor
 from roibeam.extraction.photos.preprocessing import preprocess
-from roibeam.extraction.region_batch import collate_photos, prepare_photo
-from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
-from roibeam.extraction.selection import classwise_max
+from roibeam.extraction.region_encoder import RegionEncoder, collate_photos, load_encoder_weights, prepare_photo
+from roibeam.extraction.regions import classwise_max
 from roibeam.extraction.weights.families import family_names
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.extraction.weights.random_weights import random_tensor
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import RegionProjection, embed_coordinates
 

@@ -17,20 +17,15 @@ from torch import nn
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.heads import DroppedLinear
 from roibeam.model.common.transformer import Attention
-from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
-from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
+from roibeam.pipelines.data.record_regions import ImageObjects
+from roibeam.pipelines.data.vocabulary import StoreClasses
+from roibeam.pipelines.pretraining.end_to_end_encoder import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import run_model
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
-from roibeam.pipelines.pretraining.requests.request import (
-    PretrainRequest,
-    RequestedEncoder,
-    RequestedModel,
-    RequestedTraining,
-)
-from roibeam.pipelines.pretraining.requests.requested_run import requested_parts
-from roibeam.pipelines.pretraining.run_frame import RunModel, RunSettings
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedEncoder, RequestedModel, RequestedTraining
+from roibeam.pipelines.pretraining.requested_run import requested_parts
+from roibeam.pipelines.pretraining.run_setup import RunModel, RunSettings
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 Read = Callable[[Any], Any]
 CLASSES, BATCH = 1600, 8

@@ -17,24 +17,22 @@ from small_pretraining import in_floats_of, settings
 
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
-from roibeam.extraction.training.heads import load_heads
+from roibeam.extraction.training.batch_losses import load_heads
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.joint_detector import JointDetector
-from roibeam.pipelines.model_files.loss_weights import LossWeights
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, TaskPhotos
-from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
-from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos
+from roibeam.pipelines.data.record_photos import RecordPhotos
+from roibeam.pipelines.pretraining.end_to_end_encoder import LabelledStream, row_sizes
+from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask, TaskPhotos
+from roibeam.pipelines.pretraining.requested_settings import PhotoRules
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.rehearsal import WorstBatch
+from roibeam.pipelines.training.model_files.encoder_settings import LossWeights
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointDetector
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.task import WorstBatch
 
 
 @dataclasses.dataclass(frozen=True)

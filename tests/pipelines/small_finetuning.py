@@ -12,17 +12,16 @@ import torch
 from small_pretraining import in_floats_of, settings
 from task_groups import ASKED, LOSS, batches, groups, small_network
 
-from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
-from roibeam.pipelines.finetuning.frame.group_task import GroupTask
-from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup
+from roibeam.pipelines.finetuning.run.finetune_settings import FinetuneData
+from roibeam.pipelines.finetuning.run.group_batches import TaskBatch
+from roibeam.pipelines.finetuning.run.group_task import GroupTask
+from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.task import DownstreamTask, Judge, Prediction, TaskSplit
-from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.processes.accelerator import make_accelerator
-from roibeam.pipelines.training.processes.shared_out import shared_out
-from roibeam.pipelines.training.run_in_work import TrainResult
+from roibeam.pipelines.training.hooks import TrainResult
+from roibeam.pipelines.training.loop import make_accelerator, train
+from roibeam.pipelines.training.processes import shared_out
 from roibeam.pipelines.training.train_config import TrainConfig
 
 

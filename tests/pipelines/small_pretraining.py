@@ -13,10 +13,10 @@ from objectives import NUM_CAPTIONS, OBJECTIVES, small_corpus, small_lines, smal
 from torch import Tensor
 
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.task import PretrainTask, RowsTask, TextTask
+from roibeam.pipelines.training.hooks import TrainResult
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
 
 AnyBatch = TypeVar("AnyBatch", bound=Any)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from captioned_records import FakeStore, make_record
 
-from roibeam.pipelines.inputs.captioned.captioned_store import join_task_texts
-from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.inputs.captioned.usable_captions import UsableCaptions
+from roibeam.pipelines.data.captions.captioned_store import UsableCaptions, join_task_texts
+from roibeam.pipelines.data.captions.task_texts import TaskCorpus, TaskTable, TaskTexts
 
 
 def store_of(texts: TaskTexts) -> FakeStore:

@@ -10,14 +10,14 @@ from captioned_records import CAPTIONS, TINY, WIDTH, make_store
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.heads import DroppedLinear
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.run.losses import loss_named
+from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 
 NUM_LABELS = 3
 WHOLE = "whole"  # regions, and the whole image before them

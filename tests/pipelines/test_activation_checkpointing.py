@@ -14,8 +14,8 @@ from toy_training import assert_equal_checkpoints, log_of
 
 from roibeam.model.common.transformer import Attention
 from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.training.hooks import TrainResult
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.run_in_work import TrainResult
 
 PLAIN = settings(steps=4, accumulation=2)
 AGAIN = dataclasses.replace(PLAIN, activation_checkpointing=True)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from soak_share import some
 
-from roibeam.pipelines.cli.surface.command_end import FAILED
+from roibeam.pipelines.cli.command_end import FAILED
 
 WORDS = "roibeam: not enough memory"
 
@@ -80,7 +80,7 @@ def test_an_end_without_a_word_is_told_by_another_process(folder: Path, end: str
     how, code, is_told = ENDS[end]
     script = f"""
 import os, sys
-from roibeam.pipelines.foundation.console.address_space import told_when_it_ends_unsaid
+from roibeam.pipelines.common.console.termination import told_when_it_ends_unsaid
 say_goodbye = told_when_it_ends_unsaid()
 {how}
 """

@@ -14,13 +14,12 @@ from captioned_records import WIDTH, FakeStore, make_record
 from task_corpora import corpus_of, joined
 
 from roibeam.model.visualbert.model import VisualBertConfig
-from roibeam.pipelines.inputs.batches.sample import collate
-from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions
-from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.inputs.captioned.task_texts import Mention, TaskText, TaskTexts
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.data.batches.sample import collate
+from roibeam.pipelines.data.captions.captioned_store import digest_of_captions
+from roibeam.pipelines.data.captions.task_texts import Mention, TaskCorpus, TaskTable, TaskText, TaskTexts
+from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 Cli = Callable[..., Any]
 

@@ -12,7 +12,7 @@ import pytest
 # Eight threads at once, each of which allocates; then what glibc says of its heaps.
 COUNT_HEAPS = """
 import ctypes, sys, threading
-from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
+from roibeam.pipelines.extract.shard.process_setup import use_one_arena
 
 if sys.argv[1] == "one":
     use_one_arena()

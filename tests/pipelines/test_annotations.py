@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from tiny_commands import tiny_run
 
+from roibeam.features.annotations import Annotation, write_annotations
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.shard.manifest import ANNOTATIONS_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.features.writing.annotations_table import Annotation, write_annotations
-from roibeam.pipelines.extract.annotations import annotation_of, read_annotations
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.data.captions.caption_files import annotation_of, read_annotations
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = tiny_run(steps=3)

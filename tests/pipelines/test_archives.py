@@ -16,11 +16,11 @@ from threading import Thread
 
 import pytest
 
-from roibeam.extraction.photos.photo_file import PhotoReadError
-from roibeam.pipelines.foundation.files import locations
-from roibeam.pipelines.foundation.files.archives import list_members, parse_location
-from roibeam.pipelines.foundation.files.locations import location_exists, moved_location, read_location
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.extraction.photos.image_ref import PhotoReadError
+from roibeam.pipelines.common import locations
+from roibeam.pipelines.common.archives import list_members, parse_location
+from roibeam.pipelines.common.locations import location_exists, moved_location, read_location
+from roibeam.pipelines.data.source_kinds import open_source
 
 FILES = {
     "a.jpg": b"first" * 300,
@@ -159,7 +159,7 @@ def test_headers_that_lie_about_sizes_take_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_bomb_in_a_zip_gives_no_more_than_it_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roibeam.pipelines.foundation.files.archives.MAX_FILE_BYTES", 2**20)
+    monkeypatch.setattr("roibeam.pipelines.common.archives.MAX_FILE_BYTES", 2**20)
     path = write_zip(tmp_path / "x.zip", {"bomb.jpg": bytes(2**22)})
     (location,) = members(path).values()
     with pytest.raises(OSError, match="larger than 1048576 bytes"):

@@ -13,10 +13,10 @@ from asked_models import build as build_asked
 from test_model_checkpoint import OURS_ALONE, PUBLISHED
 from tiny_commands import Pictures, one_line
 
-from roibeam.pipelines.analysis.answer_place import answer_place, check_new
-from roibeam.pipelines.analysis.asked_model import ASKED, NO_MATCH_HEAD, NOT_ASKED, pretraining_model
-from roibeam.pipelines.model_files.model_checkpoint import MODEL_CLASSES, ModelCheckpoint
+from roibeam.pipelines.analysis.analysis_settings import answer_place, check_new
+from roibeam.pipelines.analysis.load_for_evaluation import ASKED, NO_MATCH_HEAD, NOT_ASKED, pretraining_model
 from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.training.model_files.model_checkpoint import MODEL_CLASSES, ModelCheckpoint
 
 MADE = {**PUBLISHED, **OURS_ALONE}
 TASKS = [name for name in MADE if " for " in name or "multi-task" in name]

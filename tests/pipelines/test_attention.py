@@ -21,41 +21,38 @@ from tiny_commands import one_line
 from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import VLBatch, VLOutput
-from roibeam.model.interbert.config import interbert_config
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
+from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.analysis.attention.attention_pictures import Group, grouped_looks, picture_shapes
-from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
-from roibeam.pipelines.analysis.attention.head_figures import (
+from roibeam.pipelines.analysis.analysis_settings import AttentionRequest
+from roibeam.pipelines.analysis.attention_figures import Group, grouped_looks, picture_shapes
+from roibeam.pipelines.analysis.attention_questions import ENTITY, AskedCaption, LeftOut, Questioner, parses_by_caption
+from roibeam.pipelines.analysis.attention_run import Asked, read_asked
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.head_accuracy import (
     ABOVE,
     BELOW,
     TOO_FEW,
     UNDECIDED,
+    Looks,
     beside_paper,
     head_figures,
+    head_looks,
     relations_of,
 )
-from roibeam.pipelines.analysis.attention.looks import Looks, head_looks
-from roibeam.pipelines.analysis.attention.questions import ENTITY, AskedCaption, LeftOut, Questioner, parses_by_caption
-from roibeam.pipelines.analysis.attention.reading import Asked, read_asked
-from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
-from roibeam.pipelines.analysis.probing.picture_shapes import Label
-from roibeam.pipelines.analysis.probing.probe import pair_batch, words_to_regions
+from roibeam.pipelines.analysis.probe import pair_batch, words_to_regions
+from roibeam.pipelines.analysis.probe_picture import Label
+from roibeam.pipelines.data.datasets.entities import EntityBoxes, EntityImage, parse_marked_sentence, read_conll
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.sources.datasets.conll import read_conll
-from roibeam.pipelines.sources.datasets.entities import EntityBoxes, EntityImage
-from roibeam.pipelines.sources.datasets.marked_sentences import parse_marked_sentence
-from roibeam.pipelines.toyworld.entities.write_entities import PARSES_NAME, ToyEntities
-from roibeam.pipelines.toyworld.perfect_perception import FEATURE_DIM, Perception, write_perfect_store
-from roibeam.pipelines.toyworld.perfect_store import image_id
+from roibeam.pipelines.toyworld.entities import PARSES_NAME, ToyEntities
+from roibeam.pipelines.toyworld.perfect_store import FEATURE_DIM, Perception, image_id, write_perfect_store
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, describe
 from roibeam.pipelines.toyworld.scene import generate
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 IMAGES, SEED = 40, 5
 ANY = GROUNDING_RULES["any"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from roibeam.pipelines.inputs.batches import batch_memory
-from roibeam.pipelines.inputs.batches.batch_memory import BatchReader, BatchWriter, empty_tensor
+from roibeam.pipelines.data.batches import batch_workers
+from roibeam.pipelines.data.batches.batch_workers import BatchReader, BatchWriter, empty_tensor
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Batch:
 @pytest.fixture
 def pair():
     yield BatchWriter(), BatchReader()
-    batch_memory._writer = None  # else other tests of this process would write into its blocks
+    batch_workers._writer = None  # else other tests of this process would write into its blocks
 
 
 def sent(writer, reader, value, rows=3, dtype=torch.float16):
@@ -83,4 +83,4 @@ def test_empty_tensors_and_none_travel_too(pair):
 
 
 def test_without_a_writer_memory_is_ordinary():
-    assert batch_memory._writer is None and empty_tensor((2, 3), torch.float64).shape == (2, 3)
+    assert batch_workers._writer is None and empty_tensor((2, 3), torch.float64).shape == (2, 3)

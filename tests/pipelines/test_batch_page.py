@@ -10,12 +10,12 @@ import torch
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.inputs.shown_photos import batch_photos
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.common.page_layout import Banner
+from roibeam.pipelines.data.batches.image_batch import batch_photos
+from roibeam.pipelines.data.vocabulary import Names
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, batch_html
 from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 CAPTION = "a <red> ball on the beach"
 

@@ -11,8 +11,8 @@ import torch
 from captioned_records import make_store, run_pretrain
 from safetensors.torch import load_file
 
-from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.batches.batch_workers import batches_ahead
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -41,7 +41,7 @@ def test_an_error_is_raised_in_its_turn_as_it_was():
 
 STREAM = """
 from itertools import count
-from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
+from roibeam.pipelines.data.batches.batch_workers import batches_ahead
 stream = batches_ahead(lambda: count(), lambda place: place, workers=2)
 print(next(stream), flush=True)
 1 / 0

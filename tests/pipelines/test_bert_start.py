@@ -21,26 +21,25 @@ from transformers import BertConfig, BertForPreTraining, BertModel
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import VLBatch
-from roibeam.model.interbert.config import interbert_config
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
+from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVqa
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.network import started_network
-from roibeam.pipelines.finetuning.frame.start.task_start import start_of
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.run.network import started_network
+from roibeam.pipelines.finetuning.run.task_start import start_of
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.model_files.bert_start import check_words_of_bert, read_bert, start_from_bert
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.model_start import check_words_of_bert, read_bert, start_from_bert
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -188,7 +187,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
 
 _READ = """
 import sys
-from roibeam.pipelines.model_files.bert_start import read_bert
+from roibeam.pipelines.training.model_files.model_start import read_bert
 bert = read_bert(sys.argv[1])
 print(bert.sizes["hidden_size"], len(bert.state))
 """

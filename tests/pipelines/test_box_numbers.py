@@ -19,28 +19,25 @@ from tiny_commands import one_line
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.features.writing.store_writer import StoreWriter
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
-from roibeam.pipelines.analysis.attention.attention_request import analyse_attention
-from roibeam.pipelines.analysis.attention.attention_settings import AttentionRequest
+from roibeam.pipelines.analysis.analysis_settings import AttentionRequest, EvaluationConfig
+from roibeam.pipelines.analysis.attention_request import analyse_attention
 from roibeam.pipelines.analysis.evaluation.evaluate_request import EvaluateRequest, evaluate
-from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
-from roibeam.pipelines.analysis.probing.probe import pair_batch
-from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
+from roibeam.pipelines.analysis.probe import pair_batch
+from roibeam.pipelines.analysis.probe_request import ProbeRequest, write_probe
 from roibeam.pipelines.collection.judging.match_scores import MatchScores
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.model_conversion import writer_of
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VisualBertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.toyworld.entities.write_entities import ToyEntities
-from roibeam.pipelines.toyworld.perfect_perception import FEATURE_DIM, Perception, write_perfect_store
-from roibeam.pipelines.toyworld.perfect_store import image_id
+from roibeam.pipelines.toyworld.entities import ToyEntities
+from roibeam.pipelines.toyworld.perfect_store import FEATURE_DIM, Perception, image_id, write_perfect_store
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, describe
 from roibeam.pipelines.toyworld.scene import generate
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.model_conversion import writer_of
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -29,13 +29,12 @@ from safetensors.torch import load_file
 from small_pretraining import digest, in_floats_of
 from torch import nn
 
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.pretraining.token_budget import RowLengths, count_regions
+from roibeam.pipelines.pretraining.task import BudgetedTask, RowLengths, count_regions
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -98,7 +97,7 @@ def test_lengths_that_are_planned_with_are_those_of_the_samples(rules: str, toke
 
 
 def test_regions_are_counted_from_the_index(tokenizer: CaptionTokenizer) -> None:
-    from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+    from roibeam.pipelines.data.captions.corpus import CaptionTable
 
     store, _ = make_rows()
     table = CaptionTable(list(store), [(7, "a"), (2, "b"), (7, "c"), (0, "d")])

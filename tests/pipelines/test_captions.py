@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
-from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile, read_captions
-from roibeam.pipelines.sources.captions.caption_join import CaptionJoin, JoinReport, check_match, give_captions
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable, TextColumn
-from roibeam.pipelines.sources.image_finder import Ambiguous, Found, ImageFinder
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.common.scratch_database import ScratchDatabase
+from roibeam.pipelines.data.captions.caption_files import Caption, CaptionFile, read_captions
+from roibeam.pipelines.data.captions.caption_join import CaptionJoin, JoinReport, check_match, give_captions
+from roibeam.pipelines.data.captions.corpus import CaptionTable, TextColumn
+from roibeam.pipelines.data.image_table import Ambiguous, Found, ImageFinder
+from roibeam.pipelines.data.source_kinds import open_source
 
 Cli = Callable[..., Any]
 

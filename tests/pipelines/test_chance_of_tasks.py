@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roibeam.pipelines.common.statistics.retrieval_ranks import CaptionedImages, retrieval_ranks
+from roibeam.pipelines.common.statistics.verdict import verdict_of
 from roibeam.pipelines.finetuning.metrics.glue import label_measures, number_measures
 from roibeam.pipelines.finetuning.metrics.grounding import GroundedPhrase, grounding_measures
 from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole, figures_of
@@ -20,9 +22,7 @@ from roibeam.pipelines.finetuning.metrics.retrieval import recall_measures
 from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, vcr_measures
 from roibeam.pipelines.finetuning.metrics.vqa import AnsweredQuestion, HumanAnswer, few_measures, vqa_measures
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions, referring_scores
-from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import judge_choice
-from roibeam.pipelines.foundation.statistics.retrieval_ranks import CaptionedImages, retrieval_ranks
-from roibeam.pipelines.foundation.statistics.verdict import verdict_of
+from roibeam.pipelines.finetuning.tasks.retrieval import judge_choice
 
 DRAW = np.random.default_rng(4)
 

@@ -12,14 +12,14 @@ import pytest
 from finetune_requests import request as finetuning
 
 from roibeam.extraction.network.config import CONFIGS
-from roibeam.pipelines.detector.train_request import DetectorTrainRequest, _settings
-from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
+from roibeam.pipelines.common.console.overrides import TRAIN_NAMES
+from roibeam.pipelines.finetuning.run.finetune_settings import sections_of
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
-from roibeam.pipelines.foundation.names_elsewhere import TRAIN_NAMES
+from roibeam.pipelines.pretraining.checked_request import check_settings
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
-from roibeam.pipelines.pretraining.requests.checked_settings import check_settings
-from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel, RequestedTraining
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedModel, RequestedTraining
+from roibeam.pipelines.training.detector.train_request import DetectorTrainRequest, _settings
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 

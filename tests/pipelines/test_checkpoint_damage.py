@@ -20,11 +20,11 @@ from toy_training import ToyTask, assert_equal_checkpoints, config, log_of, run
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from fuzz_child import in_a_child, limited_time, soak_seeds
 
-from roibeam.features.folders.folder_lock import store_lock
-from roibeam.pipelines.foundation.console.failure import failure_of
-from roibeam.pipelines.model_files.model_folder import check_model_sums
+from roibeam.features.folders.folder_protocol import store_lock
+from roibeam.pipelines.common.console.termination import failure_of
 from roibeam.pipelines.training.checkpoint import Position, TrainingState, save_checkpoint
-from roibeam.pipelines.training.run_folder.checkpoint_sums import SUMS
+from roibeam.pipelines.training.model_files.model_folder import check_model_sums
+from roibeam.pipelines.training.run_folder.files import SUMS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS
-from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
-from roibeam.pipelines.pretraining.requests.request import (
-    PretrainRequest,
-    RequestedData,
-    RequestedModel,
-    RequestedTraining,
-)
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedModel, RequestedTraining
+from roibeam.pipelines.pretraining.requested_settings import chosen_system
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 
 KEPT = Path(__file__).parents[1] / "data" / "kept"  # written when VL-BERT was the default

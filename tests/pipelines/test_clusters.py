@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusters.flink_cluster import FlinkCluster
+from clusters.small_cluster import SmallCluster
+from clusters.spark_cluster import SparkCluster
 from killing_run import run_with_kills, seeded_kills, start_task_managers
 from soak_share import many
 
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.runners.engines.flink_cluster import FlinkCluster
-from roibeam.pipelines.extract.runners.engines.small_cluster import SmallCluster
-from roibeam.pipelines.extract.runners.engines.spark_cluster import SparkCluster
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]

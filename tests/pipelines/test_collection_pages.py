@@ -14,20 +14,22 @@ from urllib.parse import urljoin
 import pytest
 from warc_files import write_warc
 
-from roibeam.pipelines.collection.looking.charset import decode_page
-from roibeam.pipelines.collection.looking.document import parse_document, plain, web_url
-from roibeam.pipelines.collection.looking.page_process import PageProcess
-from roibeam.pipelines.collection.looking.page_steps import PageOutcome, look_into, outcome_from_json, outcome_to_json
-from roibeam.pipelines.collection.looking.text_rules import clean_text, text_reason
-from roibeam.pipelines.collection.page import NOWHERE, Page
-from roibeam.pipelines.collection.pair import TextSource
-from roibeam.pipelines.collection.reading import warc_pages
-from roibeam.pipelines.collection.reading.broken import BrokenPage
-from roibeam.pipelines.collection.reading.page_units import plan_units
-from roibeam.pipelines.collection.reading.warc_pages import read_warc
-from roibeam.pipelines.collection.reasons import STEP_OF, Reason
-from roibeam.pipelines.collection.running.request import CollectRequest
+from roibeam.pipelines.collection import warc_pages
+from roibeam.pipelines.collection.document import decode_page, parse_document, plain, web_url
+from roibeam.pipelines.collection.page_process import PageProcess
+from roibeam.pipelines.collection.page_steps import (
+    PageOutcome,
+    clean_text,
+    look_into,
+    outcome_from_json,
+    outcome_to_json,
+    text_reason,
+)
+from roibeam.pipelines.collection.page_units import plan_units
+from roibeam.pipelines.collection.pairs import NOWHERE, STEP_OF, BrokenPage, Page, Reason, TextSource
+from roibeam.pipelines.collection.request import CollectRequest
 from roibeam.pipelines.collection.thresholds import LanguageThresholds, PageThresholds, TextThresholds, Thresholds
+from roibeam.pipelines.collection.warc_pages import read_warc
 
 LIMITS = Thresholds()
 TEXT = "<p>The dog is an animal that people keep at home, and it likes to run in the park every day.</p>"
@@ -447,7 +449,7 @@ def test_reading_ends_where_a_file_is_damaged_in_too_many_places(
     assert len(list(read_warc(str(path), max_bytes=1000))) == 1
     path.write_bytes(b"WARC/1.0\r\nA: b\r\n" * 300)
     assert len(list(read_warc(str(path), max_bytes=1000))) == 300
-    monkeypatch.setattr("roibeam.pipelines.collection.reading.warc_pages._MAX_DAMAGED", 9)
+    monkeypatch.setattr("roibeam.pipelines.collection.warc_pages._MAX_DAMAGED", 9)
     *_, last = read_warc(str(path), max_bytes=1000)
     assert isinstance(last, BrokenPage) and "over 9 damaged places; the rest of the file is not read" in last.detail
     assert last.place == "a.warc, record 10"

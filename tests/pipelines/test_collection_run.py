@@ -19,17 +19,14 @@ from tiny_commands import one_line
 from toy_web_server import serve_toy_web
 from warc_files import write_warc
 
-from roibeam.pipelines.collection.choosing.aggregation import DroppedPair, aggregate, normalised
-from roibeam.pipelines.collection.choosing.evaluation_images import EvaluationImages
-from roibeam.pipelines.collection.choosing.same_images import groups_of_same
-from roibeam.pipelines.collection.pair import CandidateText, Pair, Picture, TextSource, pair_id
-from roibeam.pipelines.collection.pictures.nsfw import nsfw_scores
-from roibeam.pipelines.collection.pictures.perceptual_hash import perceptual_hash, tells_something
-from roibeam.pipelines.collection.reasons import Reason
-from roibeam.pipelines.collection.running.request import need_packages
+from roibeam.pipelines.collection.aggregation import DroppedPair, aggregate, normalised
+from roibeam.pipelines.collection.pairs import CandidateText, Pair, Picture, Reason, TextSource, pair_id
+from roibeam.pipelines.collection.picture_job import nsfw_scores
+from roibeam.pipelines.collection.request import need_packages
+from roibeam.pipelines.collection.same_images import EvaluationImages, groups_of_same, perceptual_hash, tells_something
 from roibeam.pipelines.collection.thresholds import AggregationThresholds, PictureThresholds
-from roibeam.pipelines.sources.datasets.drawn_world import DRAWN_WORLD, WEB_FORMAT, are_drawn, world_of
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, WEB_FORMAT, are_drawn, world_of
+from roibeam.pipelines.data.source_kinds import open_source
 
 Cli = Callable[..., Any]
 BLOCK = "The dog is an animal that people keep at home, and it likes to run in the park every day."
@@ -135,7 +132,7 @@ def test_the_lists_are_read_by_download_and_extract(collected: Path) -> None:
     source = open_source(str(collected / "local.tsv"))
     assert {image.image_id.rpartition("/")[2] for image in source.images} == ids
     assert all((collected / "photos" / f"{one[:2]}").is_dir() for one in ids)
-    from roibeam.pipelines.sources.download.url_list import UrlList
+    from roibeam.pipelines.data.download.url_list import UrlList
 
     assert UrlList(str(collected / "pairs.tsv")).num_urls == len(ids)
 

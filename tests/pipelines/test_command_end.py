@@ -26,11 +26,10 @@ import typer
 from safetensors import safe_open
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.cli.surface.command_end import BUG, FAILED, INTERRUPTED, NOBODY_READS, run_to_the_end
-from roibeam.pipelines.foundation.console.failure import failure_of
-from roibeam.pipelines.foundation.console.our_logs import show_our_logs
-from roibeam.pipelines.foundation.console.spokesman import OF_THIS_PROCESS
-from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
+from roibeam.pipelines.cli.command_end import BUG, FAILED, INTERRUPTED, NOBODY_READS, run_to_the_end
+from roibeam.pipelines.common.compute import OF_THIS_PROCESS
+from roibeam.pipelines.common.console.progress import show_our_logs
+from roibeam.pipelines.common.console.termination import StoppedBySignalError, failure_of
 
 TEXT = "these are words, no file of this kind\n"
 
@@ -134,7 +133,7 @@ def test_a_bug_has_a_line_with_its_place_an_exit_code_and_no_traceback(
         assert json.loads(said.out)["exit_code"] == BUG
     assert ended(lambda: failure_of(None), "--debug", monkeypatch=monkeypatch) == BUG  # type: ignore[arg-type]
     traceback, line = capsys.readouterr().err.rsplit("\n", 2)[:2]
-    assert "Traceback" in traceback and "(in roibeam/pipelines/foundation/console/failure.py:" in line
+    assert "Traceback" in traceback and "(in roibeam/pipelines/common/console/termination.py:" in line
 
 
 def test_ctrl_c_says_what_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,11 @@ import numpy as np
 import pytest
 import torch
 from conformance_cases import missed
+from harness.checks import near, near_thinned, within
+from harness.detector.selection import place_error
+from harness.detector.ties import best_score_bounds
+from harness.runner import CaseResult, plan_cases, run_conformance
+from harness.tolerances import DETECTOR, Closeness
 from processor import ON_INTEL
 from reference_folder import (
     BATCH_ORDER,
@@ -30,11 +35,6 @@ from reference_folder import (
 from small_files import write_json
 
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.pipelines.conformance.checks import near, near_thinned, within
-from roibeam.pipelines.conformance.detector.selection import place_error
-from roibeam.pipelines.conformance.detector.ties import best_score_bounds
-from roibeam.pipelines.conformance.runner import CaseResult, plan_cases, run_conformance
-from roibeam.pipelines.conformance.tolerances import DETECTOR, Closeness
 
 PHOTO = next(iter(PHOTOS))
 CASE = f"{SET}_{PHOTO}"
@@ -65,8 +65,8 @@ def change_arrays(path: Path, change: Callable[[dict[str, np.ndarray]], object])
     np.savez(path, **arrays)
 
 
-def test_a_folder_of_other_sizes_passes_and_every_array_is_compared(reference: Path, roibeam: Any) -> None:
-    done = roibeam("conformance", reference.parent)
+def test_a_folder_of_other_sizes_passes_and_every_array_is_compared(reference: Path, conformance: Any) -> None:
+    done = conformance(reference.parent)
     assert done.code == 0, done.out
     assert "all within tolerance" in done.out
     for name in (*PHOTOS, "batch"):
@@ -291,9 +291,9 @@ def claims_too_much(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "not an .npz file"),
     ],
 )
-def test_damaged_and_hostile_files_are_one_line(folder: Path, roibeam: Any, damage: Any, words: str) -> None:
+def test_damaged_and_hostile_files_are_one_line(folder: Path, conformance: Any, damage: Any, words: str) -> None:
     damage(folder / f"{CASE}.npz")
-    done = roibeam("conformance", folder, "--only", CASE)
+    done = conformance(folder, "--only", CASE)
     assert done.code == 1
     assert words in done.out
     assert "Traceback" not in done.out + done.err
@@ -309,23 +309,23 @@ def test_a_missing_photo_and_names_that_leave_the_folder_fail(folder: Path) -> N
     assert "'../secret' is no plain file name" in str([missed(result) for result in results.values()])
 
 
-def test_unknown_files_and_families_fail_unless_left_out(folder: Path, roibeam: Any) -> None:
+def test_unknown_files_and_families_fail_unless_left_out(folder: Path, conformance: Any) -> None:
     (folder / f"{SET}_dog.npz").write_bytes(b"?")
     (folder.parent / "lxmert").mkdir()
     (folder.parent / "lxmert" / "pretrain.npz").write_bytes(b"?")
     results = run(folder.parent, only="*dog") | run(folder.parent, only="lxmert")
     assert "no case of family 'detector'" in missed(results[f"detector/{SET}_dog"])[f"{SET}_dog.npz"]
     assert "no family 'lxmert'" in missed(results["lxmert/pretrain"])["pretrain.npz"]
-    done = roibeam("conformance", folder.parent, "--only", f"weight_sums_{SET}")
+    done = conformance(folder.parent, "--only", f"weight_sums_{SET}")
     assert done.code == 0, done.out
-    done = roibeam("conformance", folder.parent, "--only", "lxmert")
+    done = conformance(folder.parent, "--only", "lxmert")
     assert done.code == 1
     (line,) = [line for line in done.out.splitlines() if line.startswith("lxmert/pretrain")]
     assert line.startswith("lxmert/pretrain: UNKNOWN CASE: no family 'lxmert'") and "inf" not in line
 
 
-def test_json_and_only(reference: Path, roibeam: Any) -> None:
-    done = roibeam("conformance", reference.parent, "--json", "--only", f"detector/*keys_{SET}")
+def test_json_and_only(reference: Path, conformance: Any) -> None:
+    done = conformance(reference.parent, "--json", "--only", f"detector/*keys_{SET}")
     assert done.code == 0
     report = json.loads(done.out)
     assert report["passed"] is True
@@ -336,12 +336,12 @@ def test_json_and_only(reference: Path, roibeam: Any) -> None:
     assert {"array", "error", "tolerance", "rule", "passed", "note"} == set(report["cases"][0]["checks"][0])
 
 
-def test_nothing_to_do_is_an_error(reference: Path, tmp_path: Path, roibeam: Any) -> None:
-    done = roibeam("conformance", reference, "--only", "nothing*")
+def test_nothing_to_do_is_an_error(reference: Path, tmp_path: Path, conformance: Any) -> None:
+    done = conformance(reference, "--only", "nothing*")
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "matches --only 'nothing*'" in done.err
-    assert "holds no case" in roibeam("conformance", tmp_path).err
-    assert "no such file or folder: DIR" in roibeam("conformance", tmp_path / "absent").err
+    assert "holds no case" in conformance(tmp_path).err
+    assert "no such file or folder: DIR" in conformance(tmp_path / "absent").err
 
 
 def test_wrong_names_and_shapes_in_a_key_list_are_named(folder: Path) -> None:
@@ -438,7 +438,7 @@ def test_no_true_reference_array_is_left_out() -> None:
 @pytest.fixture
 def bare_clone(monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> Path:
     """A clone whose tests/goldens holds the small reference folder without its photos, which lie in `photos`."""
-    from roibeam.pipelines.conformance import places
+    from harness import places
 
     clone = tmp_path / "elsewhere" / "clone"
     shutil.copytree(folder.parent, clone / "tests" / "goldens")
@@ -451,37 +451,37 @@ def bare_clone(monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) ->
     return clone
 
 
-def test_without_photos_their_cases_are_not_run_and_the_rest_is(bare_clone: Path, roibeam: Any) -> None:
-    done = roibeam("conformance")
+def test_without_photos_their_cases_are_not_run_and_the_rest_is(bare_clone: Path, conformance: Any) -> None:
+    done = conformance()
     lines = done.out.splitlines()
     photo_cases = {f"detector/{SET}_{name}" for name in (*PHOTOS, "batch")} | {"detector/e2e_batch"}
     assert {line.partition(": ")[0] for line in lines if line.endswith(": not run: photo missing")} == photo_cases
     assert done.code == 0 and f"detector/weight_sums_{SET}: " in done.out
     assert lines[-1].startswith(f"{bare_clone / 'tests' / 'goldens'}: ")
     assert lines[-1].endswith(f"all within tolerance; {len(photo_cases)} not run")
-    told = json.loads(roibeam("conformance", "--json").out)
+    told = json.loads(conformance("--json").out)
     assert told["passed"] and {case["case"] for case in told["cases"] if case["not_run"]} == photo_cases
     assert not any(case["passed"] for case in told["cases"] if case["not_run"])
     sums = bare_clone / "tests" / "goldens" / "detector" / f"weight_sums_{SET}.json"
     write_json(sums, {name: [0.0, 0.0] for name in json.loads(sums.read_text())})
-    done = roibeam("conformance")
+    done = conformance()
     assert done.code == 1 and "MISS" in done.out.splitlines()[-1]
 
 
-def test_photos_beside_the_clone_are_found(bare_clone: Path, roibeam: Any) -> None:
+def test_photos_beside_the_clone_are_found(bare_clone: Path, conformance: Any) -> None:
     shared = bare_clone.parent / "shared" / "goldens"
     shared.mkdir(parents=True)
     (bare_clone.parents[1] / "photos").rename(shared / "detector")
-    done = roibeam("conformance", "--only", f"*{CASE}")
+    done = conformance("--only", f"*{CASE}")
     assert done.code == 0 and "not run" not in done.out, done.out
     # One of several photos that is not there was lost: that is a miss.
     (shared / "detector" / f"{PHOTO}.png").unlink()
-    done = roibeam("conformance", "--only", f"*{CASE}")
+    done = conformance("--only", f"*{CASE}")
     assert done.code == 1 and "not run" not in done.out
 
 
-def test_without_a_clone_one_line_says_where_the_arrays_are(bare_clone: Path, roibeam: Any) -> None:
+def test_without_a_clone_one_line_says_where_the_arrays_are(bare_clone: Path, conformance: Any) -> None:
     shutil.rmtree(bare_clone / "tests")
-    done = roibeam("conformance")
+    done = conformance()
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
     assert "tests/goldens of roibeam's repository" in done.err

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from conformance_cases import missed
 from grounding_release import read_arrays, run_as_released
-
-from roibeam.pipelines.conformance.runner import plan_cases, run_conformance
+from harness.runner import plan_cases, run_conformance
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 FAMILIES = ("finetune_interbert", "finetune_vilbert", "finetune_visualbert", "finetune_vlbert")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from conformance_cases import missed, run, two_stream_inputs, write
+from harness.runner import run_conformance
 
-from roibeam.model.common.packing import computing_padding
-from roibeam.model.imagebert.retrieval import binary_loss
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.interbert.checkpoint import config_from_official, state_to_official
-from roibeam.model.interbert.tasks import InterBertForTasks
-from roibeam.pipelines.conformance.runner import run_conformance
+from roibeam.model.interbert.model import InterBertForTasks
+from roibeam.model.task_losses import binary_loss
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "interbert"
 
@@ -98,9 +98,9 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def test_a_case_of_other_sizes_passes_and_every_array_is_compared(
-    arrays: dict[str, np.ndarray], tmp_path: Path, roibeam: Any
+    arrays: dict[str, np.ndarray], tmp_path: Path, conformance: Any
 ) -> None:
-    done = roibeam("conformance", write(tmp_path / "altered", arrays))  # recognised by its files
+    done = conformance(write(tmp_path / "altered", arrays))  # recognised by its files
     assert done.code == 0, done.out
     rows = {line.split()[1] for line in done.out.splitlines() if line.startswith("interbert/any_name ")}
     assert rows == {name for name in arrays if name.startswith(("out/", "grad/"))}

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 from conformance_cases import missed, run, two_stream_inputs, without, write
+from harness.checks import close
+from harness.runner import run_conformance
+from harness.tolerances import Allclose
 
-from roibeam.model.common.packing import computing_padding
+from roibeam.model.common.transformer import computing_padding
 from roibeam.model.vilbert.checkpoint import config_from_official, state_to_official
 from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.pipelines.conformance.checks import close
-from roibeam.pipelines.conformance.runner import run_conformance
-from roibeam.pipelines.conformance.tolerances import Allclose
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 
@@ -91,9 +91,9 @@ def vilbert_arrays() -> dict[str, np.ndarray]:
 
 
 def test_a_case_of_other_sizes_passes_and_every_array_is_compared(
-    vilbert_arrays: dict[str, np.ndarray], tmp_path: Path, roibeam: Any
+    vilbert_arrays: dict[str, np.ndarray], tmp_path: Path, conformance: Any
 ) -> None:
-    done = roibeam("conformance", write(tmp_path / "tree" / "vilbert", vilbert_arrays).parent)
+    done = conformance(write(tmp_path / "tree" / "vilbert", vilbert_arrays).parent)
     assert done.code == 0, done.out
     rows = {line.split()[1] for line in done.out.splitlines() if line.startswith("vilbert/any_name ")}
     assert rows == {name for name in vilbert_arrays if name.startswith(("out/", "grad/"))}

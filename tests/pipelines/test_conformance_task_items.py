@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from roibeam.pipelines.conformance.case_files import Arrays
-from roibeam.pipelines.conformance.checks import Check
-from roibeam.pipelines.conformance.finetuning import entity_items, nlvr2_items, referring_items, retrieval_items
+from harness.case_files import Arrays
+from harness.checks import Check
+from harness.finetuning import entity_items, nlvr2_items, referring_items, retrieval_items
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 Checks = Callable[[Arrays], Iterable[Check]]

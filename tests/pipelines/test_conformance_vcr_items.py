@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from roibeam.pipelines.conformance.case_files import Arrays
-from roibeam.pipelines.conformance.checks import Check
-from roibeam.pipelines.conformance.finetuning import vcr_items
+from harness.case_files import Arrays
+from harness.checks import Check
+from harness.finetuning import vcr_items
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 PREDICTIONS: dict[str, str] = {

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conformance_cases import Arrays, missed, run, without, write
+from harness.runner import run_conformance
 from torch import Tensor, nn
 
 from roibeam.extraction.network.config import DetectorConfig
@@ -19,12 +20,10 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.weights.families import family_names
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.vlbert.checkpoint import TABLES, state_to_official
+from roibeam.model.vlbert.checkpoint import TABLES, config_from_official, state_to_official
 from roibeam.model.vlbert.embeddings import ImageElements
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.model.vlbert.options import config_from_official
 from roibeam.model.vlbert.tasks import VLBertForReferring
-from roibeam.pipelines.conformance.runner import run_conformance
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "vlbert"
 
@@ -374,7 +373,7 @@ def test_the_reference_arrays_pass(case: str) -> None:
 
 
 def test_all_reference_files_are_known() -> None:
-    from roibeam.pipelines.conformance.runner import plan_cases
+    from harness.runner import plan_cases
 
     assert all(case.case is not None for case in plan_cases(GOLDENS))
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from roibeam.pipelines.conformance.case_files import Arrays
-from roibeam.pipelines.conformance.checks import Check
-from roibeam.pipelines.conformance.finetuning.vqa_items import checks, prediction_checks
+from harness.case_files import Arrays
+from harness.checks import Check
+from harness.finetuning.vqa_items import checks, prediction_checks
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 Checks = Callable[[Arrays], Iterable[Check]]

@@ -13,10 +13,9 @@ from captioned_records import CAPTIONS, NUM_CLASSES, TINY, WIDTH, make_store, ru
 from roibeam.model.visualbert.model import VisualBertForPreTraining, visualbert_small
 from roibeam.model.vlbert.config import vlbert_small
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.start import continued_model
-from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.systems import SYSTEMS, continued_model
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint, load_model
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

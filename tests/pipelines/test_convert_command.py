@@ -16,7 +16,7 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.features.safe_pickle.read import load_pickle
+from roibeam.features.safe_pickle import load_pickle
 
 SMALL = ("--detector", "small", "--set", "detector.base_channels=4", "--set", "detector.rpn_hidden_channels=8")
 

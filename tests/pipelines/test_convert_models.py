@@ -11,18 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from roibeam.model.interbert.config import InterBertConfig
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraining
+from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_config, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVqa
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.model_conversion import convert_model
-from roibeam.pipelines.model_files.published_models import writer_of
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.model_conversion import convert_model
+from roibeam.pipelines.training.model_files.published_models import writer_of
 
 SIZES = {
     "vocab_size": 30,

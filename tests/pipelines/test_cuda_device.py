@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from roibeam.pipelines.extract.shard.cuda_device import own_device, take_seat
-from roibeam.pipelines.foundation.device_choice import DeviceChoice, choose_device, workers_device
+from roibeam.pipelines.common.compute import DeviceChoice, choose_device, workers_device
+from roibeam.pipelines.extract.shard.shared_detector import own_device, take_seat
 
 SIT = """
 import sys
 from pathlib import Path
 from typing import Any
-from roibeam.pipelines.extract.shard.cuda_device import take_seat
+from roibeam.pipelines.extract.shard.shared_detector import take_seat
 names = sys.argv[2:]
 print(take_seat(names, Path(sys.argv[1])), take_seat(names, Path(sys.argv[1])), flush=True)
 sys.stdin.read()

@@ -29,10 +29,10 @@ from store_mutations import FAMILIES, Original, hurt, original_of, write_origina
 from roibeam.features.exchange.formats import FORMATS, format_named
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
-from roibeam.pipelines.finetuning.tasks.retrieval.neighbours import mean_features
-from roibeam.pipelines.inputs.captioned.checked_reads import SAMPLE_ONE_IN
-from roibeam.pipelines.inputs.captioned.corpus import CheckedViews
+from roibeam.pipelines.data.captions.corpus import CheckedViews
+from roibeam.pipelines.data.compatibility import SAMPLE_ONE_IN
+from roibeam.pipelines.finetuning.run.task_data import StorePair
+from roibeam.pipelines.finetuning.tasks.retrieval import mean_features
 
 _PLACES = ("link", "pipe", "swap")  # what lies in the place of a file: "swap" is another file of the store
 _SECONDS = 20  # of one command
@@ -58,7 +58,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Original, Command
 @pytest.fixture(scope="module")
 def extracted(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> tuple[Original, Commands]:
     """A store that was extracted from photos: with its plan, and with captions of its own."""
-    from roibeam.pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.rendering import draw_samples
 
     folder = tmp_path_factory.mktemp("extracted")
     captions = draw_samples(folder, count=12)

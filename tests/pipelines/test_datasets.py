@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from dataset_examples import error_of, write
 
-from roibeam.pipelines.sources.datasets import annotation_xml, json_pieces
-from roibeam.pipelines.sources.datasets.coco import read_coco, read_coco_instances
-from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
-from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
-from roibeam.pipelines.sources.datasets.rows import BadRow
-from roibeam.pipelines.sources.datasets.visual_genome import (
+from roibeam.pipelines.data.datasets import image_boxes, rows
+from roibeam.pipelines.data.datasets.coco import read_coco, read_coco_instances
+from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
+from roibeam.pipelines.data.datasets.rows import BadRow, read_json_members
+from roibeam.pipelines.data.datasets.visual_genome import (
     NameList,
     SplitRow,
     read_annotation,
@@ -37,7 +36,7 @@ PIECES = (
 def test_json_members_are_those_of_json_wherever_the_file_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(json_pieces, "_CHUNK_CHARACTERS", chunk)
+    monkeypatch.setattr(rows, "_CHUNK_CHARACTERS", chunk)
     for text in (PIECES, PIECES.replace(" ", ""), PIECES.replace(" ", "\r\n\t "), "\ufeff" + PIECES + "\n"):
         path = write(tmp_path / "a.json", text)
         found: dict[str, Any] = {}
@@ -80,8 +79,8 @@ def test_damaged_json_is_one_error(tmp_path: Path, content: str | bytes, words: 
 def test_an_entry_without_end_is_refused_before_it_fills_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_pieces, "_CHUNK_CHARACTERS", 100)
-    monkeypatch.setattr(json_pieces, "MAX_ENTRY_CHARACTERS", 1000)
+    monkeypatch.setattr(rows, "_CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(rows, "MAX_ENTRY_CHARACTERS", 1000)
     short = write(tmp_path / "a.json", {"images": ["x" * 900] * 20})
     assert len(list(read_json_members(short, expected="x"))) == 20  # a list may be long
     long = write(tmp_path / "b.json", {"images": ["y", "x" * 9000]})
@@ -284,7 +283,7 @@ def test_xml_that_is_damaged_or_declares_entities_is_one_error(
 def test_xml_of_any_depth_and_length_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = write(tmp_path / "1.xml", "<annotation>" + "<a>" * 100_000 + "</a>" * 100_000 + "</annotation>")
     assert len(read_annotation(deep, "1", "1.jpg", OBJECTS, ATTRIBUTES).boxes) == 0
-    monkeypatch.setattr(annotation_xml, "MAX_XML_BYTES", 1000)
+    monkeypatch.setattr(image_boxes, "MAX_XML_BYTES", 1000)
     assert "over 1000 bytes" in error_of(lambda: read_annotation(deep, "1", "1.jpg", OBJECTS, ATTRIBUTES))
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from dataset_examples import error_of, write
 
-from roibeam.pipelines.sources.captions.caption_files import read_captions
-from roibeam.pipelines.sources.datasets import rows
-from roibeam.pipelines.sources.datasets.coco import read_coco
-from roibeam.pipelines.sources.datasets.karpathy import KarpathySentence, read_karpathy
-from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, read_lines
-from roibeam.pipelines.sources.datasets.sbu import read_sbu
-from roibeam.pipelines.sources.datasets.text_corpus import TextLine, read_text_corpus
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.data.captions.caption_files import read_captions
+from roibeam.pipelines.data.datasets import rows
+from roibeam.pipelines.data.datasets.caption_lists import read_sbu
+from roibeam.pipelines.data.datasets.coco import read_coco
+from roibeam.pipelines.data.datasets.karpathy import KarpathySentence, read_karpathy
+from roibeam.pipelines.data.datasets.rows import BadRow, CaptionRow, read_lines
+from roibeam.pipelines.data.datasets.text_sets import TextLine, read_text_corpus
+from roibeam.pipelines.data.source_kinds import open_source
 
 # ---- Karpathy's splits
 

@@ -6,20 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from roibeam.pipelines.sources.captions.caption_files import read_captions
-from roibeam.pipelines.sources.datasets.coco import read_coco, read_coco_instances
-from roibeam.pipelines.sources.datasets.conceptual_captions import read_caption_tsv
-from roibeam.pipelines.sources.datasets.karpathy import read_karpathy
-from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
-from roibeam.pipelines.sources.datasets.rows import CaptionRow
-from roibeam.pipelines.sources.datasets.sbu import read_sbu
-from roibeam.pipelines.sources.datasets.text_corpus import TextLine, read_text_corpus
-from roibeam.pipelines.sources.datasets.visual_genome import read_names, read_visual_genome
+from roibeam.pipelines.data.captions.caption_files import read_captions
+from roibeam.pipelines.data.datasets.caption_lists import read_caption_tsv, read_sbu
+from roibeam.pipelines.data.datasets.coco import read_coco, read_coco_instances
+from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
+from roibeam.pipelines.data.datasets.karpathy import read_karpathy
+from roibeam.pipelines.data.datasets.rows import CaptionRow
+from roibeam.pipelines.data.datasets.text_sets import TextLine, read_text_corpus
+from roibeam.pipelines.data.datasets.visual_genome import read_names, read_visual_genome
 from roibeam.pipelines.toyworld.formats import open_writers, sentence, write_corpus
 from roibeam.pipelines.toyworld.picture import Picture, describe
 from roibeam.pipelines.toyworld.scene import generate
-from roibeam.pipelines.toyworld.splits import CYCLE
-from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
+from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, CYCLE
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from labelled_examples import Found, labelled, random_photo
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from roibeam.pipelines.detector import coco_precision
-from roibeam.pipelines.detector.coco_precision import CocoCounter, CocoPrecision
-from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
+from roibeam.pipelines.training.detector import metrics
+from roibeam.pipelines.training.detector.metrics import CocoCounter, CocoPrecision
 
 
 def ours(photos: list[tuple[LabelledImage, Found]]) -> CocoPrecision:
@@ -82,7 +82,7 @@ def test_classes_are_taken_in_portions_without_a_difference(monkeypatch: pytest.
     rng = np.random.default_rng(1)
     photos = [random_photo(rng, 7) for _ in range(10)]
     whole = ours(photos)
-    monkeypatch.setattr(coco_precision, "_CLASSES_AT_ONCE", 2)
+    monkeypatch.setattr(metrics, "_CLASSES_AT_ONCE", 2)
     assert astuple(ours(photos)) == pytest.approx(astuple(whole), rel=0, abs=1e-12)
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from labelled_examples import labelled
 
-from roibeam.pipelines.detector.calibration import NUM_BINS, CalibrationCounter
-from roibeam.pipelines.detector.region_recall import RecallCounter
+from roibeam.pipelines.training.detector.metrics import NUM_BINS, CalibrationCounter, RecallCounter
 
 
 def probabilities(*rows: tuple[int, float], num_classes: int = 3) -> np.ndarray:

@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 from labelled_examples import Found, labelled, random_photo
 
-from roibeam.pipelines.detector.attribute_accuracy import AttributeCounter, count_attribute_detections
-from roibeam.pipelines.detector.average_precision import AveragePrecisions, PrecisionCounter, area_under_curve
-from roibeam.pipelines.detector.matching import IGNORED, NO_OBJECT, match_detections, shown_objects
-from roibeam.pipelines.foundation.statistics.verdict import verdict_of
-from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.common.statistics.verdict import verdict_of
+from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
+from roibeam.pipelines.training.detector.metrics import (
+    IGNORED,
+    NO_OBJECT,
+    AttributeCounter,
+    AveragePrecisions,
+    PrecisionCounter,
+    area_under_curve,
+    count_attribute_detections,
+    match_detections,
+    shown_objects,
+)
 
 
 def matched(image: LabelledImage, found: Found) -> np.ndarray:

@@ -16,19 +16,18 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.training.batch_losses import LOSSES, DetectorTraining, build_trainable_detector, initialise
 from roibeam.extraction.training.rules import SamplingRules
+from roibeam.extraction.weights.detector_folder import read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.pipelines.detector.photos import open_labelled_photos, read_photo
-from roibeam.pipelines.detector.settings import DetectorSettings, PhotoRules, Start
-from roibeam.pipelines.detector.task import DetectorTask
-from roibeam.pipelines.detector.training import build_start, train_detector
+from roibeam.pipelines.data.labelled_photos import open_labelled_photos, read_photo
 from roibeam.pipelines.toyworld.write import write_world
-from roibeam.pipelines.training.not_finite import blame
+from roibeam.pipelines.training.detector.settings import DetectorSettings, PhotoRules, Start
+from roibeam.pipelines.training.detector.task import DetectorTask, build_start, train_detector
 from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_step import blame
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

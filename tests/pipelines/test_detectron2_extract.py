@@ -12,7 +12,7 @@ from small_fpn import WIDTH, fpn_yaml
 from with_detectron2 import detectron2_importable
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 

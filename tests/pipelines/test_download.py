@@ -20,12 +20,11 @@ from cryptography.x509.oid import NameOID
 from disk_steps import noted_disk_steps
 from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve, write_list
 
-from roibeam.pipelines.sources.captions.caption_files import read_captions
-from roibeam.pipelines.sources.download.download_run import run_download
-from roibeam.pipelines.sources.download.limits import DownloadLimits
-from roibeam.pipelines.sources.download.options import DownloadOptions
-from roibeam.pipelines.sources.download.outputs import Coverage
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.data.captions.caption_files import read_captions
+from roibeam.pipelines.data.download.download_folder import Coverage
+from roibeam.pipelines.data.download.download_run import DownloadOptions, run_download
+from roibeam.pipelines.data.download.limits import DownloadLimits
+from roibeam.pipelines.data.source_kinds import open_source
 
 LIMITS = DownloadLimits(
     connections=32, per_host=32, attempts=2, connect_seconds=5, stall_seconds=0.5, total_seconds=1.5,

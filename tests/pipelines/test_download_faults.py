@@ -23,12 +23,11 @@ from forks import in_a_fork
 from killed_download import content, tell_after_kills
 from soak_share import SHARE
 
-from roibeam.features.folders.folder_lock import store_lock
+from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.pipelines.cli.main import main
-from roibeam.pipelines.sources.download.download_run import run_download
-from roibeam.pipelines.sources.download.failures import LocalFaultError
-from roibeam.pipelines.sources.download.limits import DownloadLimits
-from roibeam.pipelines.sources.download.options import DownloadOptions
+from roibeam.pipelines.data.download.download_run import DownloadOptions, run_download
+from roibeam.pipelines.data.download.limits import DownloadLimits
+from roibeam.pipelines.data.download.response import LocalFaultError
 
 pytestmark = pytest.mark.faults
 COMMAND = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()", "download"]

@@ -19,18 +19,15 @@ import pytest
 from disk_steps import noted_disk_steps
 from pyarrow import csv
 
-from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow
-from roibeam.pipelines.sources.datasets.url_table import UrlColumns
-from roibeam.pipelines.sources.download.addresses import AddressRule, PrivateAddressError, is_public
-from roibeam.pipelines.sources.download.body import Body
-from roibeam.pipelines.sources.download.failures import DownloadError, LocalFaultError
-from roibeam.pipelines.sources.download.fetcher import _retry_after
-from roibeam.pipelines.sources.download.host_gates import HostGates
-from roibeam.pipelines.sources.download.image_files import ImageFiles, StoredImage
-from roibeam.pipelines.sources.download.journal import FailedRow, Journal
-from roibeam.pipelines.sources.download.opt_out import agent_names, refusal, said_of_use
-from roibeam.pipelines.sources.download.outage import OutageWatch
-from roibeam.pipelines.sources.download.url_list import UrlList
+from roibeam.pipelines.data.datasets.rows import BadRow, UrlRow
+from roibeam.pipelines.data.datasets.tables import UrlColumns
+from roibeam.pipelines.data.download.download_folder import FailedRow, ImageFiles, Journal, StoredImage
+from roibeam.pipelines.data.download.download_run import OutageWatch
+from roibeam.pipelines.data.download.fetcher import HostGates, _retry_after
+from roibeam.pipelines.data.download.limits import AddressRule, PrivateAddressError, is_public
+from roibeam.pipelines.data.download.response import Body, DownloadError, LocalFaultError
+from roibeam.pipelines.data.download.robots import agent_names, refusal, said_of_use
+from roibeam.pipelines.data.download.url_list import UrlList
 
 
 @pytest.mark.parametrize(

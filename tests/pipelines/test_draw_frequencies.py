@@ -18,14 +18,13 @@ from soak_share import many
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.pretraining import draw_negatives
-from roibeam.pipelines.detector.labelled_batches import LabelledBatches
-from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.inputs.captioned.task_texts import TaskText
-from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
+from roibeam.pipelines.data.captions.task_texts import TaskCorpus, TaskTable, TaskText
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos
+from roibeam.pipelines.pretraining.requested_settings import PhotoRules
+from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.task import RowsTask
+from roibeam.pipelines.training.detector.task import LabelledBatches
 
 DRAWS = pytest.mark.parametrize("draws", [20_000, many(1_000_000)])
 ROWS = 1_000  # of an epoch

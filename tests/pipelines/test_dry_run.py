@@ -13,15 +13,15 @@ import torch
 
 from roibeam.pipelines.extract.report.dry_run import DryRun, Estimate, estimate
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages
-from roibeam.pipelines.extract.requested_work import open_work
-from roibeam.pipelines.extract.runners.slots import Slots, slots_of
+from roibeam.pipelines.extract.runners.runner_options import Slots, slots_of
+from roibeam.pipelines.extract.work import open_work
 
 Cli = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from roibeam.pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.rendering import draw_samples
 
     folder = tmp_path_factory.mktemp("dry")
     draw_samples(folder, count=4)

@@ -17,8 +17,8 @@ from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
 from tiny_commands import TINY_ENCODER, TINY_JOINT
 
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.inputs.encoder_change import masking_words
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.pipelines.training.encoder_change import masking_words
 
 Cli = Callable[..., Any]
 # No gradient reaches the encoder in VL-BERT's first step.

@@ -19,8 +19,8 @@ from tiny_commands import TINY_ENCODER, TINY_JOINT, Pictures, one_line
 from toy_training import log_of
 
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
+from roibeam.pipelines.data.record_regions import swap_left_right
+from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 
 Cli = Callable[..., Any]
 

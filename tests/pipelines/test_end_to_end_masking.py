@@ -16,8 +16,8 @@ import torch
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
 from tiny_commands import TINY_ENCODER, TINY_JOINT, one_line
 
-from roibeam.model.vlbert.options import masking_from_official
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
+from roibeam.model.vlbert.checkpoint import masking_from_official
+from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 
 Cli = Callable[..., Any]
 MOST_REGIONS = ("--set", "sampling.region_probability=0.9")  # are masked

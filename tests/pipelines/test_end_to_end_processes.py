@@ -11,7 +11,7 @@ from small_end_to_end import CASES, EndToEndTraining
 from soak_share import SHARE
 
 from roibeam.extraction.training.batch_losses import LOSSES
-from roibeam.pipelines.model_files.joint_detector import PREFIX
+from roibeam.pipelines.training.model_files.joint_checkpoint import PREFIX
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -26,17 +26,17 @@ from training_fail_points import BACKWARD, TENSORS, Killed
 
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.features.store import FeatureStore
-from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
-from roibeam.pipelines.model_files.encoder_settings import EncoderOptions, choose_encoder
-from roibeam.pipelines.model_files.joint_checkpoint import load_joint
-from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
-from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
-from roibeam.pipelines.pretraining.run_frame import PretrainResult
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.sources.captions.caption_files import Caption
-from roibeam.pipelines.training.rehearsal import WorstBatch, rehearse
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.pipelines.data.captions.caption_files import Caption
+from roibeam.pipelines.data.captions.captioned_store import CaptionedStore
+from roibeam.pipelines.pretraining.end_to_end_encoder import EndToEnd
+from roibeam.pipelines.pretraining.requested_settings import PhotoRules
+from roibeam.pipelines.pretraining.run_setup import PretrainResult
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
+from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions, choose_encoder
+from roibeam.pipelines.training.model_files.joint_checkpoint import load_joint
 from roibeam.pipelines.training.run_folder.train_log import TrainLog
+from roibeam.pipelines.training.task import WorstBatch, rehearse
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,25 +15,21 @@ from end_to_end_examples import ENCODER, FEATURES, awake, encoder
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, draw_record, image_id, write_photo_store
 from small_end_to_end import EndToEndTraining
 
-from roibeam.extraction.network.blanking import blank_regions
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.photos.preprocessing import input_size
+from roibeam.extraction.photos.preprocessing import blank_regions, input_size
 from roibeam.features.store import FeatureStore
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, TaskPhotos
-from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
-from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.data.record_photos import RecordPhotos
+from roibeam.pipelines.pretraining.end_to_end_encoder import LabelledStream, row_sizes
+from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask, TaskPhotos
+from roibeam.pipelines.pretraining.requested_settings import PhotoRules
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VLBertSampling
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from roibeam.pipelines.sources.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
-from roibeam.pipelines.sources.datasets.marked_sentences import RELEASE, parse_marked_sentence
+from roibeam.pipelines.data.datasets.entities import (
+    RELEASE,
+    EntityCounts,
+    EntityImage,
+    parse_marked_sentence,
+    read_entities,
+    split_names,
+)
 
 XML = """<annotation><size><width>50</width><height>40</height><depth>3</depth></size>
 <object><name>1</name><name>7</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox></object>

@@ -13,7 +13,7 @@ from asked_models import MODELS, build
 from in_process import run_roibeam
 from tiny_commands import one_line
 
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = ("--steps", 2, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
@@ -64,7 +64,7 @@ def write_karpathy(folder: Path) -> None:
 def save_model(world: Path, name: str, folder: Path) -> Path:
     """A model of another system in a folder, with the run's tokenizer, for the store's features."""
     from roibeam.features.store import FeatureStore
-    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+    from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
     with FeatureStore(world / "store") as store:
         width, classes = store.feature_dim, len(store.vocabulary["classes"] or ())

@@ -19,20 +19,19 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_results import compare_results, read_results
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import evaluation_set, masked_measures, matching_measures
-from roibeam.pipelines.analysis.evaluation.pair_scores import JointScorer, pair_scorer
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.captions.caption_files import Caption
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.training.run_folder.trained_images import known_keys, trained_among, write_trained_images
+from roibeam.pipelines.analysis.evaluation.retrieval import JointScorer, pair_scorer
+from roibeam.pipelines.data.captions.caption_files import Caption
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_among, write_trained_images
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

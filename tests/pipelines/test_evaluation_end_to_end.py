@@ -18,23 +18,22 @@ from soak_share import some
 from tiny_commands import TINY_ENCODER, TINY_JOINT, one_line
 
 from roibeam.features.store import FeatureStore
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_results import read_results
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
-from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures
-from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.captions.caption_files import Caption
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.analysis.load_for_evaluation import PhotoFeatures
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
+from roibeam.pipelines.data.captions.caption_files import Caption
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.data.record_photos import RecordPhotos
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

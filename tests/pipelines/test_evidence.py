@@ -17,18 +17,17 @@ from bench_module import BENCH
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 
 from roibeam.features.store import FeatureStore
+from roibeam.model.common.masking import mask_segments
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.interbert.group_masking import mask_segments
-from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest, encoder_sections
-from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
-from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.common.console.overrides import apply_overrides
+from roibeam.pipelines.data.datasets.entities import EntityCounts, read_entities, split_names
+from roibeam.pipelines.data.datasets.karpathy import read_captioned
+from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest, encoder_sections
+from roibeam.pipelines.finetuning.run.finetune_settings import FinetuneData
+from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.systems import system_named
-from roibeam.pipelines.sources.captions.captioned_pictures import read_captioned
-from roibeam.pipelines.sources.datasets.entities import EntityCounts, read_entities, split_names
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
 
 

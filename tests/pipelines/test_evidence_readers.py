@@ -15,7 +15,7 @@ import pytest
 from bench_module import BENCH
 
 from roibeam.pipelines.toyworld.caption_likelihood import KnownWays, read_wording
-from roibeam.pipelines.toyworld.relations import find_relations
+from roibeam.pipelines.toyworld.scene import find_relations
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,17 +16,17 @@ import pytest
 import torch
 from in_process import run_roibeam
 
-from roibeam.extraction.choice.presets import PRESETS
-from roibeam.features.folders.folder_choice import output_folder
+from roibeam.extraction.weights.detector_choice import PRESETS
+from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.cli.options import PRESET
-from roibeam.pipelines.extract import extraction_run, new_work
+from roibeam.pipelines.data.shard_plan import read_members, read_plan
+from roibeam.pipelines.extract import extraction_run, planning
 from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
-from roibeam.pipelines.extract.shard_plan import read_members, read_plan
-from roibeam.pipelines.stores.store_check import shard_of_record
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.extract.stores.store_check import shard_of_record
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 
@@ -453,7 +453,7 @@ def test_a_driver_without_a_gpu_starts_a_run_on_gpus(
 ) -> None:
     """It plans on its CPU, in float32; the workers get the device and the mode that were asked for."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(new_work, "UNTIMED_SHARD_IMAGES", 5)
+    monkeypatch.setattr(planning, "UNTIMED_SHARD_IMAGES", 5)
     jobs: list[ExtractJob] = []
 
     def sent(job: ExtractJob, *_: object) -> None:

@@ -14,7 +14,7 @@ from soak_share import share_of
 
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.stores.store_import import import_features
+from roibeam.pipelines.extract.stores.store_import import import_features
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

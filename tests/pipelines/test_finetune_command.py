@@ -21,16 +21,16 @@ from tiny_commands import command, one_line, tiny_run
 from toy_questions import write_questions
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.cards.prediction_card import card_lines, card_path
-from roibeam.pipelines.finetuning.frame import predict_run
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import predicted
-from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest, check_predict
-from roibeam.pipelines.finetuning.frame.task_model import load_task_model
+from roibeam.pipelines.finetuning.prediction_card import card_lines, card_path
 from roibeam.pipelines.finetuning.rows import LABEL
-from roibeam.pipelines.training.processes import awaited_files
-from roibeam.pipelines.training.processes.precision import precision_of
-from roibeam.pipelines.training.run_folder.trained_images import trained_among
+from roibeam.pipelines.finetuning.run import predict_run
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.run.group_task import predicted
+from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.run.task_model import load_task_model
+from roibeam.pipelines.training import processes
+from roibeam.pipelines.training.run_folder.training_data import trained_among
+from roibeam.pipelines.training.train_config import precision_of
 
 Roibeam = Callable[..., Any]
 WEIGHTS = Path(__file__).parents[2] / "bench" / "evidence" / "weights" / "perfect" / "vilbert"
@@ -385,13 +385,11 @@ def test_what_is_waited_for_is_told(
 ) -> None:
     """Machines without a common disk wait for ever: the folder is told after a minute, and then rarely."""
     clock = iter([0, 30, 61, 62, 700])
-    monkeypatch.setattr(awaited_files.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(processes.time, "monotonic", lambda: next(clock))
     looks = iter([*range(3), "last"])
-    monkeypatch.setattr(
-        awaited_files.time, "sleep", lambda _: next(looks) == "last" and (tmp_path / "part-00001").touch()
-    )
+    monkeypatch.setattr(processes.time, "sleep", lambda _: next(looks) == "last" and (tmp_path / "part-00001").touch())
     (tmp_path / "part-00000").touch()
-    awaited_files.wait_for_files([tmp_path / "part-00000", tmp_path / "part-00001"])
+    processes.wait_for_files([tmp_path / "part-00000", tmp_path / "part-00001"])
     assert [record.message.partition(";")[0] for record in caplog.records] == [
         f"waiting for 1 of 2 files that other processes write, such as {tmp_path / 'part-00001'}"
     ] * 2

@@ -35,23 +35,21 @@ from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.end_to_end.encoder_request import TaskPhotos
-from roibeam.pipelines.finetuning.end_to_end.group_photos import GroupPhotos
-from roibeam.pipelines.finetuning.frame.group_batches import PhotoSide
-from roibeam.pipelines.finetuning.frame.group_task import predicted, scores_of
-from roibeam.pipelines.finetuning.frame.losses import loss_named, real_scores
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network
-from roibeam.pipelines.finetuning.frame.shown.store_pair import check_annotated
-from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
+from roibeam.pipelines.data.datasets.vcr import read_vcr_metadata
+from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
+from roibeam.pipelines.finetuning.run.finetune_request import TaskPhotos
+from roibeam.pipelines.finetuning.run.group_batches import PhotoSide, TaskBatch
+from roibeam.pipelines.finetuning.run.group_images import GroupPhotos
+from roibeam.pipelines.finetuning.run.group_task import predicted, scores_of
+from roibeam.pipelines.finetuning.run.losses import loss_named, real_scores
+from roibeam.pipelines.finetuning.run.network import TaskNetwork, read_network
+from roibeam.pipelines.finetuning.run.task_data import check_annotated
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, TaskSplit
+from roibeam.pipelines.finetuning.tasks.prepared_photos import candidate_targets, prepare_candidates, prepare_vcr_photo
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
-from roibeam.pipelines.finetuning.tasks.referring_rules.targets import candidate_targets, prepare_candidates
-from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
-from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import prepare_vcr_photo
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.sources.datasets.vcr import read_vcr_metadata
+from roibeam.pipelines.finetuning.tasks.vcr_rules import region_masks
 from roibeam.pipelines.training.run_folder.files import write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")

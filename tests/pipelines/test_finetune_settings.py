@@ -11,9 +11,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
-from roibeam.pipelines.finetuning.frame.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import (
+from roibeam.pipelines.data.datasets.tables import read_table
+from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+from roibeam.pipelines.finetuning.run.finetune_request import (
+    EncoderRequest,
+    FinetuneRequest,
+    seed_requests,
+    seed_summary,
+)
+from roibeam.pipelines.finetuning.run.finetune_settings import (
     begun_notes,
     evaluated_as_begun,
     evaluation_pause,
@@ -21,15 +28,11 @@ from roibeam.pipelines.finetuning.frame.finetune_settings import (
     sections_of,
     steps_for,
 )
-from roibeam.pipelines.finetuning.frame.seeds import seed_requests, seed_summary
-from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
-from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
-from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
-from roibeam.pipelines.pretraining.requests.requested_settings import train_config_of
-from roibeam.pipelines.sources.datasets.own_table import read_table
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedTraining
+from roibeam.pipelines.pretraining.requested_settings import train_config_of
 
 
 def request(**changes: Any) -> FinetuneRequest:

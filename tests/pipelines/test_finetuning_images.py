@@ -12,14 +12,14 @@ from small_pretraining import in_floats_of
 from task_groups import ASKED, LOSS, groups, small_network, store, tokenizer
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import predicted, scores_of
-from roibeam.pipelines.finetuning.frame.losses import loss_named, real_scores, scored_boxes
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
-from roibeam.pipelines.finetuning.frame.shown.joined_groups import StoreImages
 from roibeam.pipelines.finetuning.rows import REGION, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.run.group_task import predicted, scores_of
+from roibeam.pipelines.finetuning.run.losses import loss_named, real_scores, scored_boxes
+from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network
+from roibeam.pipelines.finetuning.run.task_data import StoreImages
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 
 WHOLE = AskedForm(REGION, whole_image=True)

@@ -13,12 +13,12 @@ from house import PACKAGE
 from small_pretraining import in_floats_of
 from task_groups import ASKED, batches, groups, small_network, store, tokenizer
 
-from roibeam.pipelines.finetuning.frame.group_task import predicted, scores_of
-from roibeam.pipelines.finetuning.frame.losses import real_scores
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.group_task import predicted, scores_of
+from roibeam.pipelines.finetuning.run.losses import real_scores
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.row_text import Pieces, lay_out
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.task_system import Pieces, lay_out
 
 KINDS = (LABEL, CHOICE, REGION, "pair")
 # One form of each system, all forms of VL-BERT; the others are slow.

@@ -15,8 +15,8 @@ from task_groups import ASKED, WHOLE, batches, groups, small_network
 
 from roibeam.model.task_losses import answer_bce
 from roibeam.model.vlbert.tasks import VLBertForReferring
-from roibeam.pipelines.finetuning.frame.network import read_network, set_dropout
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
+from roibeam.pipelines.finetuning.run.network import read_network, set_dropout
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.training.run_folder.files import write_json

@@ -10,15 +10,14 @@ import torch
 from safetensors.torch import save_model
 from task_groups import ASKED, batches, groups, small_network
 
-from roibeam.pipelines.finetuning.frame.finetune_run import digest_of_labels
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
-from roibeam.pipelines.finetuning.frame.start.first_task import FirstTask, without_heads
-from roibeam.pipelines.finetuning.frame.start.task_start import TaskStart
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL
+from roibeam.pipelines.finetuning.run.finetune_run import digest_of_labels
+from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network
+from roibeam.pipelines.finetuning.run.task_start import FirstTask, TaskStart, without_heads
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS, system_of
-from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.run_folder.files import write_json
-from roibeam.pipelines.training.run_folder.trained_images import known_keys, trained_among, write_trained_images
+from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_among, write_trained_images
 
 LABELS = digest_of_labels("abc")
 PAIR = "pair"

@@ -17,19 +17,18 @@ from tiny_commands import digest
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.photos.photo_file import IMAGE_EXTENSIONS
+from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.exchange.butd_tsv import ButdTsv
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.foundation.files.image_ids import short_name
-from roibeam.pipelines.sources.datasets.box_lines import read_box_lines
-from roibeam.pipelines.sources.datasets.coco import read_coco_boxes
-from roibeam.pipelines.sources.datasets.vcr import read_vcr_boxes
-from roibeam.pipelines.sources.given_boxes import give_boxes
-from roibeam.pipelines.sources.image_finder import ImageFinder
-from roibeam.pipelines.sources.source_kinds import open_source
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.common.image_ids import short_name
+from roibeam.pipelines.data.datasets.coco import read_coco_boxes
+from roibeam.pipelines.data.datasets.vcr import read_vcr_boxes
+from roibeam.pipelines.data.given_boxes import give_boxes, read_box_lines
+from roibeam.pipelines.data.image_table import ImageFinder
+from roibeam.pipelines.data.source_kinds import open_source
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)

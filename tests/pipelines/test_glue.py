@@ -16,19 +16,18 @@ from glue_files import COLUMNS, write_task
 from pyarrow import parquet
 from task_groups import small_network, tokenizer
 
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import read_network
-from roibeam.pipelines.finetuning.metrics.glue import averages, number_measures
-from roibeam.pipelines.finetuning.results.glue_results import open_submission, write_glue_results
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, GlueCounts, GlueRow, glue_files, read_glue
+from roibeam.pipelines.finetuning.metrics.glue import averages, number_measures, open_submission, write_glue_results
 from roibeam.pipelines.finetuning.rows import LABEL
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.run.losses import loss_named
+from roibeam.pipelines.finetuning.run.network import read_network
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS, GlueCounts, GlueRow, glue_files, read_glue
 
 
 def rows_of(folder: Path, name: str, split: str, counts: GlueCounts | None = None) -> list[GlueRow]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from roibeam.pipelines.finetuning.recipes.gpu_hours import CARD, RATES, gpu_hours
-from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+from roibeam.pipelines.finetuning.recipes.published import CARD, RATES, TASK_RECIPES, gpu_hours
 
 BENCHMARKS = Path(__file__).parents[2] / "BENCHMARKS.md"
 

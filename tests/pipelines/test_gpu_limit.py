@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roibeam.pipelines.foundation.device_choice import check_device
-from roibeam.pipelines.foundation.gpu_limit import most_gpus
+from roibeam.pipelines.common.compute import check_device, most_gpus
 
 TWO_GPUS = ("proc/driver/nvidia/gpus/0000:01", "proc/driver/nvidia/gpus/0000:02", "dev/nvidia0", "dev/nvidia1")
 

@@ -17,15 +17,14 @@ from test_vcr_training import batches_of, made_store, questions, words
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, started_network
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import AUTO, CHOICE, GROUNDED, UNGROUNDED
+from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.task import DownstreamTask
-from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
-from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, open_vcr
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 VCR = {name: recipe for name, recipe in TASK_RECIPES.items() if name.startswith("vlbert-vcr")}
 NAMED_BOX = 1  # which a choice of every question begins with

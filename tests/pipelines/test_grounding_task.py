@@ -16,16 +16,16 @@ from small_pretraining import in_floats_of
 from task_groups import LOSS, batches, small_network, tokenizer
 from tiny_commands import one_line
 
-from roibeam.pipelines.finetuning.frame.group_task import predicted
-from roibeam.pipelines.finetuning.frame.losses import loss_named
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
 from roibeam.pipelines.finetuning.rows import PHRASE, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.run.group_task import predicted
+from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
-from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions, open_entities
+from roibeam.pipelines.finetuning.tasks.language import EntitiesOptions, open_entities
 
 MEN = "[/EN#1/people a man] and [/EN#2/people a man] near [/EN#9/other it] , [/EN#0/notvisual he] ."
 TWICE = f"{MEN}\nno phrase here .\n"

@@ -17,11 +17,11 @@ from tiny_commands import tiny_run
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import EMPTY_CONTENT_DIGEST, StoreManifest
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.annotations import read_annotations
-from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, held_out_hint
-from roibeam.pipelines.sources.image_identity import data_set_of_source, data_set_of_store, image_keys, reported_by_name
-from roibeam.pipelines.sources.source_kinds import Source
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.data.captions.caption_files import read_annotations
+from roibeam.pipelines.data.held_out import HeldOut, LeakReport, held_out_hint
+from roibeam.pipelines.data.image_identity import data_set_of_source, data_set_of_store, image_keys, reported_by_name
+from roibeam.pipelines.data.source_kinds import Source
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 

@@ -6,7 +6,7 @@ import json
 import pickle
 from pathlib import Path
 
-from roibeam.pipelines.sources.held_out import HeldOut
+from roibeam.pipelines.data.held_out import HeldOut
 
 
 def test_refcoco_holds_out_validation_and_tests(tmp_path: Path) -> None:

@@ -19,10 +19,8 @@ import typer
 from typer.main import get_command
 
 from roibeam.pipelines.cli.commands import app
-from roibeam.pipelines.cli.surface.command import HelpedCommand
-from roibeam.pipelines.cli.surface.help_page import command_page, examples_of, group_page
-from roibeam.pipelines.cli.surface.option import option
-from roibeam.pipelines.cli.surface.option_names import COMMAND_GROUPS, GROUPS, OPTIONS
+from roibeam.pipelines.cli.help_pages import HelpedCommand, command_page, examples_of, group_page
+from roibeam.pipelines.cli.option_names import COMMAND_GROUPS, GROUPS, OPTIONS, option
 
 ROOT = get_command(app)
 
@@ -259,7 +257,7 @@ def test_a_home_folder_that_the_shell_left_is_found(
 
 
 def test_other_words_lead_to_options_and_commands_that_exist() -> None:
-    from roibeam.pipelines.cli.surface.command import OTHER_COMMANDS, OTHER_WORDS
+    from roibeam.pipelines.cli.help_pages import OTHER_COMMANDS, OTHER_WORDS
 
     assert set(OTHER_WORDS.values()) <= set(OPTIONS) and not set(OTHER_COMMANDS) & set(LEAVES)
     assert all(any(words.startswith(path) for path in (*LEAVES, "--help")) for words in OTHER_COMMANDS.values())

@@ -10,8 +10,8 @@ import torch
 from end_to_end_examples import BLANK, BOXES, ENCODER, MASKED, RELEASE, WHOLE, encoder, photos
 
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.region_batch import collate_photos, prepare_photo
-from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
+from roibeam.extraction.region_encoder import collate_photos, prepare_photo
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
 
 
 def test_regions_and_pixels_are_those_of_prepared_photos():

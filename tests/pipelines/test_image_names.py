@@ -14,17 +14,16 @@ from typing import Any
 import pytest
 
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.pipelines.foundation.files.image_ids import image_id_of
-from roibeam.pipelines.foundation.files.locations import location_exists, read_location
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
-from roibeam.pipelines.sources.captions.caption_join import CaptionJoin
-from roibeam.pipelines.sources.datasets.retrieval_lines import read_retrieval_lines
-from roibeam.pipelines.sources.datasets.vcr import metadata_path
-from roibeam.pipelines.sources.given_boxes import give_boxes
-from roibeam.pipelines.sources.held_out import HeldOut
-from roibeam.pipelines.sources.image_finder import Ambiguous, Found, ImageFinder
-from roibeam.pipelines.sources.image_table import ImageTable
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.common.image_ids import image_id_of
+from roibeam.pipelines.common.locations import location_exists, read_location
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
+from roibeam.pipelines.data.captions.caption_join import CaptionJoin
+from roibeam.pipelines.data.datasets.karpathy import read_retrieval_lines
+from roibeam.pipelines.data.datasets.vcr import metadata_path
+from roibeam.pipelines.data.given_boxes import give_boxes
+from roibeam.pipelines.data.held_out import HeldOut
+from roibeam.pipelines.data.image_table import Ambiguous, Found, ImageFinder, ImageTable
+from roibeam.pipelines.data.source_kinds import open_source
 
 Cli = Callable[..., Any]
 DOTTED = ["scene", "scene.1", "scene.2", "IMG 2020.01.02", "a.b/00.07.083@0"]

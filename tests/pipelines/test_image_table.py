@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.pipelines.sources.image_table import ImageTable
+from roibeam.pipelines.data.image_table import ImageTable
 
 
 def told(name: str, *captions: str, labels: tuple[str, ...] = ()) -> ImageRef:

@@ -20,12 +20,11 @@ from soak_share import many
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.inputs.batches.sample import collate
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.batches.sample import collate
 from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler
-from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, ImageBertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

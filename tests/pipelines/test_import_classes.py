@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[1] / "features"))
 from exchange_examples import measured
 
 from roibeam.features.exchange.formats import format_named
-from roibeam.features.record.imported import num_classes_of
+from roibeam.features.record.fingerprint import num_classes_of
 from roibeam.features.store import FeatureStore
 
 Roibeam = Callable[..., Any]

@@ -14,18 +14,13 @@ sys.path.append(str(Path(__file__).parents[1] / "features"))
 from exchange_examples import measured
 
 from roibeam.features.exchange.formats import FORMATS, format_named
-from roibeam.features.record.imported import has_classes
+from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.pretraining.requests.request import (
-    PretrainRequest,
-    RequestedData,
-    RequestedModel,
-    RequestedTraining,
-)
-from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
-from roibeam.pipelines.pretraining.run_frame import PretrainResult
+from roibeam.pipelines.extract.stores.store_import import import_features
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedModel, RequestedTraining
+from roibeam.pipelines.pretraining.requested_run import run_pretraining
+from roibeam.pipelines.pretraining.run_setup import PretrainResult
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.stores.store_import import import_features
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NUM_CLASSES = 6  # of `measured`

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from roibeam.pipelines.foundation.console import interruption
-from roibeam.pipelines.foundation.console.interruption import command_of, tell_what_is_kept, typed_again, what_is_kept
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.common.console import termination
+from roibeam.pipelines.common.console.termination import command_of, tell_what_is_kept, typed_again, what_is_kept
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 ROIBEAM = str(Path(sys.executable).with_name("roibeam"))
 
 
 def test_the_line_tells_by_command_what_is_kept_and_quotes_what_was_typed() -> None:
-    interruption._told.clear()
+    termination._told.clear()
     typed = ["/somewhere/roibeam-of-nobody", "extract", "my photos/", "store", "--set", "detector.short_edge=80"]
     line = what_is_kept(typed)
     assert line.startswith("interrupted; finished shards stay; to go on: /somewhere/roibeam-of-nobody extract")
@@ -38,7 +38,7 @@ def test_the_line_tells_by_command_what_is_kept_and_quotes_what_was_typed() -> N
         tell_what_is_kept("the shards before 3 are read", shards="3-")
         assert what_is_kept(checked).endswith("are read; to go on: x store verify s --deep --shards 3-")
     finally:
-        interruption._told.clear()
+        termination._told.clear()
 
 
 class Ended:
@@ -128,7 +128,7 @@ def test_a_signal_that_falls_into_a_destructor_is_heard(number: signal.Signals) 
     """Python drops what is raised there, so that a training that was told to stop went on."""
     code = f"""
 import os, time
-from roibeam.pipelines.foundation.console.interruption import exit_code, stop_as_by_ctrl_c
+from roibeam.pipelines.common.console.termination import exit_code, stop_as_by_ctrl_c
 
 class Closing:
     def __del__(self):
@@ -154,7 +154,7 @@ def test_a_signal_that_falls_into_an_import_is_heard_after_it(tmp_path: Path, nu
     (tmp_path / "imported.py").write_text("\n".join(lines))
     code = f"""
 import sys, time
-from roibeam.pipelines.foundation.console.interruption import exit_code, stop_as_by_ctrl_c
+from roibeam.pipelines.common.console.termination import exit_code, stop_as_by_ctrl_c
 
 sys.path.insert(0, {str(tmp_path)!r})
 stop_as_by_ctrl_c()
@@ -184,7 +184,7 @@ def test_a_second_ctrl_c_three_seconds_later_interrupts_an_import_too(tmp_path: 
     (tmp_path / "imported.py").write_text("\n".join(lines))
     code = f"""
 import sys, time
-from roibeam.pipelines.foundation.console.interruption import stop_as_by_ctrl_c
+from roibeam.pipelines.common.console.termination import stop_as_by_ctrl_c
 
 sys.path.insert(0, {str(tmp_path)!r})
 stop_as_by_ctrl_c()

@@ -27,19 +27,19 @@ from soak_share import some
 
 from roibeam.extraction.network.resnet import Backbone
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.config import vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVcr
-from roibeam.pipelines.model_files.joint_checkpoint import (
+from roibeam.pipelines.training.model_files.joint_checkpoint import (
     load_joint,
     load_official_joint,
     official_joint_state,
     save_joint,
     save_official_joint,
 )
-from roibeam.pipelines.training.run_folder.checkpoint_sums import write_sums
+from roibeam.pipelines.training.run_folder.files import write_sums
 
 VLBERT_TASK_SIZES = {name: value for name, value in VLBERT_SIZES.items() if name != "num_region_labels"}
 NOTHING = [np.zeros(4, bool), np.zeros(2, bool)]

@@ -18,21 +18,19 @@ from photo_store import PhotoStore, write_photo_store
 from test_end_to_end_task import make_task, vlbert
 
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
-from roibeam.extraction.training.batch_losses import LOSSES, DetectorTraining
-from roibeam.extraction.training.heads import DetectorHeads, load_heads, new_heads
+from roibeam.extraction.training.batch_losses import LOSSES, DetectorHeads, DetectorTraining, load_heads, new_heads
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.detector.settings import PhotoRules
-from roibeam.pipelines.detector.task import DetectorTask
-from roibeam.pipelines.model_files.joint_checkpoint import load_joint, save_joint
-from roibeam.pipelines.model_files.joint_detector import PREFIX, JointDetector
-from roibeam.pipelines.model_files.loss_weights import LossWeights
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
-from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
-from roibeam.pipelines.pretraining.end_to_end.settings import LabelledRules
-from roibeam.pipelines.training.not_finite import blame
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos
+from roibeam.pipelines.pretraining.end_to_end_encoder import LabelledStream
+from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
+from roibeam.pipelines.pretraining.requested_settings import LabelledRules
+from roibeam.pipelines.training.detector.settings import PhotoRules
+from roibeam.pipelines.training.detector.task import DetectorTask
+from roibeam.pipelines.training.model_files.encoder_settings import LossWeights
+from roibeam.pipelines.training.model_files.joint_checkpoint import PREFIX, JointDetector, load_joint, save_joint
+from roibeam.pipelines.training.train_step import blame
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -305,7 +303,7 @@ def test_anchors_that_no_conventions_compute_are_refused(tmp_path: Path) -> None
 
 def test_heads_and_encoder_are_the_detector_of_the_same_file(photos: LabelledPhotos) -> None:
     """Bit for bit what the whole detector says of a photo."""
-    from roibeam.pipelines.detector.photos import read_photo
+    from roibeam.pipelines.data.labelled_photos import read_photo
 
     whole = build_detector(DETECTOR, weights="random:1", conventions=COMPUTES)
     ours = load_heads("random:1", DETECTOR, COMPUTES).detector(encoder())

@@ -18,18 +18,15 @@ from tiny_commands import TINY_ENCODER, TINY_JOINT, one_line
 
 from roibeam.extraction.training.batch_losses import LOSSES
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.model.end_to_end_choices import EndToEndChoices
-from roibeam.pipelines.detector.evaluation import evaluate_detector
-from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.model_files.joint_checkpoint import load_joint, region_encoder_of
-from roibeam.pipelines.model_files.joint_detector import PREFIX, JointDetector
-from roibeam.pipelines.model_files.loss_weights import LossWeights
-from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
-from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
-from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
-from roibeam.pipelines.pretraining.end_to_end.settings import LabelledRules, PhotoRules
-from roibeam.pipelines.pretraining.run_frame import PretrainResult
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos
+from roibeam.pipelines.data.vocabulary import Vocabulary
+from roibeam.pipelines.pretraining.end_to_end_encoder import DetectorPart, EndToEnd, JudgedPhotos
+from roibeam.pipelines.pretraining.requested_settings import LabelledRules, PhotoRules
+from roibeam.pipelines.pretraining.run_setup import PretrainResult
+from roibeam.pipelines.training.detector.evaluation import evaluate_detector
+from roibeam.pipelines.training.model_files.encoder_settings import LossWeights
+from roibeam.pipelines.training.model_files.joint_checkpoint import PREFIX, JointDetector, load_joint, region_encoder_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,16 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from harness.vlbert.pixels import build_region_encoder
 
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.vlbert.checkpoint import split_official
+from roibeam.model.vlbert.checkpoint import config_from_official, split_official
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.model.vlbert.options import config_from_official
-from roibeam.pipelines.conformance.vlbert.pixels import build_region_encoder
-from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
-from roibeam.pipelines.model_files.joint_checkpoint import load_official_joint, official_joint_state
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
+from roibeam.pipelines.training.model_files.joint_checkpoint import load_official_joint, official_joint_state
 
 GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "vlbert" / "pretrain_e2e_narrow.npz"
 LOSSES = {"masked_words": "mlm", "masked_regions": "mvrc", "matching": "relationship"}

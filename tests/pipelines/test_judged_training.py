@@ -11,9 +11,9 @@ import pytest
 from labelled_world import COMPUTES, DETECTOR, write_instances, write_labelled
 
 from roibeam.extraction.training.batch_losses import DetectorTraining, build_trainable_detector
-from roibeam.pipelines.detector.settings import PhotoRules
-from roibeam.pipelines.detector.task import JudgedDetectorTask
-from roibeam.pipelines.foundation.statistics.verdict import Figure
+from roibeam.pipelines.common.statistics.verdict import Figure
+from roibeam.pipelines.training.detector.settings import PhotoRules
+from roibeam.pipelines.training.detector.task import JudgedDetectorTask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,7 +63,7 @@ def test_what_is_taken_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             figure=Figure("attribute_accuracy", 0.5, None, None, 0.25, None, 4),
         ),
     )
-    monkeypatch.setattr("roibeam.pipelines.detector.task.evaluate_detector", lambda *given, **named: report)
+    monkeypatch.setattr("roibeam.pipelines.training.detector.task.evaluate_detector", lambda *given, **named: report)
     photos = write_labelled(tmp_path / "photos")
     training = DetectorTraining(build_trainable_detector(DETECTOR, COMPUTES))
     task = JudgedDetectorTask(training, photos, PhotoRules(), photos, seed=0)

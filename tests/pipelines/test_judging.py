@@ -12,30 +12,41 @@ import numpy as np
 import pytest
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.collection.judging import boosting
-from roibeam.pipelines.collection.judging.boosted_model import BoostedModel, Tree, read_boosted_model
-from roibeam.pipelines.collection.judging.boosting import (
+from roibeam.pipelines.collection.judging import boosted_model
+from roibeam.pipelines.collection.judging.boosted_model import (
+    BoostedModel,
     BoostingSettings,
     LabelledRows,
+    Tree,
     best_of_groups,
     is_held_out,
+    read_boosted_model,
     threshold_for_precision,
     train_boosted,
 )
-from roibeam.pipelines.collection.judging.labelled_rows import read_labelled_images, read_labelled_texts
-from roibeam.pipelines.collection.judging.negatives import KINDS, SWAPPED, TrainedPair, negatives, swapped_noun
-from roibeam.pipelines.collection.judging.pair_features import NAMES, pair_features
+from roibeam.pipelines.collection.judging.pair_features import NAMES, NameReader, pair_features, words_of
 from roibeam.pipelines.collection.judging.pair_judge import TrainedPairJudge
-from roibeam.pipelines.collection.judging.pair_words import NameReader, words_of
-from roibeam.pipelines.collection.judging.picture_judge import open_picture_judge
-from roibeam.pipelines.collection.judging.picture_statistics import NAMES as STATISTICS
-from roibeam.pipelines.collection.judging.picture_statistics import picture_statistics
-from roibeam.pipelines.collection.judging.train_images import TrainImagesRequest, train_images
-from roibeam.pipelines.collection.pair import CandidateText, Pair, Picture, TextSource
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.collection.judging.picture_judge import STATISTICS_NAMES as STATISTICS
+from roibeam.pipelines.collection.judging.picture_judge import (
+    TrainImagesRequest,
+    open_picture_judge,
+    picture_statistics,
+    train_images,
+)
+from roibeam.pipelines.collection.judging.training_rows import (
+    KINDS,
+    SWAPPED,
+    TrainedPair,
+    negatives,
+    read_labelled_images,
+    read_labelled_texts,
+    swapped_noun,
+)
+from roibeam.pipelines.collection.pairs import CandidateText, Pair, Picture, TextSource
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.toyworld.randomness import IntegerStream
 from roibeam.pipelines.toyworld.scene import generate
-from roibeam.pipelines.toyworld.web.web_pictures import SORTS, encoded, natural_picture, unnatural_picture
+from roibeam.pipelines.toyworld.web_pages import SORTS, encoded, natural_picture, unnatural_picture
 
 CLASSES, ATTRIBUTES = ("ball", "box", "tree,trees", "tennis racket"), ("red", "blue")
 READER = NameReader(CLASSES, ATTRIBUTES)
@@ -313,16 +324,16 @@ def test_labelled_images_stand_beside_their_list(tmp_path: Path) -> None:
 def test_without_scikit_learn_training_says_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sklearn.ensemble", None)
     with pytest.raises(ValueError, match=r"pip install 'roibeam\[collect\]'"):
-        boosting.check_extra()
+        boosted_model.check_extra()
 
 
 def test_match_scores_are_the_model_s_log_odds_and_a_long_text_is_cut_not_refused(tmp_path: Path) -> None:
     import torch
     from asked_models import WIDTH, build
 
-    from roibeam.pipelines.analysis.probing.probe import pair_batch
+    from roibeam.pipelines.analysis.probe import pair_batch
     from roibeam.pipelines.collection.judging.match_scores import MatchScores
-    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+    from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "blue", "ball"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")

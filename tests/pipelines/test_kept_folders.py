@@ -23,8 +23,8 @@ from safetensors.numpy import load_file
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.model.visualbert.model import VisualBertForPreTraining
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 
 Cli = Callable[..., Any]
 KEPT = Path(__file__).parents[1] / "data" / "kept"

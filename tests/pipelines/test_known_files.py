@@ -14,16 +14,16 @@ import pytest
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
-from roibeam.pipelines.detector.photos import open_labelled_photos
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
-from roibeam.pipelines.sources.datasets.karpathy import read_karpathy
-from roibeam.pipelines.sources.datasets.known_files import kind_of, this_is
-from roibeam.pipelines.sources.download.url_list import UrlList
-from roibeam.pipelines.sources.given_boxes import give_boxes
-from roibeam.pipelines.sources.held_out import HeldOut
-from roibeam.pipelines.sources.source_kinds import open_source
-from roibeam.pipelines.sources.vocabulary import read_vocabulary
-from roibeam.pipelines.stores.store_import import import_features
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
+from roibeam.pipelines.data.datasets.karpathy import read_karpathy
+from roibeam.pipelines.data.datasets.known_files import kind_of, this_is
+from roibeam.pipelines.data.download.url_list import UrlList
+from roibeam.pipelines.data.given_boxes import give_boxes
+from roibeam.pipelines.data.held_out import HeldOut
+from roibeam.pipelines.data.labelled_photos import open_labelled_photos
+from roibeam.pipelines.data.source_kinds import open_source
+from roibeam.pipelines.data.vocabulary import read_vocabulary
+from roibeam.pipelines.extract.stores.store_import import import_features
 
 DOGS, CUP = "Two dogs, one of them black .", 'A "cup" , and a tree'
 HUB = (

@@ -13,9 +13,9 @@ import pytest
 from labelled_world import write_instances, write_labelled
 from PIL import Image
 
-from roibeam.pipelines.detector.photos import LabelledPhotos, look_at_photos, open_labelled_photos, read_photo
-from roibeam.pipelines.sources.datasets.coco import read_coco_boxes
-from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.data.datasets.coco import read_coco_boxes
+from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos, look_at_photos, open_labelled_photos, read_photo
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 from tiny_commands import Pictures, one_line
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.plot import write_picture
 from roibeam.pipelines.extract.one_photo import detect_photo
 from roibeam.pipelines.extract.request import RequestedDetector
-from roibeam.pipelines.foundation.files.picture_file import write_picture
 
 Run = Callable[..., Any]
 

@@ -9,14 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.metrics.metric_case import NOTED
+from harness.runner import CaseResult, run_conformance
 
-from roibeam.pipelines.conformance.metrics.metric_case import NOTED
-from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
-from roibeam.pipelines.finetuning.metrics.answer_text import MOST_PERIODS, plain_answer, without_signs
 from roibeam.pipelines.finetuning.metrics.nlvr2 import JudgedStatement, nlvr2_measures
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
 from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice, vcr_measures
-from roibeam.pipelines.finetuning.metrics.vqa import HumanAnswer, answer_accuracy, printed_percent
+from roibeam.pipelines.finetuning.metrics.vqa import (
+    MOST_PERIODS,
+    HumanAnswer,
+    answer_accuracy,
+    plain_answer,
+    printed_percent,
+    without_signs,
+)
 from roibeam.pipelines.finetuning.metrics.vqa_targets import label_of, soft_target
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
+from roibeam.pipelines.data.record_regions import swap_left_right
 
 
 @pytest.mark.parametrize(

@@ -14,21 +14,21 @@ from torch import Tensor
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import VLBatch
-from roibeam.model.interbert.config import InterBertConfig
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.interbert.tasks import InterBertForTasks
-from roibeam.model.vilbert.config import ViLbertConfig
-from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
-from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
-from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
-from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
-from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraining, InterBertForTasks
+from roibeam.model.vilbert.encoder import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining, SingleStreamForTasks
+from roibeam.model.visualbert.model import (
+    VisualBertConfig,
+    VisualBertForGrounding,
+    VisualBertForLabels,
+    VisualBertForPreTraining,
+)
 from roibeam.model.vlbert.config import vlbert_config, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.published_models import COORDINATE_EMBEDDING_SIZE, writer_of
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.published_models import COORDINATE_EMBEDDING_SIZE, writer_of
 
 BERT = {
     "vocab_size": 60,

@@ -10,8 +10,8 @@ import pytest
 import torch
 from end_to_end_examples import encoder, imagebert, interbert, single_stream, vilbert, visualbert, vlbert
 
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.model.end_to_end_choices import EndToEndChoices
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "train.md").read_text(encoding="utf-8")

@@ -14,16 +14,15 @@ import pytest
 from captioned_records import FakeStore, make_store, run_pretrain
 from typer.main import get_command
 
-from roibeam.extraction.choice.detector_choice import choose_detector
-from roibeam.extraction.choice.detectron2_choice import PUBLISHED_SELECTIONS
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.weights.detector_choice import PUBLISHED_SELECTIONS, choose_detector
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.pipelines.cli.commands import app
+from roibeam.pipelines.data.feature_settings import GIVEN_BOXES, Features
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.inputs.needed_features import GIVEN_BOXES, Features
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
 ALL: dict[str, Any] = {**RECIPES, **TASK_RECIPES}

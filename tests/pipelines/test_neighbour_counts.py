@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roibeam.pipelines.foundation.statistics.neighbour_counts import UNKNOWN, count_neighbours
+from roibeam.pipelines.common.statistics.neighbour_counts import UNKNOWN, count_neighbours
 
 END, A, RED, BLUE, CAR, BALL, RUNS = range(7)
 # a red car / a blue car / a blue car runs / a red ball / a red ball runs

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roibeam.pipelines.finetuning.results.nlvr2_results import read_nlvr2_predictions, write_nlvr2_predictions
-from roibeam.pipelines.finetuning.results.row_ids import STRICT
+from roibeam.pipelines.finetuning.metrics.measure import STRICT
+from roibeam.pipelines.finetuning.metrics.nlvr2 import read_nlvr2_predictions, write_nlvr2_predictions
 from roibeam.pipelines.finetuning.tasks.nlvr2 import (
     Nlvr2Options,
     judged_lines,

@@ -18,9 +18,9 @@ from tiny_commands import Pictures, digest, extract, one_line, tiny_run
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.report.feature_words import choice_note
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.data.feature_settings import choice_note
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.provenance import check_feature_space
 
 Cli = Callable[..., Any]
 KEPT = Path(__file__).parents[1] / "data" / "kept"
@@ -153,13 +153,13 @@ def test_a_model_without_its_run_says_that_it_does_not_tell(tmp_path: Path) -> N
 def test_a_digest_alone_tells_whether_only_a_published_selection_or_the_dtype_differs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from roibeam.pipelines.model_files import trained_with
+    from roibeam.pipelines.training.model_files import provenance
 
     monkeypatch.chdir(tmp_path)  # the store is gone
     found = load_model(str(KEPT / "run"))
     with pytest.raises(ValueError, match="if only the boxes differ, put that store back"):
         check_feature_space(found, of_kept_store(regions="given"))
-    read = trained_with.read_json_object
+    read = provenance.read_json_object
     vilbert = of_kept_store(regions=json.loads(json.dumps(asdict(SELECTIONS["vilbert"]))), feature_dtype="float32")
 
     def of_vilbert(path: Path) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def test_a_digest_alone_tells_whether_only_a_published_selection_or_the_dtype_di
             found["task"]["feature_space"] = vilbert.fingerprint.feature_space
         return found
 
-    monkeypatch.setattr(trained_with, "read_json_object", of_vilbert)
+    monkeypatch.setattr(provenance, "read_json_object", of_vilbert)
     (told,) = check_feature_space(found, of_kept_store())
     assert "trained on 10 to 36 regions (vilbert), float32, store fake-store has 10 to 12 regions" in told
     with pytest.raises(ValueError, match="if only the boxes differ"):

@@ -9,7 +9,7 @@ import pytest
 
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.selection_policy import SELECTIONS
-from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.common.console.overrides import apply_overrides
 
 SECTIONS = {"conventions": CONVENTIONS["hf"], "selection": SELECTIONS["butd-10-100"]}
 

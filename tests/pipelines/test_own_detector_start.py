@@ -12,17 +12,16 @@ import torch
 from labelled_world import ATTRIBUTES, CLASSES, DETECTOR, write_instances, write_labelled
 from safetensors.torch import save_file
 
-from roibeam.extraction.choice.detector_folder import describe_detector, read_detector_folder
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import CELL_ANCHORS
-from roibeam.extraction.weights.conversion import convert_weights
-from roibeam.extraction.weights.loading import build_detector, part_state
-from roibeam.pipelines.detector.settings import Start
-from roibeam.pipelines.detector.train_request import DetectorTrainRequest, _settings, _sizes
-from roibeam.pipelines.detector.training import build_start
+from roibeam.extraction.weights.detector_folder import describe_detector, read_detector_folder
+from roibeam.extraction.weights.loading import build_detector, convert_weights, part_state
+from roibeam.pipelines.training.detector.settings import Start
+from roibeam.pipelines.training.detector.task import build_start
+from roibeam.pipelines.training.detector.train_request import DetectorTrainRequest, _settings, _sizes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CAFFE = CONVENTIONS["caffe"]

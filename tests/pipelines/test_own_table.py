@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from roibeam.pipelines.finetuning.frame.losses import loss_named
+from roibeam.pipelines.data.datasets.tables import read_table
 from roibeam.pipelines.finetuning.metrics.own_labels import own_label_measures
 from roibeam.pipelines.finetuning.rows import LABEL
+from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.task import Prediction
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
-from roibeam.pipelines.sources.datasets.own_table import read_table
 
 HEADER = "image,text,label\n"
 TRAIN = HEADER + "a,x,red\nb,y, red \nc,z,blue\n"

@@ -48,7 +48,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def written(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> Path:
     """A folder of everything that writes a page, of fourteen pictures of the toy world and a broken file."""
-    from roibeam.pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.rendering import draw_samples
     from roibeam.pipelines.toyworld.write import write_world
 
     out = tmp_path_factory.mktemp("pages")

@@ -6,7 +6,7 @@ from binomial import assert_share
 from captioned_records import CAPTIONS, make_corpus, make_store
 from soak_share import many
 
-from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
+from roibeam.pipelines.pretraining.samples.sampling import draw_pair, draw_second_caption
 
 # image of each row: one image has four captions, one has two, two have one
 IMAGES = [0, 1, 0, 2, 0, 3, 1, 0]

@@ -19,12 +19,11 @@ from tiny_commands import digest, extract, one_line
 from roibeam.features.record.digest import record_digest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.extract.report.region_meaning import warning_of_store
-from roibeam.pipelines.inputs.shown_photos import stored_photos
-from roibeam.pipelines.sources.captions.caption_files import read_captions
-from roibeam.pipelines.sources.captions.caption_join import CaptionJoin
-from roibeam.pipelines.toyworld.perfect_perception import Perception, perceive, write_perfect_store
-from roibeam.pipelines.toyworld.perfect_store import image_id
+from roibeam.pipelines.data.batches.image_batch import stored_photos
+from roibeam.pipelines.data.captions.caption_files import read_captions
+from roibeam.pipelines.data.captions.caption_join import CaptionJoin
+from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.toyworld.perfect_store import Perception, image_id, perceive, write_perfect_store
 from roibeam.pipelines.toyworld.scene import Scene, generate
 from roibeam.pipelines.toyworld.write import write_world
 

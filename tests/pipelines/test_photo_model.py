@@ -10,11 +10,10 @@ import torch
 from end_to_end_examples import BOXES, CASES, FEATURES, joint_model, photos
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
-from roibeam.pipelines.analysis.probing.probe import pair_batch, probe
-from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
-from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.analysis.probe import PhotoModel, pair_batch, probe
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
+from roibeam.pipelines.data.vocabulary import Names
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 TEXT = "a cat in a hat"
 SYSTEMS = ("vlbert", "vlbert-paper", "vilbert", "single-stream", "visualbert", "interbert", "imagebert")

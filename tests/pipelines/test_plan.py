@@ -13,7 +13,9 @@ import pytest
 from forks import KILLED, in_a_fork
 
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.pipelines.extract.shard_plan import (
+from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes
+from roibeam.pipelines.data.given_boxes import GivenBoxes
+from roibeam.pipelines.data.shard_plan import (
     extend_plan,
     members_digest,
     members_path,
@@ -24,8 +26,6 @@ from roibeam.pipelines.extract.shard_plan import (
     read_plan,
     shard_size_for,
 )
-from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes
-from roibeam.pipelines.sources.given_boxes import GivenBoxes
 
 SOURCE = {"kind": "folder", "location": "/x", "image_root": "/x", "id_rule": "no-extension"}
 SETTINGS = {"feature_space": {"weights": "f"}, "distribution": "full"}

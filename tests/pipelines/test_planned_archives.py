@@ -15,14 +15,14 @@ import pytest
 from faulty_s3 import FaultyS3, faulty_s3
 from folder_filesystem import PREFIX, FolderFileSystem
 
-from roibeam.pipelines.extract.shard_plan import extend_plan
-from roibeam.pipelines.foundation.files import ranged_file, remote_files
-from roibeam.pipelines.foundation.files.locations import read_location
-from roibeam.pipelines.foundation.files.ranged_file import RangedFile
-from roibeam.pipelines.foundation.ordered_ahead import in_order
-from roibeam.pipelines.sources import listed_images
-from roibeam.pipelines.sources.listed_images import archive_images
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.common import archives as ranged_file
+from roibeam.pipelines.common import remote_files
+from roibeam.pipelines.common.archives import RangedFile
+from roibeam.pipelines.common.locations import read_location
+from roibeam.pipelines.data import source_images
+from roibeam.pipelines.data.shard_plan import extend_plan
+from roibeam.pipelines.data.source_images import archive_images, in_order
+from roibeam.pipelines.data.source_kinds import open_source
 
 # Threads ahead, results in order
 
@@ -154,7 +154,7 @@ def test_eight_threads_make_the_plan_of_one(tmp_path: Path, monkeypatch: pytest.
     wanted = plan_of(tars, tmp_path / "one", 1, monkeypatch)
     assert len(wanted) > 10 and wanted["notes"].count(b"\n") == 3
     assert plan_of(tars, tmp_path / "eight", 8, monkeypatch) == wanted
-    monkeypatch.setattr(listed_images, "_MOST_LISTED_BYTES", 0)
+    monkeypatch.setattr(source_images, "_MOST_LISTED_BYTES", 0)
     assert plan_of(tars, tmp_path / "tight", 8, monkeypatch) == wanted
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
-from roibeam.pipelines.foundation.pages.plot import Level, Plot, Series, plot_svg, svg_file
+from roibeam.pipelines.common.plot import Level, Plot, Series, plot_svg, svg_file
 
 SVG = "{http://www.w3.org/2000/svg}"
 PLOT = Plot(
@@ -58,7 +58,7 @@ def test_a_file_of_plots_stands_for_itself() -> None:
 
 
 def test_matplotlib_waits_until_something_is_drawn() -> None:
-    code = "import sys, roibeam.pipelines.foundation.pages.plot; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, roibeam.pipelines.common.plot; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

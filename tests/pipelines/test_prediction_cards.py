@@ -15,11 +15,10 @@ import pytest
 from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.cards.prediction_page import write_prediction_page
-from roibeam.pipelines.finetuning.cards.told_rows import joined_parts, sections, told_part
+from roibeam.pipelines.finetuning.metrics.grounding import CountedPhrase
 from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.results.grounding_results import CountedPhrase
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.run.prediction_page import joined_parts, sections, told_part, write_prediction_page
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS, DownstreamTask, Prediction, TaskSplit
 
 Roibeam = Callable[..., Any]

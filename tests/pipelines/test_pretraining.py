@@ -13,11 +13,11 @@ from objectives import small_model
 from safetensors.torch import load_file
 
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
-from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.sources.captions.caption_files import Caption
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.data.captions.caption_files import Caption
+from roibeam.pipelines.data.captions.captioned_store import CaptionedStore
+from roibeam.pipelines.data.captions.corpus import CaptionTable
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

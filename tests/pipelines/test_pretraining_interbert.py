@@ -23,7 +23,7 @@ from soak_share import many
 
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.pretraining.samples.interbert_sampling import MASKINGS, InterBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import MASKINGS, InterBertSampling
 
 DRAWS = [20_000, many(1_000_000)]
 

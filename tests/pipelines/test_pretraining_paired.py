@@ -26,9 +26,9 @@ from transformers import BertConfig, BertModel
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.pipelines.model_files.bert_start import read_bert
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.training.model_files.model_start import read_bert
 from roibeam.pipelines.training.train_config import TrainConfig
 
 # Name of a way to sample -> system, settings.

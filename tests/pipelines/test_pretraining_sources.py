@@ -16,17 +16,15 @@ from torch import nn
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.run_frame import PretrainResult
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
+from roibeam.pipelines.data.captions.captioned_store import CaptionedStore, LeakGuard
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.data.held_out import HeldOut
+from roibeam.pipelines.pretraining.run_setup import PretrainResult
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, draw_pair, draw_second_caption
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import PretrainTask
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.sources.held_out import HeldOut
-from roibeam.pipelines.training.run_folder.trained_images import trained_among
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.run_folder.training_data import trained_among
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -27,8 +27,8 @@ from roibeam.features.record.region_record import TopKDistribution
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
 from roibeam.model.common.regions import elements_with_whole_image
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.inputs.batches.sample import collate, in_float32
-from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
+from roibeam.pipelines.data.batches.sample import collate, in_float32
+from roibeam.pipelines.pretraining.samples.sampling import ViLbertSampling
 
 SYSTEMS = ["vilbert", "vilbert-single-stream"]
 DRAWS = [20_000, many(1_000_000)]

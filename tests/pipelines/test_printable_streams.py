@@ -11,8 +11,8 @@ import sys
 import pytest
 import typer
 
-from roibeam.pipelines.foundation.console.our_logs import _StandardError
-from roibeam.pipelines.foundation.console.printable_streams import Unchanged, printable_streams
+from roibeam.pipelines.common.console.printable_streams import Unchanged, printable_streams
+from roibeam.pipelines.common.console.progress import _StandardError
 
 HOSTILE, SHOWN = "\x1b]0;title\x07\u202eb\ud800", r"\x1b]0;title\x07\u202eb\ud800"
 
@@ -41,8 +41,7 @@ def test_letters_that_a_stream_does_not_know_are_spelled(monkeypatch: pytest.Mon
 
 
 def test_what_is_drawn_and_what_stands_above_it_is_printable(monkeypatch: pytest.MonkeyPatch) -> None:
-    from roibeam.pipelines.foundation.console.progress import Progress
-    from roibeam.pipelines.foundation.console.screen import SCREEN, show_bars
+    from roibeam.pipelines.common.console.progress import SCREEN, Progress, show_bars
 
     SCREEN._forget()  # a console that an earlier test drew on
     far, near = pty.openpty()

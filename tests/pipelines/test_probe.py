@@ -19,15 +19,22 @@ from tiny_commands import Pictures, command, tiny_run
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.bert import BertSizes
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.pipelines.analysis.probing.picture_shapes import Label, Rectangle, svg_text, text_width
-from roibeam.pipelines.analysis.probing.probe import pair_batch, probe, words_to_regions
-from roibeam.pipelines.analysis.probing.probe_picture import MAX_REGIONS, probe_shapes, shown_regions
-from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
-from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.analysis.probe import pair_batch, probe, words_to_regions
+from roibeam.pipelines.analysis.probe_picture import (
+    MAX_REGIONS,
+    Label,
+    Rectangle,
+    probe_shapes,
+    shown_regions,
+    svg_text,
+    text_width,
+)
+from roibeam.pipelines.analysis.probe_request import ProbeRequest, write_probe
+from roibeam.pipelines.common.page_layout import Banner
+from roibeam.pipelines.data.vocabulary import Names
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 CLASSES = ("cat", "dog", "hat")
 CAPTIONS = ["a cat in a hat", "a dog and a cat in a hat", "the dog on a hat"]

@@ -15,24 +15,23 @@ from typing import Any
 import pytest
 
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
+from roibeam.features.folders.folder_protocol import LOCK_NAME, store_lock
 from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.shard.manifest import ShardManifest
-from roibeam.pipelines.extract.report.run_state import FinishedShard
+from roibeam.pipelines.common.console.progress import Standing
+from roibeam.pipelines.data.shard_plan import Plan, PlannedShard, extend_plan
 from roibeam.pipelines.extract.report.run_summary import RunEnd, run_summary
-from roibeam.pipelines.extract.report.several_status import SeveralStatus
-from roibeam.pipelines.extract.report.store_status import (
+from roibeam.pipelines.extract.report.store_progress import (
     LIVING_SECONDS,
     SILENT_SECONDS,
+    SeveralStatus,
     Status,
     StatusView,
     status_json,
     status_text,
 )
-from roibeam.pipelines.extract.shard.heartbeat import Beat, Heartbeat, read_heartbeats
-from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, extend_plan
-from roibeam.pipelines.foundation.console.progress import Standing
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.extract.shard.run_progress import Beat, FinishedShard, Heartbeat, read_heartbeats
+from roibeam.pipelines.toyworld.rendering import draw_samples
 from roibeam.version import __version__
 
 Cli = Callable[..., Any]

@@ -20,10 +20,17 @@ from typing import Any
 import pytest
 import typer
 
-from roibeam.pipelines.foundation.console import progress as progress_file
-from roibeam.pipelines.foundation.console import screen as screen_file
-from roibeam.pipelines.foundation.console.progress import IMAGES, MEGABYTES, Progress, Standing, waiting
-from roibeam.pipelines.foundation.console.screen import Screen, is_drawn_on
+from roibeam.pipelines.common.console import progress as progress_file
+from roibeam.pipelines.common.console import progress as screen_file
+from roibeam.pipelines.common.console.progress import (
+    IMAGES,
+    MEGABYTES,
+    Progress,
+    Screen,
+    Standing,
+    is_drawn_on,
+    waiting,
+)
 
 
 class View:

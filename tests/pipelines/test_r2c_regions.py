@@ -21,21 +21,19 @@ from test_vcr_training import batches_of, made_store, network_for, questions, wo
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.region_batch import prepare_photo
-from roibeam.extraction.region_encoder import STAGES
+from roibeam.extraction.region_encoder import STAGES, prepare_photo
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
-from roibeam.pipelines.finetuning.end_to_end.task_encoder import task_encoder
-from roibeam.pipelines.finetuning.frame.group_task import PhotoTask
-from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest
+from roibeam.pipelines.finetuning.run.group_batches import TaskBatch
+from roibeam.pipelines.finetuning.run.group_task import PhotoTask
+from roibeam.pipelines.finetuning.run.task_start import task_encoder
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.task import BoxClasses
-from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
-from roibeam.pipelines.finetuning.tasks.vcr_rules.outlines import region_masks
-from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
-from roibeam.pipelines.model_files.encoder_settings import EncoderOptions
+from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, open_vcr
+from roibeam.pipelines.finetuning.tasks.vcr_rules import region_masks
+from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions
 from roibeam.pipelines.training.parameter_groups import group_parameters
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,17 +16,17 @@ from photo_store import write_photo_store
 from run_facts import built
 from soak_share import some
 
-from roibeam.extraction.choice.presets import PRESETS
-from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
-from roibeam.pipelines.finetuning.frame.checked_finetune import check_finetune
-from roibeam.pipelines.finetuning.frame.start.task_start import start_of
+from roibeam.extraction.weights.detector_choice import PRESETS
+from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import PRETRAINED, TaskRecipe
+from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest
+from roibeam.pipelines.finetuning.run.finetune_settings import check_finetune
+from roibeam.pipelines.finetuning.run.task_start import start_of
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.inputs.needed_features import Features
-from roibeam.pipelines.model_files.joint_checkpoint import save_joint
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+from roibeam.pipelines.training.model_files.joint_checkpoint import save_joint
 
 STAGES = {name: recipe for name, recipe in RECIPES.items() if recipe.after}
 TASKS_AFTER = {name: recipe for name, recipe in TASK_RECIPES.items() if recipe.start == PRETRAINED}

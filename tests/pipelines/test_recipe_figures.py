@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of, paper_figures
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of, paper_figures
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
 DOCS = Path(__file__).parents[2] / "docs"

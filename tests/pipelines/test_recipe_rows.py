@@ -14,18 +14,18 @@ from task_groups import LOSS, small_network, tokenizer
 from roibeam.model.inputs import VLBatch
 from roibeam.model.task_heads import MatchModel
 from roibeam.model.task_losses import referred_targets
-from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.run.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.run.losses import loss_named
+from roibeam.pipelines.finetuning.run.network import TaskNetwork
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.tasks.candidate_boxes import candidates_of
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import join_regions
-from roibeam.pipelines.training.optimizer.build import chosen_groups
+from roibeam.pipelines.finetuning.tasks.referring import candidates_of
+from roibeam.pipelines.finetuning.tasks.vcr_rules import join_regions
+from roibeam.pipelines.training.optimizer import chosen_groups
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 
 MANY = 150  # regions of an image, and words of a text

@@ -15,11 +15,10 @@ import torch
 from disturbed_runs import NETWORK, Command, Run
 from tiny_commands import Pictures
 
+from roibeam.pipelines.data.datasets.vcr import OBJECT_CLASSES
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
-from roibeam.pipelines.pretraining.recipes.parameters import PARAMETERS, PRINTED
-from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named, stages_before
+from roibeam.pipelines.pretraining.recipes.published import PARAMETERS, PRINTED, RECIPES, recipe_named, stages_before
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.sources.datasets.vcr import OBJECT_CLASSES
 from roibeam.pipelines.training.train_config import TrainConfig
 
 Cli = Callable[..., Any]

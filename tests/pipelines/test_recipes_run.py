@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from glue_files import write_task
 
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_before
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 
 Cli = Callable[..., Any]
 TURNS = 10

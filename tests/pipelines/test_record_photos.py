@@ -15,7 +15,7 @@ from store_examples import FINGERPRINT
 from roibeam.features.shard.publish import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.writing.store_writer import write_store
-from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
+from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos
 
 IDS = [image_id(number) for number in range(8)]
 

@@ -19,9 +19,9 @@ from tiny_commands import TINY_ENCODER, one_line
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.frame.shown.region_choice import RegionChoice
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.group_images import RegionChoice
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 
 NUMBERS = {"train": (1, 2), "val": (3,)}
 

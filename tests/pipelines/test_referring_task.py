@@ -17,8 +17,9 @@ import torch
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
-from roibeam.pipelines.finetuning.results.referring_results import (
+from roibeam.pipelines.data.record_regions import regions_at_boxes
+from roibeam.pipelines.finetuning.metrics.referring import (
+    BOX_RULES,
     BY_REFERENCE,
     BY_SENTENCE,
     read_referring_results,
@@ -29,8 +30,11 @@ from roibeam.pipelines.finetuning.results.referring_results import (
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import check_data_set
 from roibeam.pipelines.finetuning.task import check_best_by
-from roibeam.pipelines.finetuning.tasks.candidate_boxes import ANNOTATED, DETECTED, WHOLE
+from roibeam.pipelines.finetuning.tasks.prepared_photos import candidate_targets, image_feature, prepare_candidates
 from roibeam.pipelines.finetuning.tasks.referring import (
+    ANNOTATED,
+    DETECTED,
+    WHOLE,
     ReferringFiles,
     ReferringOptions,
     candidates_for,
@@ -41,14 +45,7 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     referring_groups,
     referring_scores,
 )
-from roibeam.pipelines.finetuning.tasks.referring_rules.regions import joined_candidates, stored_regions
-from roibeam.pipelines.finetuning.tasks.referring_rules.targets import (
-    candidate_targets,
-    image_feature,
-    prepare_candidates,
-)
-from roibeam.pipelines.finetuning.tasks.referring_task import open_referring
-from roibeam.pipelines.inputs.objects.regions_at_boxes import regions_at_boxes
+from roibeam.pipelines.finetuning.tasks.referring_task import joined_candidates, open_referring, stored_regions
 
 # Photo 5: 100 x 60, two objects and a crowd, two detections. Photo 6: one object, nothing detected.
 BOXES = {50: (5, [10.0, 10, 20, 20]), 51: (5, [50.0, 20, 30, 30]), 52: (5, [0.0, 0, 90, 50]), 60: (6, [1.0, 2, 3, 4])}

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from captioned_records import CAPTIONS, NUM_CLASSES, TINY, FakeStore, captioned, make_record, pretrain_with
 
-from roibeam.features.record.imported import imported_fingerprint
-from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.features.record.fingerprint import imported_fingerprint
+from roibeam.pipelines.data.vocabulary import StoreClasses
+from roibeam.pipelines.pretraining.systems import SYSTEMS, ModelChoice
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from roibeam.extraction.choice.detector_folder import SHIPPED, read_detector_folder
-from roibeam.pipelines.extract.report.region_meaning import (
-    RANDOM_WEIGHTS,
-    TOY_ON_PHOTOS,
-    warning_of_config,
-    warning_of_store,
-)
-from roibeam.pipelines.sources.datasets.drawn_world import (
+from roibeam.extraction.weights.detector_folder import SHIPPED, read_detector_folder
+from roibeam.pipelines.data.datasets.photo_folders import (
     DRAWN_WORLD,
     TASKS_FORMAT,
     WEB_FORMAT,
     WORLD_FORMAT,
     WORLD_NAME,
     are_drawn,
+    list_folder,
     world_of,
 )
-from roibeam.pipelines.sources.datasets.folder import list_folder
+from roibeam.pipelines.extract.report.region_warnings import (
+    RANDOM_WEIGHTS,
+    TOY_ON_PHOTOS,
+    warning_of_config,
+    warning_of_store,
+)
 
 TOY = str(SHIPPED["toy"] / "model.safetensors")
 CLASSES = read_detector_folder("toy").class_names

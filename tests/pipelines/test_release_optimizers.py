@@ -8,17 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from roibeam.model.interbert.config import InterBertConfig
-from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.vilbert.config import ViLbertConfig
-from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.single_stream import SingleStreamConfig
-from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
-from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraining
+from roibeam.model.vilbert.encoder import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForTasks
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertConfig, VLBertForPreTraining
-from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, clip_each
-from roibeam.pipelines.training.optimizer.schedule import learning_rate_at
+from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups, clip_each, learning_rate_at
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
 from roibeam.pipelines.training.step_policies import RELEASE_SETTINGS, release_settings
 from roibeam.pipelines.training.train_config import OPTIMIZERS, TrainConfig

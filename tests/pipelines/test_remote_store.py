@@ -17,15 +17,15 @@ from forks import KILLED, in_a_fork
 from object_store import URL, ObjectStore
 from tiny_commands import digest
 
-from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.reading.staging import StagedStore
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.extract.report.store_status import StatusView
+from roibeam.pipelines.data.shard_plan import read_plan
+from roibeam.pipelines.extract.report.store_progress import StatusView
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
-from roibeam.pipelines.extract.shard_plan import read_plan
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 SHARDS = 3

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from roibeam.extraction.photos.image_ref import Failure
-from roibeam.features.record.drawing.palette import colours_by_class, text_colour_on
+from roibeam.features.record.region_drawing import colours_by_class, text_colour_on
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.common.charts import DrawnRegion, bars_of_integers, photo_with_regions
+from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.extract.report import store_report as report
 from roibeam.pipelines.extract.report.store_report import ReportFacts, write_report
-from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.foundation.pages.charts import DrawnRegion, bars_of_integers, photo_with_regions
 
 HOSTILE = "<img src=x onerror=\"alert('1')\"></title></style><script>&amp;"
 FACTS = ReportFacts(

@@ -10,15 +10,9 @@ from typing import Any
 
 import pytest
 
-from roibeam.pipelines.pretraining.requests.request import (
-    PretrainRequest,
-    RequestedData,
-    RequestedModel,
-    RequestedTraining,
-)
-from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
-from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage, run_stages
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedModel, RequestedTraining
+from roibeam.pipelines.pretraining.requested_run import RequestedStage, run_pretraining, run_stages
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 SIZES = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64")

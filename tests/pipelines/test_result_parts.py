@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roibeam.pipelines.finetuning.results.label_scores import check_texts, write_label_scores
-from roibeam.pipelines.finetuning.results.result_parts import ResultParts, result_lock
-from roibeam.pipelines.training.processes import awaited_files
+from roibeam.pipelines.finetuning.metrics.own_labels import check_texts, write_label_scores
+from roibeam.pipelines.finetuning.run.result_parts import ResultParts, result_lock
+from roibeam.pipelines.training import processes
 
 DIGEST = "0123456789ab"
 
@@ -33,8 +33,8 @@ def test_one_call_writes_a_result_file_and_removes_what_others_left(tmp_path: Pa
 
 
 def test_a_process_that_is_gone_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awaited_files, "_GONE_AFTER", 0.0)
-    monkeypatch.setattr(awaited_files, "_SECONDS", 0.001)
+    monkeypatch.setattr(processes, "_GONE_AFTER", 0.0)
+    monkeypatch.setattr(processes, "_SECONDS", 0.001)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     other = parts_of(tmp_path / "said")
@@ -48,7 +48,7 @@ def test_a_process_that_is_gone_is_not_waited_for(tmp_path: Path, monkeypatch: p
     ):
         main.wait()
     with other.missing():  # it is there: its part comes
-        monkeypatch.setattr(awaited_files.time, "sleep", lambda _: other.write(1, None))
+        monkeypatch.setattr(processes.time, "sleep", lambda _: other.write(1, None))
         main.wait()
     next(tmp_path.glob("*/part-00000.json")).unlink()
     with pytest.raises(ValueError, match="was removed or damaged since it was written"):

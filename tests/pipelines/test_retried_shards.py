@@ -18,7 +18,7 @@ from tiny_commands import digest
 from roibeam.features.folders import object_folder
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 BROKEN = ("sample_00001", "sample_00004")  # of two of the three shards

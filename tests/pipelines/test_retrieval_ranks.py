@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roibeam.pipelines.foundation.statistics import retrieval_ranks as module
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap, floor_median
-from roibeam.pipelines.foundation.statistics.retrieval_ranks import (
+from roibeam.pipelines.common.statistics import retrieval_ranks as module
+from roibeam.pipelines.common.statistics.retrieval_ranks import (
     CaptionedImages,
     best_possible_ranks,
     median_rank_by_chance,
     recall_by_chance,
     retrieval_ranks,
 )
+from roibeam.pipelines.common.statistics.verdict import Bootstrap, floor_median
 
 
 def random_captions(random: np.random.Generator, num_images: int, num_texts: int, num_captions: int) -> CaptionedImages:
@@ -153,7 +153,7 @@ def test_intervals_are_those_of_draws_one_by_one(monkeypatch: pytest.MonkeyPatch
         (bootstrap.median(ranks, of), medians),
     ):
         assert found == pytest.approx(np.quantile(values, [0.025, 0.975]), abs=1e-9)
-    monkeypatch.setattr("roibeam.pipelines.foundation.statistics.bootstrap._NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("roibeam.pipelines.common.statistics.verdict._NUMBERS_AT_ONCE", 1)
     assert bootstrap.ratio(sums, counts) == pytest.approx(np.quantile(ratios, [0.025, 0.975]), abs=1e-9)
     assert bootstrap.median(ranks, of) == pytest.approx(np.quantile(medians, [0.025, 0.975]), abs=1e-9)
 

@@ -14,12 +14,9 @@ from captioned_records import CAPTIONS, FakeStore, make_record, make_store
 from task_groups import SIZES, TINY, batches, drop, small_network, tokenizer
 
 from roibeam.model.common.losses import SumCount
-from roibeam.model.imagebert.retrieval import retrieval_losses
-from roibeam.pipelines.finetuning.frame.group_task import scores_of
-from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import read_network, started_network
-from roibeam.pipelines.finetuning.results.result_parts import ResultParts, result_lock
-from roibeam.pipelines.finetuning.results.retrieval_results import (
+from roibeam.model.task_losses import retrieval_losses
+from roibeam.pipelines.data.datasets.karpathy import CaptionedPicture, read_captioned
+from roibeam.pipelines.finetuning.metrics.retrieval import (
     PairScores,
     checked_scores,
     folds_of,
@@ -28,16 +25,32 @@ from roibeam.pipelines.finetuning.results.retrieval_results import (
     retrieval_numbers,
     write_ids,
 )
-from roibeam.pipelines.finetuning.retrieval.pair_scorers import JointPairs, TwoStreamPairs, pair_scorer
-from roibeam.pipelines.finetuning.retrieval.score_parts import PairParts, Plan, plan_pairs
 from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.run.group_task import scores_of
+from roibeam.pipelines.finetuning.run.losses import loss_named
+from roibeam.pipelines.finetuning.run.network import read_network, started_network
+from roibeam.pipelines.finetuning.run.pair_scores import (
+    JointPairs,
+    PairParts,
+    Plan,
+    TwoStreamPairs,
+    pair_scorer,
+    plan_pairs,
+)
+from roibeam.pipelines.finetuning.run.result_parts import ResultParts, result_lock
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.tasks.retrieval import neighbours as module
-from roibeam.pipelines.finetuning.tasks.retrieval.distractors import Distractors, mixes_of
-from roibeam.pipelines.finetuning.tasks.retrieval.neighbours import hard_neighbours, mean_features, nearest
-from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import RetrievalOptions, caption_groups, open_retrieval
-from roibeam.pipelines.sources.captions.captioned_pictures import CaptionedPicture, read_captioned
+from roibeam.pipelines.finetuning.tasks import retrieval as module
+from roibeam.pipelines.finetuning.tasks.retrieval import (
+    Distractors,
+    RetrievalOptions,
+    caption_groups,
+    hard_neighbours,
+    mean_features,
+    mixes_of,
+    nearest,
+    open_retrieval,
+)
 
 CPU = torch.device("cpu")
 DIGEST = "0123456789ab"
@@ -311,7 +324,7 @@ def test_parts_of_a_call_that_ended_and_of_several_processes_are_those_of_one(
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setattr("roibeam.pipelines.finetuning.retrieval.score_parts.PART_TEXTS", 4)
+    monkeypatch.setattr("roibeam.pipelines.finetuning.run.pair_scores.PART_TEXTS", 4)
     network = small_network("vlbert", CHOICE)
     whole, counts = written(tmp_path / "a", network)
     assert counts == [3] and whole.shape == (12, 6) and np.isfinite(whole).all()

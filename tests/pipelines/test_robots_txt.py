@@ -17,10 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from faulty_server import image, write_list
 
-from roibeam.pipelines.sources.download.download_run import run_download
-from roibeam.pipelines.sources.download.limits import DownloadLimits
-from roibeam.pipelines.sources.download.options import DownloadOptions
-from roibeam.pipelines.sources.download.robots_txt import MAX_ROBOTS_BYTES, read_robots
+from roibeam.pipelines.data.download.download_run import DownloadOptions, run_download
+from roibeam.pipelines.data.download.limits import DownloadLimits
+from roibeam.pipelines.data.download.robots import MAX_ROBOTS_BYTES, read_robots
 
 FOR_ALL = "User-agent: *\nDisallow: /private/\nAllow: /private/open\nDisallow: /*.gif$\nDisallow: /search?q=*&page\n"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from roibeam.pipelines.training.run_folder import checkpoint_sums
-from roibeam.pipelines.training.run_folder.checkpoint_sums import (
+from roibeam.pipelines.training.run_folder import files
+from roibeam.pipelines.training.run_folder.files import (
     SUMS,
     check_run_config,
     check_run_file,
@@ -34,7 +34,7 @@ def test_a_kill_while_a_file_is_replaced_refuses_no_sound_one(tmp_path, monkeypa
     """Before and after each thing that is done, with the old file, the new one, or none there."""
     put(tmp_path, "old")
     calls = []
-    holder, name = (shutil, "rmtree") if step == "rmtree" else (checkpoint_sums, step)
+    holder, name = (shutil, "rmtree") if step == "rmtree" else (files, step)
     done = getattr(holder, name)
 
     def killed(*arguments):

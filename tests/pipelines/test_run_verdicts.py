@@ -14,8 +14,8 @@ from objectives import OBJECTIVES
 from small_pretraining import make_task
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.analysis.evaluation.chance import Chance
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.analysis.evaluation.measures import Chance
+from roibeam.pipelines.common.statistics.verdict import Bootstrap
 from roibeam.pipelines.pretraining.task import evaluate
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -39,21 +40,21 @@ from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
-from roibeam.pipelines.cli.developers.worker_pool import PIPELINE
+from roibeam.pipelines.cli.developers import PIPELINE
+from roibeam.pipelines.data.shard_plan import PlannedShard
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
-from roibeam.pipelines.extract.runners import option_sets
-from roibeam.pipelines.extract.runners.engines.flink_job import ended_with_the_run
-from roibeam.pipelines.extract.runners.engines.flink_packages import FLINK_VERSION
-from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster
+from roibeam.pipelines.extract.runners import runner_options
+from roibeam.pipelines.extract.runners.clusters import ended_with_the_run
 from roibeam.pipelines.extract.runners.pipeline_run import _cause
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM
+from roibeam.pipelines.extract.runners.runner_options import WORKER_POOL, check_cluster
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
-from roibeam.pipelines.extract.shard_plan import PlannedShard
-from roibeam.pipelines.extract.store_manifest import StoreText
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.extract.shard.store_folder import StoreText
+from roibeam.version import FLINK_VERSION
 
-pipeline_options = functools.partial(option_sets.pipeline_options, preload=PIPELINE)
-runner_flags = functools.partial(option_sets.runner_flags, preload=PIPELINE)
+pipeline_options = functools.partial(runner_options.pipeline_options, preload=PIPELINE)
+runner_flags = functools.partial(runner_options.runner_flags, preload=PIPELINE)
 CLOUD = [
     "--project=my-project",
     "--region=us-central1",
@@ -298,8 +299,10 @@ def test_ctrl_c_cancels_the_job_of_the_run_and_no_other(job_manager: tuple[str, 
 
 
 def test_the_script_for_flink_says_its_own_lines_only(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "roibeam.pipelines.extract.runners.engines.flink_cluster", "status", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "clusters.flink_cluster", "status", str(tmp_path)]
+    paths = os.pathsep.join([str(Path(__file__).parents[2] / "tools"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (1, f"flink_cluster: {tmp_path}: no cluster was started here\n")
 
 
@@ -346,7 +349,7 @@ def test_a_job_service_that_dies_is_one_line() -> None:
 def test_a_dry_run_shows_the_options(
     roibeam: Callable[..., Any], tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
-    from roibeam.pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.rendering import draw_samples
 
     draw_samples(tmp_path, count=1)
     arguments = ("extract", tmp_path / "images", tmp_path / "store", *tiny_network, "--dry-run", "--runner", "dataflow")

@@ -18,7 +18,7 @@ from tiny_commands import digest
 
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 ROIBEAM = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()"]
@@ -76,14 +76,14 @@ def test_beam_counts_what_the_manifests_say(
 def test_threads_of_a_process_share_one_model(
     roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roibeam.pipelines.extract.shard import built_detector, job
+    from roibeam.pipelines.extract.shard import shared_detector
 
     built = []
-    build = built_detector.build_detector
+    build = shared_detector.build_detector
     monkeypatch.setattr(
-        built_detector, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named)
+        shared_detector, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named)
     )
-    monkeypatch.setattr(job, "_detectors", {})
+    monkeypatch.setattr(shared_detector, "_detectors", {})
     threads = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=3")
     done = roibeam("extract", photos, tmp_path / "store", *options, "--precision", "bf16", *threads)
     assert done.code == 0, done.err

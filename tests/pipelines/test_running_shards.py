@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from roibeam.pipelines.extract.shard.running_shards import running_shard, shards_must_stop, stopping_with_the_caller
+from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop, stopping_with_the_caller
 
 
 def test_shards_in_work_are_told_and_waited_for() -> None:

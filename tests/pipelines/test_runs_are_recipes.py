@@ -14,15 +14,15 @@ import torch
 from run_facts import BATCH, HELD, attributes, built, held, parameters, requested
 
 from roibeam.extraction.region_encoder import STAGES
-from roibeam.model.end_to_end_choices import DEFAULT_MASKING, MASKINGS
-from roibeam.pipelines.inputs.mode_changes import DATA, END_TO_END, TEXTS, TOY, changed_by
-from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
+from roibeam.model.common.fields import DEFAULT_MASKING, MASKINGS
+from roibeam.pipelines.data.mode_changes import DATA, END_TO_END, TEXTS, TOY, changed_by
+from roibeam.pipelines.pretraining.checked_request import check_settings
+from roibeam.pipelines.pretraining.end_to_end_encoder import EndToEnd
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
-from roibeam.pipelines.pretraining.requests.checked_settings import check_settings
-from roibeam.pipelines.pretraining.run_frame import RunModel, RunSettings
+from roibeam.pipelines.pretraining.run_setup import RunModel, RunSettings
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
+from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
 from roibeam.pipelines.training.parameter_groups import ENCODER_RULES, PARAMETER_RULES
 from roibeam.pipelines.training.train_config import TASK_GROUPS, TrainConfig
 

@@ -17,7 +17,7 @@ from in_process import run_roibeam
 from roibeam.features.reading.staging import StagedStore
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 pytestmark = pytest.mark.slow
 KEYS = {"key": "k", "secret": "s"}

@@ -15,14 +15,13 @@ from task_groups import ASKED, LOSS, NUM_LABELS, groups, small_network, store, t
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import scores_of
-from roibeam.pipelines.finetuning.frame.losses import loss_named, real_scores
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork
-from roibeam.pipelines.finetuning.frame.task_batch import TaskBatch
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches, TaskBatch
+from roibeam.pipelines.finetuning.run.group_task import scores_of
+from roibeam.pipelines.finetuning.run.losses import loss_named, real_scores
+from roibeam.pipelines.finetuning.run.network import TaskNetwork
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 
 SHARING = [(system, kind) for system in SYSTEMS for kind in (CHOICE, "pair")]
 

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from roibeam.pipelines.extract.runners.engines.small_cluster import SmallCluster
+from clusters.small_cluster import SmallCluster
 
 NUM_STARTS = 200  # by the command line, one of 200 was taken for ended in each of four runs
 

@@ -11,7 +11,7 @@ import pytest
 from bench_module import BENCH, bench_module
 from soak_share import SHARE
 
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 
 @pytest.mark.soak

@@ -19,10 +19,10 @@ from folder_filesystem import PREFIX, FolderFileSystem
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.shard.manifest import DEAD_LETTERS_NAME
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.shard_plan import planned_members, read_plan
-from roibeam.pipelines.foundation.files.locations import SourceGoneError, read_image, read_location
-from roibeam.pipelines.sources.source_kinds import open_source
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.common.locations import SourceGoneError, read_image, read_location
+from roibeam.pipelines.data.shard_plan import planned_members, read_plan
+from roibeam.pipelines.data.source_kinds import open_source
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
 
@@ -41,7 +41,7 @@ def testfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(FolderFileSystem, "folder", tmp_path / "far", raising=False)
     monkeypatch.setattr(FolderFileSystem, "faults", {})
     monkeypatch.setattr(FolderFileSystem, "opened", {})
-    monkeypatch.setattr("roibeam.pipelines.foundation.files.remote_files._WAITS_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr("roibeam.pipelines.common.remote_files._WAITS_SECONDS", (0.0, 0.0))
     yield tmp_path / "far"
 
 

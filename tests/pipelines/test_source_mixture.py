@@ -8,8 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from roibeam.pipelines.training.sample_order import SampleOrder
-from roibeam.pipelines.training.source_mixture import SourceMixture
+from roibeam.pipelines.training.sample_order import SampleOrder, SourceMixture
 
 SIZES, WEIGHTS = (30, 300, 7), (1, 2, 1)
 Sample = tuple[int, int]

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from roibeam.extraction.photos.photo_file import PhotoReadError
-from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
-from roibeam.pipelines.foundation.files.locations import location_exists, read_location
-from roibeam.pipelines.sources.captions.caption_files import Caption, read_captions
-from roibeam.pipelines.sources.datasets.coco import read_coco
-from roibeam.pipelines.sources.datasets.conceptual_captions import BadRow, CaptionRow, read_caption_tsv
-from roibeam.pipelines.sources.source_kinds import check_images_are_there, open_source, open_sources
+from roibeam.extraction.photos.image_ref import PhotoReadError
+from roibeam.pipelines.common.image_ids import image_id_of, path_below
+from roibeam.pipelines.common.locations import location_exists, read_location
+from roibeam.pipelines.data.captions.caption_files import Caption, read_captions
+from roibeam.pipelines.data.datasets.caption_lists import BadRow, CaptionRow, read_caption_tsv
+from roibeam.pipelines.data.datasets.coco import read_coco
+from roibeam.pipelines.data.source_kinds import check_images_are_there, open_source, open_sources
 
 
 def touch(folder: Path, *names: str) -> None:

@@ -22,11 +22,11 @@ from tiny_commands import Pictures
 from toy_training import assert_equal_checkpoints, log_of
 from training_fail_points import BACKWARD, JSON, LOG_LINE, NAMED, RENAME, TENSORS, Killed
 
-from roibeam.pipelines.inputs.captioned.captioned_store import check_pair_agrees
-from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.data.captions.captioned_store import check_pair_agrees
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_before
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.run_folder.stages import StagedRun, furthest_stage
-from roibeam.pipelines.training.run_folder.trained_images import trained_among
+from roibeam.pipelines.training.run_folder.training_data import trained_among
 
 Cli = Callable[..., Any]
 SIZES = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64")

@@ -14,8 +14,8 @@ import torch
 import transformers
 
 from roibeam.model.common.losses import SumCount
-from roibeam.pipelines.training.alternating_task import AlternatingTask
-from roibeam.pipelines.training.optimizer.schedule import learning_rate_at, plateau_falls
+from roibeam.pipelines.training.optimizer import learning_rate_at, plateau_falls
+from roibeam.pipelines.training.task import AlternatingTask
 from roibeam.pipelines.training.train_config import TrainConfig
 from roibeam.pipelines.training.train_step import reported, share_of_step
 

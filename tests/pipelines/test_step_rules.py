@@ -11,12 +11,12 @@ import pytest
 from finetune_requests import has_whole_image, request
 from task_groups import WHOLE, small_network
 
-from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, without_evaluations
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
+from roibeam.pipelines.finetuning.run.finetune_settings import sections_of, without_evaluations
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.training.optimizer.schedule import learning_rate_at
+from roibeam.pipelines.training.optimizer import learning_rate_at
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
 from roibeam.pipelines.training.step_policies import ACCIDENTS, STEP_RULES, release_settings
 

@@ -19,18 +19,18 @@ from forks import KILLED, in_a_fork
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
+from roibeam.features.annotations import Annotation, write_annotations
+from roibeam.features.batch import RegionFilter
 from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
-from roibeam.features.region_filter import RegionFilter
 from roibeam.features.shard.manifest import DeadLetter, StoreManifest, data_file_name, shard_manifest_name
 from roibeam.features.shard.publish import publish_store
-from roibeam.features.shard.record_change import RecordChange
 from roibeam.features.store import FeatureStore
+from roibeam.features.store_copy import RecordChange
 from roibeam.features.verify import verify_store
-from roibeam.features.writing.annotations_table import Annotation, write_annotations
-from roibeam.pipelines.sources.id_lists import AskedIds, read_id_list, read_split
-from roibeam.pipelines.stores.store_copy import CopyOptions, copy_store
+from roibeam.pipelines.data.id_lists import AskedIds, read_id_list, read_split
+from roibeam.pipelines.extract.stores.store_copy import CopyOptions, copy_store
 
 Roibeam = Callable[..., Any]
 

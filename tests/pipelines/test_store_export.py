@@ -16,14 +16,14 @@ sys.path.append(str(Path(__file__).parents[1] / "features"))
 from exchange_examples import measured
 from store_examples import FINGERPRINT, make_record, write_shard
 
-from roibeam.features.exchange.butd_tsv_format import FORMAT as TSV
+from roibeam.features.exchange.butd_tsv import FORMAT as TSV
 from roibeam.features.exchange.formats import FORMATS, format_named
 from roibeam.features.shard.layout import checksum
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest
 from roibeam.features.shard.publish import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.stores.store_export import export_store
+from roibeam.pipelines.extract.stores.store_export import export_store
 
 Roibeam = Callable[..., Any]
 

@@ -23,11 +23,11 @@ sys.path.append(str(Path(__file__).parents[1] / "features"))
 from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, fields, line
 
 from roibeam.features.exchange.butd_tsv import read_butd_tsv
-from roibeam.features.folders.folder_lock import store_lock
+from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.stores.store_import import import_features
+from roibeam.pipelines.extract.stores.store_import import import_features
 
 Roibeam = Callable[..., Any]
 
@@ -279,7 +279,7 @@ def test_an_unexpected_error_is_no_difference_and_a_failing_page_costs_no_figure
     def torn(*arguments: object, **options: object) -> None:
         raise KeyError("torn")
 
-    monkeypatch.setattr("roibeam.features.comparison.store_comparison.compare", torn)
+    monkeypatch.setattr("roibeam.features.store_comparison.compare", torn)
     done = roibeam("store", "diff", *two_stores)
     assert done.code == 2 and "roibeam: unexpected error: KeyError: 'torn' (in " in done.err
 

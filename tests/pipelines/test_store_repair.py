@@ -28,20 +28,17 @@ from in_process import run_roibeam
 from soak_share import SHARE, share_of
 from typer.testing import CliRunner, Result
 
-from roibeam.features.record.fingerprint import Fingerprint
-from roibeam.features.record.imported import imported_fingerprint
+from roibeam.features.record.fingerprint import Fingerprint, imported_fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest
-from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.publish import ShardSequence, publish_store, write_shard_sequence
 from roibeam.features.shard.reader import ShardReader
-from roibeam.features.shard.sequence import ShardSequence, write_shard_sequence
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.cli.store.repair import repair_command
-from roibeam.pipelines.stores.damage import find_damage
-from roibeam.pipelines.stores.damage_text import repair_text
-from roibeam.pipelines.stores.repair.store_repair import RepairSource, repair_store
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.cli.store import repair_command
+from roibeam.pipelines.extract.stores.store_check import find_damage
+from roibeam.pipelines.extract.stores.store_repair import RepairSource, repair_store, repair_text
+from roibeam.pipelines.toyworld.rendering import draw_samples
 
 NETWORK = (
     "--detector", "small", "--weights", "random:1", "--device", "cpu", "--threads", "1",
@@ -308,7 +305,7 @@ def test_another_mode_gives_the_same_regions_in_other_digits(whole: Path, store:
     (store / "manifest.json").write_text(json.dumps(listed))
     source = RepairSource(whole / "samples" / "images")
     with pytest.MonkeyPatch.context() as patch:  # another version of torch
-        patch.setattr("roibeam.pipelines.stores.repair.old_record.record_digest", lambda record: b"")
+        patch.setattr("roibeam.pipelines.extract.stores.repaired_shards.record_digest", lambda record: b"")
         summary = repair_store(store, source)
     assert (summary.compared.same, summary.compared.close, summary.compared.doubtful) == (0, 1, {})
     assert "1 record with the same regions as before, in other digits" in repair_text(store, summary)
@@ -361,7 +358,7 @@ def test_an_interrupted_repair_leaves_the_store_as_it_was_and_the_next_one_goes_
             if record.msg.startswith("shard"):  # not where the device is told
                 raise KeyboardInterrupt
 
-    logger = logging.getLogger("roibeam.pipelines.stores.repair.redone_shards")
+    logger = logging.getLogger("roibeam.pipelines.extract.stores.repaired_shards")
     handler = Interrupt()
     level = logger.level
     logger.setLevel(logging.INFO)

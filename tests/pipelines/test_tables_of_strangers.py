@@ -18,22 +18,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roibeam.pipelines.collection.judging.labelled_rows import read_labelled_texts
-from roibeam.pipelines.detector.photos import open_labelled_photos
+from roibeam.pipelines.collection.judging.training_rows import read_labelled_texts
+from roibeam.pipelines.data.captions.caption_files import read_captions
+from roibeam.pipelines.data.datasets.rows import BadRow, UrlRow
+from roibeam.pipelines.data.datasets.tables import UrlColumns, read_table
+from roibeam.pipelines.data.download import download_folder
+from roibeam.pipelines.data.download.download_folder import Journal, StoredImage, image_id
+from roibeam.pipelines.data.download.url_list import UrlList
+from roibeam.pipelines.data.given_boxes import give_boxes
+from roibeam.pipelines.data.held_out import HeldOut
+from roibeam.pipelines.data.labelled_photos import open_labelled_photos
+from roibeam.pipelines.data.record_regions import ImageObjects
+from roibeam.pipelines.data.source_kinds import open_source
 from roibeam.pipelines.finetuning.tasks.referring import referring_files
-from roibeam.pipelines.finetuning.tasks.vcr_rules.names import read_people_names
-from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
-from roibeam.pipelines.sources.captions.caption_files import read_captions
-from roibeam.pipelines.sources.datasets.own_table import read_table
-from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow
-from roibeam.pipelines.sources.datasets.url_table import UrlColumns
-from roibeam.pipelines.sources.download import outputs
-from roibeam.pipelines.sources.download.image_files import StoredImage, image_id
-from roibeam.pipelines.sources.download.journal import Journal
-from roibeam.pipelines.sources.download.url_list import UrlList
-from roibeam.pipelines.sources.given_boxes import give_boxes
-from roibeam.pipelines.sources.held_out import HeldOut
-from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.finetuning.tasks.vcr_rules import read_people_names
 
 Told = dict[str, tuple[str, ...]]
 
@@ -134,7 +132,7 @@ def test_a_download_writes_what_its_own_reader_reads_back(texts: list[str]) -> N
         except ValueError:  # none of its captions can be used
             return
         local = Path(folder) / "local.tsv"
-        outputs._write_captions(local, url_list, cast(Journal, _AllStored()))
+        download_folder._write_captions(local, url_list, cast(Journal, _AllStored()))
         wanted = [
             (image_id(index), re.sub("[\t\r\n]+", " ", row.caption))
             for index, row in url_list.rows()

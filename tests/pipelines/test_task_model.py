@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from task_groups import small_network, store, tokenizer
 
-from roibeam.pipelines.finetuning.frame import task_model
-from roibeam.pipelines.finetuning.frame.predict_run import TrainedTask
-from roibeam.pipelines.finetuning.frame.task_model import LoadedTaskModel, load_task_model
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run import task_model
+from roibeam.pipelines.finetuning.run.predict_run import TrainedTask
+from roibeam.pipelines.finetuning.run.task_model import LoadedTaskModel, load_task_model
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import AskedForm
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.model_files.model_folder import FoundModel
+from roibeam.pipelines.training.model_files.model_folder import FoundModel
 
 
 def loaded(name: str, folder: Path, system: str = "vilbert") -> LoadedTaskModel:

@@ -15,21 +15,20 @@ from json_lines import json_lines
 from tiny_commands import one_line
 
 from roibeam.extraction.network.config import CONFIGS
-from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import sections_of, steps_for
-from roibeam.pipelines.finetuning.frame.network import started_network
-from roibeam.pipelines.finetuning.frame.start.task_start import start_of
-from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, task_recipe_named
-from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, STARTS
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PARAMETERS, PRETRAINED, STARTS
+from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest
+from roibeam.pipelines.finetuning.run.finetune_settings import sections_of, steps_for
+from roibeam.pipelines.finetuning.run.network import started_network
+from roibeam.pipelines.finetuning.run.task_start import start_of
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
-from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_told_classes
+from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_told_classes
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
 
 Cli = Callable[..., Any]
 QUESTIONS = {"vqa": 658_111, "vcr": 212_923, "refcoco+": 120_191, "nlvr2": 86_373}  # of training, by the data sets

@@ -18,23 +18,23 @@ from run_facts import built_model, parameters
 
 from roibeam.extraction.region_encoder import STAGES, RegionEncoder
 from roibeam.model.task_heads import MatchModel, TaskModel
-from roibeam.pipelines.finetuning.end_to_end.encoder_request import EncoderRequest
-from roibeam.pipelines.finetuning.frame.finetune_settings import (
+from roibeam.pipelines.data.mode_changes import DATA, TASK, TOY_TASK, changed_by
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest
+from roibeam.pipelines.finetuning.run.finetune_settings import (
     TOY_RATE,
     TOY_STEPS,
     TOY_STEPS_END_TO_END,
     sections_of,
     steps_for,
 )
-from roibeam.pipelines.finetuning.frame.network import started_network
-from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
-from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.run.network import started_network
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.finetuning.tasks.vcr_rules.beside import vcr_told_classes
-from roibeam.pipelines.inputs.mode_changes import DATA, TASK, TOY_TASK, changed_by
+from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_told_classes
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
-from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
+from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
 from roibeam.pipelines.training.train_config import TrainConfig
 
 GROUPS, BATCH = 100_000, 4

@@ -15,16 +15,15 @@ from task_corpora import corpus_of, joined, store_of
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.visualbert.model import VisualBertConfig
-from roibeam.pipelines.inputs.batches.sample import collate
-from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.inputs.captioned.task_texts import NLVR2, VCR, VQA, TaskText, TaskTexts
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.data.batches.sample import collate
+from roibeam.pipelines.data.captions.caption_join import CaptionJoin
+from roibeam.pipelines.data.captions.task_texts import NLVR2, VCR, VQA, TaskCorpus, TaskTable, TaskText, TaskTexts
+from roibeam.pipelines.data.datasets.vcr import read_vcr_questions
+from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, review_captions
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.pretraining.token_budget import RowLengths, count_regions
-from roibeam.pipelines.sources.captions.caption_join import CaptionJoin
-from roibeam.pipelines.sources.datasets.vcr_texts import read_vcr_questions
+from roibeam.pipelines.pretraining.task import RowLengths, count_regions
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 Cli = Callable[..., Any]
 QUESTIONS = "v2_OpenEnded_mscoco_train2014_questions.json"
@@ -104,7 +103,7 @@ def test_a_statement_needs_both_of_its_images(made_data: Path) -> None:
     store = store_of(texts)
     del store["train-2-0-img1"]
     join = CaptionJoin(store.ids())
-    from roibeam.pipelines.sources.captions.caption_files import Caption
+    from roibeam.pipelines.data.captions.caption_files import Caption
 
     named = ((text, [Caption(text.text, name) for name in text.names]) for text in texts.texts())
     rows = TaskTable(list(store), join.joined(named))
@@ -124,7 +123,7 @@ def test_a_statement_needs_both_of_its_images(made_data: Path) -> None:
 
 
 def test_what_else_the_texts_say_is_in_the_digest(made_data: Path) -> None:
-    from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions
+    from roibeam.pipelines.data.captions.captioned_store import digest_of_captions
 
     table = TaskTable(["a", "b", "c"], [((0, 1), TaskText("x", ("a", "b"), True))])
     for places, fits in (((0, 2), True), ((0, 1), False), ((0,), True)):

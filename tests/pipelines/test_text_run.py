@@ -18,11 +18,11 @@ from ranks import run_ranks, said
 from text_training import LINES, SHORT, SMALL, run_on_text
 from tiny_commands import Pictures
 
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import TextTask
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 Cli = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roibeam.pipelines.pretraining.token_budget import padded_tokens, plan_step
+from roibeam.pipelines.pretraining.task import padded_tokens, plan_step
 
 BUDGET, CAP = 1024, 24
 

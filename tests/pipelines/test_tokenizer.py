@@ -5,8 +5,8 @@ from captioned_records import CAPTIONS
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.model_files.tokenizer_json import check_tokenizer_json
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer_json import check_tokenizer_json
 
 
 @pytest.fixture(scope="module")

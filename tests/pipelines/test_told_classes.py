@@ -10,13 +10,12 @@ import torch
 from task_groups import ASKED
 from test_vcr_training import KINDS, batches_of, made_store, network_for, questions, words
 
-from roibeam.pipelines.finetuning.frame.group_task import scores_of
-from roibeam.pipelines.finetuning.frame.network import started_network
-from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair
 from roibeam.pipelines.finetuning.rows import CHOICE
+from roibeam.pipelines.finetuning.run.group_task import scores_of
+from roibeam.pipelines.finetuning.run.network import started_network
+from roibeam.pipelines.finetuning.run.task_data import StorePair
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
-from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
+from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, open_vcr
 
 
 @pytest.mark.parametrize(("system", "head"), [("vlbert", "ours"), ("vlbert", "release"), ("visualbert", "ours")])

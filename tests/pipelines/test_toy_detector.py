@@ -9,17 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from roibeam.extraction.choice.detector_folder import SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.extraction.detector import HeadOutputs
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.preprocessing import preprocess
+from roibeam.extraction.weights.detector_folder import SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.pipelines.detector.evaluation import evaluate_detector
-from roibeam.pipelines.detector.photos import open_labelled_photos
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.data.labelled_photos import open_labelled_photos
+from roibeam.pipelines.toyworld.rendering import draw_samples
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
 from roibeam.pipelines.toyworld.write import write_world
+from roibeam.pipelines.training.detector.evaluation import evaluate_detector
 
 FOLDER = SHIPPED["toy"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tiny_commands import one_line
 
-from roibeam.pipelines.sources.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
+from roibeam.pipelines.data.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
 from roibeam.pipelines.toyworld.captions import NUMBERS, plural
-from roibeam.pipelines.toyworld.entities.write_entities import PARSES_NAME, ToyEntities
+from roibeam.pipelines.toyworld.entities import PARSES_NAME, ToyEntities
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, describe
 from roibeam.pipelines.toyworld.scene import generate
 

@@ -17,30 +17,28 @@ import toytask_judge as judge
 from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
+from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
+from roibeam.pipelines.data.datasets.photo_folders import list_folder
+from roibeam.pipelines.data.datasets.refer import read_refer
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, GlueCounts, GlueRow, glue_files, read_glue
+from roibeam.pipelines.data.datasets.vcr import read_vcr_boxes, read_vcr_questions
+from roibeam.pipelines.data.datasets.vqa import read_vqa, read_vqa_labels
+from roibeam.pipelines.data.image_table import ImageFinder
 from roibeam.pipelines.finetuning.metrics.nlvr2 import group_of
+from roibeam.pipelines.finetuning.metrics.vcr import COLUMNS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
-from roibeam.pipelines.finetuning.results.vcr_results import COLUMNS
-from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
-from roibeam.pipelines.finetuning.toy_levels import toy_levels
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
-from roibeam.pipelines.sources.datasets.folder import list_folder
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS, GlueCounts, GlueRow, glue_files, read_glue
-from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
-from roibeam.pipelines.sources.datasets.refer import read_refer
-from roibeam.pipelines.sources.datasets.vcr import read_vcr_boxes
-from roibeam.pipelines.sources.datasets.vcr_texts import read_vcr_questions
-from roibeam.pipelines.sources.datasets.vqa import read_vqa, read_vqa_labels
-from roibeam.pipelines.sources.image_finder import ImageFinder
-from roibeam.pipelines.toyworld.beside_world import WrittenFiles
+from roibeam.pipelines.finetuning.tasks.vcr import open_vcr
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, describe, read_pictures
 from roibeam.pipelines.toyworld.scene import generate
-from roibeam.pipelines.toyworld.tasks.blind_reader import BlindReader
+from roibeam.pipelines.toyworld.tasks.scene_queries import BlindReader
 from roibeam.pipelines.toyworld.tasks.vqa import VqaTask
-from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
+from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks, toy_levels
 from roibeam.pipelines.toyworld.truth import KnownScene, parse_caption
 from roibeam.pipelines.toyworld.world import CATEGORIES
+from roibeam.pipelines.toyworld.world_files import WrittenFiles
 from roibeam.pipelines.toyworld.write import write_world
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 Roibeam = Callable[..., Any]
 SEED, IMAGES = 7, 120

@@ -20,10 +20,8 @@ from toy_web_server import serve_toy_web
 from roibeam.pipelines.toyworld.picture import describe
 from roibeam.pipelines.toyworld.scene import generate
 from roibeam.pipelines.toyworld.truth import KnownScene, parse_caption
-from roibeam.pipelines.toyworld.web.page_plan import COPIES, FIRST_WEB_SCENE, KINDS, plan_pages
-from roibeam.pipelines.toyworld.web.phrases import TAILS
-from roibeam.pipelines.toyworld.web.web_truth import judge, mark_shared, normal_text, read_truth
-from roibeam.pipelines.toyworld.web.write_web import ToyWeb
+from roibeam.pipelines.toyworld.web_texts import COPIES, FIRST_WEB_SCENE, KINDS, TAILS, plan_pages
+from roibeam.pipelines.toyworld.write_web import ToyWeb, judge, mark_shared, normal_text, read_truth
 
 SEED, NUM_PAGES = 5, 60
 

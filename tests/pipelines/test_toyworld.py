@@ -19,25 +19,22 @@ import numpy as np
 import pytest
 from toyworld_judge import is_true
 
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.datasets.coco import read_coco, read_coco_instances
-from roibeam.pipelines.sources.datasets.conceptual_captions import read_caption_tsv
-from roibeam.pipelines.sources.datasets.karpathy import read_karpathy
-from roibeam.pipelines.sources.datasets.rows import BadRow
-from roibeam.pipelines.sources.datasets.sbu import read_sbu
-from roibeam.pipelines.sources.datasets.text_corpus import TextLine, read_text_corpus
-from roibeam.pipelines.sources.datasets.visual_genome import read_names, read_visual_genome
+from roibeam.pipelines.data.datasets.caption_lists import read_caption_tsv, read_sbu
+from roibeam.pipelines.data.datasets.coco import read_coco, read_coco_instances
+from roibeam.pipelines.data.datasets.karpathy import read_karpathy
+from roibeam.pipelines.data.datasets.rows import BadRow
+from roibeam.pipelines.data.datasets.text_sets import TextLine, read_text_corpus
+from roibeam.pipelines.data.datasets.visual_genome import read_names, read_visual_genome
 from roibeam.pipelines.toyworld import world
 from roibeam.pipelines.toyworld import write as toyworld_write
-from roibeam.pipelines.toyworld.picture import Picture, describe, read_pictures
+from roibeam.pipelines.toyworld.picture import Picture, Statistics, describe, read_pictures
 from roibeam.pipelines.toyworld.randomness import IntegerStream
-from roibeam.pipelines.toyworld.raster import SUBPIXEL, bounds, fill, outlines, run_lengths
 from roibeam.pipelines.toyworld.rendering import render
 from roibeam.pipelines.toyworld.scene import Drawing, generate
-from roibeam.pipelines.toyworld.shapes import SHAPES
-from roibeam.pipelines.toyworld.splits import CYCLE, PLACES, place_of
-from roibeam.pipelines.toyworld.statistics import Statistics
+from roibeam.pipelines.toyworld.shapes import SHAPES, SUBPIXEL, bounds, fill, outlines, run_lengths
+from roibeam.pipelines.toyworld.world import CYCLE, PLACES, place_of
 from roibeam.pipelines.toyworld.write import CHUNK, write_world
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 SEED, IMAGES = 7, CHUNK + CYCLE
 

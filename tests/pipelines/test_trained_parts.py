@@ -13,8 +13,7 @@ from small_pretraining import settings
 from task_groups import small_network
 
 from roibeam.pipelines.finetuning.rows import LABEL
-from roibeam.pipelines.training.optimizer.build import chosen_groups
-from roibeam.pipelines.training.optimizer.parts import freeze_parts
+from roibeam.pipelines.training.optimizer import chosen_groups, freeze_parts
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 

@@ -14,10 +14,10 @@ import pytest
 from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.data.held_out import HeldOut, reported_files
+from roibeam.pipelines.data.image_identity import Key
 from roibeam.pipelines.finetuning.trained_photos import PhotoNames, check_own_splits, other_tasks_leaks, seen_before
-from roibeam.pipelines.sources.held_out import HeldOut, reported_files
-from roibeam.pipelines.sources.image_identity import Key
-from roibeam.pipelines.training.run_folder.trained_images import known_keys, trained_report, write_trained_images
+from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_report, write_trained_images
 
 Roibeam = Callable[..., Any]
 

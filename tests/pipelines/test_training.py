@@ -14,8 +14,7 @@ from small_pretraining import Training, make_task, settings
 from toy_training import BareToyTask, ToyTask, assert_equal_checkpoints, config, files_of, log_of, run
 
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.optimizer.build import build_optimizer
-from roibeam.pipelines.training.optimizer.schedule import learning_rate_at
+from roibeam.pipelines.training.optimizer import build_optimizer, learning_rate_at
 from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.train_config import TrainConfig
 

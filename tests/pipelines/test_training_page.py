@@ -12,9 +12,8 @@ from toy_training import ToyTask, config, log_of, run
 
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.run_folder.curves import dashed_levels, run_plots, stage_plots
-from roibeam.pipelines.training.run_folder.run_figures import RunSummary, training_seconds, write_summary
-from roibeam.pipelines.training.run_folder.run_words import origins
-from roibeam.pipelines.training.run_folder.training_page import write_training_page
+from roibeam.pipelines.training.run_folder.report_page import write_training_page
+from roibeam.pipelines.training.run_folder.run_summary import RunSummary, origins, training_seconds, write_summary
 
 SCORES = [0.1, 0.5, 0.9, 0.7, None]  # before the first step, then after 3, 6, 9 and 12
 

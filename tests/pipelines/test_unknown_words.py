@@ -11,8 +11,7 @@ import pytest
 from text_training import run_on_text
 from tiny_commands import one_line, tiny_run
 
-from roibeam.pipelines.inputs.unknown_words import evenly, unknown_notes
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import evenly, load_tokenizer, unknown_notes
 
 Cli = Callable[..., Any]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -18,19 +18,19 @@ from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record,
 from soak_share import some
 from tiny_commands import Pictures, draw_pictures, tiny_run
 
-from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
-from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.run_frame import PretrainResult
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.captions.corpus import CaptionTable
+from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos
+from roibeam.pipelines.pretraining.run_data import KeptOut
+from roibeam.pipelines.pretraining.run_setup import PretrainResult
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.pretraining.validation import KeptOut
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
-from roibeam.pipelines.training.run_folder.run_figures import read_summary
-from roibeam.pipelines.training.run_folder.trained_images import trained_among
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.run_folder.run_summary import read_summary
+from roibeam.pipelines.training.run_folder.training_data import trained_among
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,10 +13,10 @@ import pytest
 from tiny_commands import command, one_line, tiny_run
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.finetuning.frame import predict_run
-from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest
-from roibeam.pipelines.finetuning.results.vcr_results import COLUMNS
-from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
+from roibeam.pipelines.data.datasets.vcr import read_vcr_labels
+from roibeam.pipelines.finetuning.metrics.vcr import COLUMNS
+from roibeam.pipelines.finetuning.run import predict_run
+from roibeam.pipelines.finetuning.run.predict_request import PredictRequest
 
 Roibeam = Callable[..., Any]
 

@@ -17,23 +17,19 @@ from safetensors.torch import load_file
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.state import random_state
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.weights.families import family_names
-from roibeam.extraction.weights.random_weights import random_state
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.visualbert.model import visualbert_small
-from roibeam.pipelines.inputs.captioned.captioned_store import join_task_texts
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus
-from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.inputs.captioned.usable_captions import UsableCaptions
-from roibeam.pipelines.inputs.mirrored_photo import swap_left_right
-from roibeam.pipelines.inputs.objects.image_objects import WHOLE_IMAGE, ImageObjects
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.data.captions.captioned_store import UsableCaptions, join_task_texts
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.data.captions.task_texts import TaskCorpus, TaskTexts
+from roibeam.pipelines.data.record_regions import WHOLE_IMAGE, ImageObjects, swap_left_right
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
+from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 Cli = Callable[..., Any]
 
@@ -384,13 +380,13 @@ def test_three_phases_through_the_network(roibeam: Cli, data: Path, stores: Path
 def test_outlines_reach_the_network_as_the_photo_is_shown(data: Path, stores: Path) -> None:
     """In the places of their regions, mirrored with the photo; a photo fills the frame that all have."""
     from roibeam.features.store import FeatureStore
+    from roibeam.model.common.fields import EndToEndChoices
     from roibeam.model.end_to_end import EndToEndModel
-    from roibeam.model.end_to_end_choices import EndToEndChoices
     from roibeam.model.visualbert.model import VisualBertForPreTraining
-    from roibeam.pipelines.inputs.record_photos import RecordPhotos
-    from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask, TaskPhotos
-    from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
-    from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+    from roibeam.pipelines.data.record_photos import RecordPhotos
+    from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask, TaskPhotos
+    from roibeam.pipelines.pretraining.requested_settings import PhotoRules
+    from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 
     told = ImageObjects([str(data / "instances.json")], ["c0"])
     sizes = DetectorConfig(depth=50, base_channels=8, pooled_cells=7, short_edge=48, long_edge=96)

@@ -13,30 +13,32 @@ import torch
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.pipelines.finetuning.results.vcr_results import read_vcr_results, write_vcr_results
+from roibeam.pipelines.data.datasets.vcr import object_classes, read_vcr_metadata
+from roibeam.pipelines.data.record_regions import outline_mask
+from roibeam.pipelines.finetuning.metrics.vcr import read_vcr_results, write_vcr_results
 from roibeam.pipelines.finetuning.rows import PieceCoder, TaskGroup, TaskText
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
+from roibeam.pipelines.finetuning.tasks.prepared_photos import prepare_vcr_photo
 from roibeam.pipelines.finetuning.tasks.vcr import (
     VcrOptions,
     group_lengths,
     group_pieces,
+    judge_vcr,
+    open_vcr,
     read_vcr_groups,
     vcr_scores,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_rules.names import read_people_names
-from roibeam.pipelines.finetuning.tasks.vcr_rules.photo import prepare_vcr_photo
-from roibeam.pipelines.finetuning.tasks.vcr_rules.pieces import (
+from roibeam.pipelines.finetuning.tasks.vcr_rules import (
     TRUNCATIONS,
     KeptPieces,
     PieceRules,
     cut_rows,
+    join_regions,
+    object_targets,
+    read_people_names,
     row_lengths,
     row_pieces,
 )
-from roibeam.pipelines.finetuning.tasks.vcr_rules.regions import join_regions, object_targets
-from roibeam.pipelines.finetuning.tasks.vcr_task import judge_vcr, open_vcr
-from roibeam.pipelines.inputs.objects.outlines import outline_mask
-from roibeam.pipelines.sources.datasets.vcr import object_classes, read_vcr_metadata
 
 LINE: dict[str, Any] = {
     "annot_id": "val-7", "img_id": "val-3", "img_fn": "a/one.jpg", "objects": ["person", "cup", "person", "person"],

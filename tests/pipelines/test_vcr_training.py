@@ -18,25 +18,23 @@ from task_groups import ASKED, SIZES, TINY, small_network
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.task_beside import REGION_CLASSES, WORDS, TaskModelBeside
-from roibeam.pipelines.finetuning.frame.finetune_settings import FinetuneData
-from roibeam.pipelines.finetuning.frame.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.frame.group_task import GroupTask, TurnsTask
-from roibeam.pipelines.finetuning.frame.losses import loss_named
-from roibeam.pipelines.finetuning.frame.network import TaskNetwork, read_network, started_network
-from roibeam.pipelines.finetuning.frame.shown.store_pair import StorePair, check_annotated
+from roibeam.model.task_heads import REGION_CLASSES, WORDS, TaskModelBeside
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import CHOICE
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.finetune_settings import FinetuneData
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.run.group_task import GroupTask, TurnsTask
+from roibeam.pipelines.finetuning.run.losses import loss_named
+from roibeam.pipelines.finetuning.run.network import TaskNetwork, read_network, started_network
+from roibeam.pipelines.finetuning.run.task_data import StorePair, check_annotated
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.row_text import Pieces
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.task_system import Pieces
 from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask
-from roibeam.pipelines.finetuning.tasks import vcr
-from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
-from roibeam.pipelines.finetuning.tasks.vcr_rules import regions
-from roibeam.pipelines.finetuning.tasks.vcr_rules.names import NamesDrawn
-from roibeam.pipelines.finetuning.tasks.vcr_task import open_vcr
-from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.finetuning.tasks import vcr, vcr_rules
+from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, open_vcr
+from roibeam.pipelines.finetuning.tasks.vcr_rules import NamesDrawn
+from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.run_folder.files import write_json
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
@@ -167,7 +165,9 @@ def test_both_releases_of_vilbert_are_fed_so(
     golden = Golden(f"finetune_vilbert/{case}", tmp_path, mode)
     drawn = json.loads(str(golden.arrays[f"out/{mode}.names_drawn"]))
     monkeypatch.setattr(vcr, "name_rule", lambda *given, **more: NamesDrawn(iter(drawn)))
-    monkeypatch.setattr(regions, "_check_boxes", lambda *given: None)  # its stores have other boxes than its questions
+    monkeypatch.setattr(
+        vcr_rules, "_check_boxes", lambda *given: None
+    )  # its stores have other boxes than its questions
     most, num_regions = golden.config["max_seq_length"], golden.config["max_region_num"]
     own = VcrOptions(names="drawn", boxes="detected", max_boxes=num_regions, max_pieces=most - 3, **options)
     task = open_vcr(tmp_path, own, None)

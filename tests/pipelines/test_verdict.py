@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from roibeam.pipelines.analysis.evaluation.evaluation_results import Difference
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.foundation.statistics.measure_names import measure_name
-from roibeam.pipelines.foundation.statistics.verdict import (
+from roibeam.pipelines.common.statistics.measure_names import measure_name
+from roibeam.pipelines.common.statistics.verdict import (
+    Bootstrap,
     Figure,
     Judged,
     judged_line,

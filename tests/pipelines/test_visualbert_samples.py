@@ -7,17 +7,15 @@ from captioned_records import CAPTIONS, LEARNER, WIDTH, make_corpus, make_record
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.visualbert.model import VisualBertConfig
-from roibeam.pipelines.inputs.batches.class_targets import with_box_numbers
-from roibeam.pipelines.inputs.batches.sample import collate
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.batches.sample import collate, with_box_numbers
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import (
     VisualBertSampler,
     cut_from_the_front,
     cut_the_longer,
 )
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

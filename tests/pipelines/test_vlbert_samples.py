@@ -18,14 +18,12 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_small
 from roibeam.model.vlbert.embeddings import average_visible_regions
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VLBertSampling
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, make_sample
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.pretraining.task import PretrainTask, evaluate
-from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "vlbert"

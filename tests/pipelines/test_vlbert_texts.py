@@ -7,13 +7,12 @@ from captioned_records import CAPTIONS, LEARNER, NUM_CLASSES, TINY, WIDTH, make_
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus, TextRows
+from roibeam.pipelines.pretraining.samples.sampler import TextCorpus, TextRows
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VLBertSampling
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import PretrainTask
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

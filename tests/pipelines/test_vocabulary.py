@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from roibeam.pipelines.sources.datasets.vcr import read_object_names
-from roibeam.pipelines.sources.datasets.visual_genome import read_names
-from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
+from roibeam.pipelines.data.datasets.vcr import read_object_names
+from roibeam.pipelines.data.datasets.visual_genome import read_names
+from roibeam.pipelines.data.vocabulary import Vocabulary, load_vocabulary
 
 
 def write(folder: Path, classes: int = 3, attributes: int = 2) -> Path:

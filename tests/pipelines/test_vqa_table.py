@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roibeam.pipelines.data.datasets.tables import read_answer_table
 from roibeam.pipelines.finetuning.score_run import ScoreRequest, run_score
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
-from roibeam.pipelines.sources.datasets.own_table import read_answer_table
 
 TRAIN = (("Which?", ["Red", "Red", "blue", "Red"]), ("Why?", ["left"]), ("Who?", ["the left", "right", "Red"]))
 VALIDATION = (("What?", "Red"), ("Where?", "left|right"), ("How?", "blue|blue|Blue|Red|Red|Red|Red"))

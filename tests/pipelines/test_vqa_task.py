@@ -15,19 +15,16 @@ from small_finetuning import make_task
 from task_groups import batches, small_network, tokenizer
 from toy_questions import write_questions
 
-from roibeam.pipelines.finetuning.frame.network import start_from_words
+from roibeam.pipelines.data.datasets.vqa import read_answer_labels, read_imdb
+from roibeam.pipelines.data.record_regions import mirrored_boxes
 from roibeam.pipelines.finetuning.rows import LABEL, TaskText
-from roibeam.pipelines.finetuning.systems.head_options import HeadOptions
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.run.network import start_from_words
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.row_text import Pieces, lay_out
+from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
+from roibeam.pipelines.finetuning.systems.task_system import Pieces, lay_out
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
-from roibeam.pipelines.finetuning.tasks.vqa_rules.answers import scores_of
-from roibeam.pipelines.finetuning.tasks.vqa_rules.wording import pythia_tokens
-from roibeam.pipelines.inputs.mirrored_photo import mirrored_boxes
-from roibeam.pipelines.sources.datasets.answer_labels import read_answer_labels
-from roibeam.pipelines.sources.datasets.pythia_imdb import read_imdb
+from roibeam.pipelines.finetuning.tasks.vqa_rules import pythia_tokens, scores_of
 
 LABELS = ("<unk>", "yes", "left", "right", "skate-board")
 

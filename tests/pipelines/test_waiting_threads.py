@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from roibeam.pipelines.foundation.console import waiting_threads
-from roibeam.pipelines.foundation.console.waiting_threads import POLICY, CoreTimes, busy_elsewhere
+from roibeam.pipelines.common import compute
+from roibeam.pipelines.common.compute import POLICY, CoreTimes, busy_elsewhere
 
 _ASK = """
-from roibeam.pipelines.foundation.console import waiting_threads
-waiting_threads.busy_elsewhere = lambda before, after: 1.0
-waiting_threads.sleep_beside_others()
+from roibeam.pipelines.common import compute
+compute.busy_elsewhere = lambda before, after: 1.0
+compute.sleep_beside_others()
 import torch
 """
 
@@ -54,8 +54,8 @@ def test_what_the_user_has_set_and_free_cores_stay(
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     monkeypatch.setattr(os, "environ", {**kept, **given})
     monkeypatch.setattr(sys, "modules", {"torch": sys} if torch else {})
-    monkeypatch.setattr(waiting_threads, "busy_elsewhere", lambda before, after: busy)
-    waiting_threads.sleep_beside_others()
+    monkeypatch.setattr(compute, "busy_elsewhere", lambda before, after: busy)
+    compute.sleep_beside_others()
     assert os.environ.get(POLICY) == shown
 
 

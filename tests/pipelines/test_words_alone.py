@@ -17,16 +17,16 @@ from small_pretraining import make_task
 from text_training import LINES, run_on_text
 
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
-from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, HiddenWords, count_words, words_alone
-from roibeam.pipelines.foundation.statistics.neighbour_counts import UNKNOWN, count_neighbours
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.analysis.evaluation.measures import ALL, NONE, HiddenWords, count_words, words_alone
+from roibeam.pipelines.common.statistics.neighbour_counts import UNKNOWN, count_neighbours
+from roibeam.pipelines.data.captions.caption_files import Caption
 from roibeam.pipelines.pretraining.task import DataConfig, evaluate
-from roibeam.pipelines.sources.captions.caption_files import Caption
-from roibeam.pipelines.training.run_folder.run_figures import RunSummary, read_summary
-from roibeam.pipelines.training.run_folder.word_counts import WORD_COUNTS, read_word_counts, write_word_counts
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.run_folder.run_summary import RunSummary, read_summary
+from roibeam.pipelines.training.run_folder.training_data import WORD_COUNTS, read_word_counts, write_word_counts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

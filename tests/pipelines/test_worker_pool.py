@@ -19,7 +19,7 @@ from apache_beam.portability.api import (
     endpoints_pb2,
 )
 
-from roibeam.pipelines.cli.developers.worker_pool import PIPELINE
+from roibeam.pipelines.cli.developers import PIPELINE
 from roibeam.pipelines.extract.beam_extraction import ExtractShards
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, read_token
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, serve_worker_pool

@@ -21,8 +21,8 @@ from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.features.writing import store_writer
 from roibeam.features.writing.store_writer import StoreWriter
-from roibeam.pipelines.inputs.captioned.captioned_store import check_stores_agree
-from roibeam.pipelines.inputs.captioned.store_classes import known_classes
+from roibeam.pipelines.data.captions.captioned_store import check_stores_agree
+from roibeam.pipelines.data.vocabulary import known_classes
 
 Roibeam = Callable[..., Any]
 COLOURS = ("red", "blue", "green", "white")

@@ -7,11 +7,10 @@ from typing import Any
 
 from captioned_records import CAPTIONS, TINY
 
-from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
-from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.pretraining.text_run import pretrain_on_text
+from roibeam.pipelines.pretraining.pretrain_run import pretrain_on_text
+from roibeam.pipelines.pretraining.run_setup import PretrainResult, RunSettings
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VLBertSampling
+from roibeam.pipelines.pretraining.systems import ModelChoice
 from roibeam.pipelines.training.train_config import TrainConfig
 
 LINES = [f"{first} and {second}" for first in CAPTIONS for second in CAPTIONS[:3]]

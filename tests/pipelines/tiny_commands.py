@@ -42,7 +42,7 @@ class Pictures(NamedTuple):
 
 
 def draw_pictures(folder: Path, network: tuple[str, ...], *, count: int, **world: int) -> Pictures:
-    from roibeam.pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.rendering import draw_samples
 
     captions = draw_samples(folder / "samples", count=count, **world)
     made = Pictures(folder / "samples" / "images", captions, folder / "store")

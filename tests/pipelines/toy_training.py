@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from roibeam.model.common.losses import SumCount, cross_entropy
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.run_folder.checkpoint_sums import SUMS
+from roibeam.pipelines.training.run_folder.files import SUMS
 from roibeam.pipelines.training.train_config import TrainConfig
 
 

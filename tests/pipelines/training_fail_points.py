@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from roibeam.pipelines.training import checkpoint, run_in_work
+from roibeam.pipelines.training import checkpoint, hooks
 from roibeam.pipelines.training.run_folder.train_log import TrainLog
 from roibeam.pipelines.training.train_step import TrainStep
 
@@ -84,4 +84,4 @@ def _install(place: str, count: int) -> None:
     checkpoint.shutil.rmtree = remove_counted  # type: ignore[assignment]
     TrainStep._loss = loss_counted  # type: ignore[method-assign]
     TrainLog._write = write_counted  # type: ignore[method-assign]
-    assert run_in_work.save_checkpoint is checkpoint.save_checkpoint  # which finds the changed names in its module
+    assert hooks.save_checkpoint is checkpoint.save_checkpoint  # which finds the changed names in its module

@@ -27,8 +27,8 @@ class Signalled:
     to_group: bool = False
 
     def __call__(self) -> None:
-        from roibeam.pipelines.foundation.console.our_logs import show_our_logs
-        from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
+        from roibeam.pipelines.common.console.progress import show_our_logs
+        from roibeam.pipelines.common.console.termination import StoppedBySignalError
         from roibeam.pipelines.training.train_step import TrainStep
 
         show_our_logs()
@@ -62,7 +62,7 @@ class Waiting:
     folder: Path
 
     def __call__(self) -> None:
-        from roibeam.pipelines.foundation.console.stop_signals import StopSignals
+        from roibeam.pipelines.common.console.termination import StopSignals
 
         with StopSignals("waiting"):
             (self.folder / "here").touch()

@@ -8,13 +8,14 @@ from typing import NamedTuple
 class Fault(NamedTuple):
     """Attributes:
     name: of the fault, in words.
-    file: where it is planted.
-    found, planted: the text there, which stands in the file once, and what takes its place.
+    function: where it is planted, as "Class.method"; "beside NAME" is the top of the file that defines NAME. "" is the
+        top of whatever file has the text.
+    found, planted: the text there, which stands there once, and what takes its place.
     test: the node that must fail.
     """
 
     name: str
-    file: str
+    function: str
     found: str
     planted: str
     test: str

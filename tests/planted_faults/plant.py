@@ -2,22 +2,26 @@
 
     python tests/planted_faults/plant.py [NAME ...]
 
-A fault is one text of one file, put in the place of another. Exit code 1 when a test passes over its fault, or fails
-without it. With its fault every test runs in a process of its own, forked where the libraries are imported and our
-package is not; without, all run in one.
+A fault is one text of one function, put in the place of another, in whatever file the function is. Exit code 1 when a
+test passes over its fault, or fails without it. With its fault every test runs in a process of its own, forked where
+the libraries are imported and our package is not; without, all run in one.
 The lists lie beside this file, one for each part of the house.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,9 +64,10 @@ def main() -> int:
             bad += [f"{test} does not pass without any fault" for test in failing]
             print(*bad, sep="\n", flush=True)
         for fault in faults:
-            path = copy / fault.file
+            file, text = planted(fault)
+            path = copy / file
             before = path.read_text("utf-8")
-            path.write_text(planted_in(fault, before), "utf-8")
+            path.write_text(text, "utf-8")
             code = _exit_code(copy, fault.test)
             path.write_text(before, "utf-8")
             noticed = code == 1  # pytest: a test failed; 0 none did, 2 and above nothing was tested
@@ -80,15 +85,56 @@ def _is_wanted(fault: Fault, list_name: str, wanted: list[str]) -> bool:
     return any(list_name == part if part in LISTS else part in fault.name for part in wanted)
 
 
-def planted_in(fault: Fault, text: str) -> str:
-    """The file's text with the fault.
+def planted(fault: Fault) -> tuple[Path, str]:
+    """The file, below the repository, that has the fault's place, and its text with the fault.
 
     Raises:
-        ValueError: when what it takes the place of does not stand there once.
+        ValueError: when what it takes the place of does not stand there once, in one file.
     """
-    if (times := text.count(fault.found)) != 1:
-        raise ValueError(f"{fault.name}: {fault.found!r} stands {times} times in {fault.file}; expected once")
-    return text.replace(fault.found, fault.planted)
+    places = []
+    for file, text in _texts().items():
+        if fault.found in text:
+            places += [(file, start, end) for start, end in _spans(file, fault.function)]
+    hits = [(file, start, end) for file, start, end in places if fault.found in _texts()[file][start:end]]
+    times = sum(_texts()[file][start:end].count(fault.found) for file, start, end in hits)
+    if times != 1:
+        raise ValueError(f"{fault.name}: {fault.found!r} stands {times} times in {fault.function}; expected once")
+    ((file, start, end),) = hits
+    text = _texts()[file]
+    return file, text[:start] + text[start:end].replace(fault.found, fault.planted) + text[end:]
+
+
+@cache
+def _texts() -> dict[Path, str]:
+    return {
+        path.relative_to(ROOT): path.read_text("utf-8")
+        for name in ("src", "bench", "tests/conformance") for path in sorted((ROOT / name).rglob("*.py"))
+    }  # fmt: skip
+
+
+def _spans(file: Path, function: str) -> list[tuple[int, int]]:
+    """Where in the file its functions and classes of this name begin and end; for the top of a file, all of it."""
+    text = _texts()[file]
+    beside = function.removeprefix("beside ")
+    if not function:
+        return [(0, len(text))]
+    lines = list(accumulate(map(len, text.splitlines(keepends=True)), initial=0))
+    named = [(name, lines[first - 1], lines[last]) for name, first, last in _definitions(ast.parse(text), "")]
+    if beside != function:
+        return [(0, len(text))] if any(name == beside for name, _, _ in named) else []
+    return [(start, end) for name, start, end in named if name == function]
+
+
+def _definitions(node: ast.AST, room: str) -> Iterator[tuple[str, int, int]]:
+    """Name, first and last line of each function and class; the first is that of its decorators."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{room}.{child.name}" if room else child.name
+            first = min([child.lineno, *(each.lineno for each in child.decorator_list)])
+            yield name, first, child.end_lineno or first
+            yield from _definitions(child, name)
+        else:
+            yield from _definitions(child, room)
 
 
 def _import_libraries() -> None:

@@ -19,8 +19,7 @@ from evidence.questions import OVERLAPS, largest_overlap
 from evidence.readers.read_world import ReadWorld
 from roibeam.pipelines.toyworld.caption_likelihood import noun_chance, read_wording, ways_to_write
 from roibeam.pipelines.toyworld.picture import Picture
-from roibeam.pipelines.toyworld.relations import find_relations
-from roibeam.pipelines.toyworld.scene import Scene, SceneObject
+from roibeam.pipelines.toyworld.scene import Scene, SceneObject, find_relations
 from roibeam.pipelines.toyworld.shapes import SHAPES
 from roibeam.pipelines.toyworld.truth import Noun
 from roibeam.pipelines.toyworld.world import CATEGORIES, COLOURS, THEMES

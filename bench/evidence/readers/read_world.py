@@ -9,8 +9,7 @@ import numpy as np
 from evidence.worlds import SEED
 from roibeam.pipelines.toyworld.caption_likelihood import KnownWays, Wording, read_wording
 from roibeam.pipelines.toyworld.picture import Picture, describe
-from roibeam.pipelines.toyworld.relations import find_relations
-from roibeam.pipelines.toyworld.scene import Relation, Scene, generate
+from roibeam.pipelines.toyworld.scene import Relation, Scene, find_relations, generate
 from roibeam.pipelines.toyworld.truth import Noun
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evidence.report.intervals import Answers, Counts, Estimate, difference, share_of
-from roibeam.near_names import name_hint
+from roibeam.messages import name_hint
 
 PAPERS = ("VL-BERT", "ViLBERT", "VisualBERT", "ImageBERT", "InterBERT")
 EXPECTED = ("more", "less", "alike", "no more")  # the first, than the second

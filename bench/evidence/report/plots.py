@@ -19,8 +19,8 @@ from evidence.report.claims import (
     Found,
     Judged,
 )
-from roibeam.features.printable import escaped
-from roibeam.pipelines.foundation.pages.plot import WIDTH_PX, Plot, Series, plot_svg, svg_file
+from roibeam.messages import escaped
+from roibeam.pipelines.common.plot import WIDTH_PX, Plot, Series, plot_svg, svg_file
 
 _LEFT, _RIGHT, _NAME, _BAR, _ABOVE, _BELOW = 16, 16, 26, 9, 80, 46
 _COLOURS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from evidence.report.claims import PAPERS, Bound, Judged, points
 from evidence.report.intervals import Answers, Counts, Estimate, arm_id, difference, share, share_of
-from roibeam.features.counted import counted
+from roibeam.messages import counted
 
 SYSTEMS = dict(zip(("vlbert", "vilbert", "visualbert", "imagebert", "interbert"), PAPERS, strict=True))
 DETECTOR = "detector"

@@ -52,8 +52,8 @@ class HeadRuns:
         return {"curve": {}, "tallies": rounded_tallies(self._tallies(weights, arm.store))}
 
     def _tallies(self, weights: Path, store: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        from roibeam.pipelines.analysis.attention.head_figures import relations_of
-        from roibeam.pipelines.analysis.attention.questions import ENTITY
+        from roibeam.pipelines.analysis.attention_questions import ENTITY
+        from roibeam.pipelines.analysis.head_accuracy import relations_of
 
         looks = self._looks(weights, store)
         found = dict(self._asked(looks, ENTITY, PHRASES))
@@ -71,13 +71,13 @@ class HeadRuns:
         import torch
 
         from roibeam.features.store import FeatureStore
-        from roibeam.pipelines.analysis.attention.attention_settings import RULES, AttentionRequest
-        from roibeam.pipelines.analysis.attention.looks import head_looks
-        from roibeam.pipelines.analysis.attention.reading import read_asked
+        from roibeam.pipelines.analysis.analysis_settings import RULES, AttentionRequest
+        from roibeam.pipelines.analysis.attention_run import read_asked
         from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+        from roibeam.pipelines.analysis.head_accuracy import head_looks
         from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
-        from roibeam.pipelines.model_files.model_checkpoint import load_model
-        from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+        from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+        from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
         checkpoint = load_model(str(weights))
         model: Any = checkpoint.model.to(self.device)

@@ -22,13 +22,12 @@ from evidence.readers.bounds import Bound
 from evidence.worlds import SEED, World, image_id
 from roibeam.features.store import FeatureStore
 from roibeam.features.writing.store_writer import write_store
-from roibeam.pipelines.finetuning.toy_levels import CEILING, FLOOR, toy_levels
-from roibeam.pipelines.toyworld.entities.write_entities import PARSES_NAME, ToyEntities
-from roibeam.pipelines.toyworld.perfect_perception import CLASS_NAMES
+from roibeam.pipelines.toyworld.entities import PARSES_NAME, ToyEntities
+from roibeam.pipelines.toyworld.perfect_store import CLASS_NAMES
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, describe
 from roibeam.pipelines.toyworld.scene import generate
 from roibeam.pipelines.toyworld.tasks.text_pairs import FollowsTask, ScenePairsTask
-from roibeam.pipelines.toyworld.tasks.write_tasks import READERS_FOLDER
+from roibeam.pipelines.toyworld.tasks.write_tasks import CEILING, FLOOR, READERS_FOLDER, toy_levels
 
 MOST_TRAINED = 5000  # pictures that a task is learned from
 # Pictures whose captions the tasks of texts are about; two thirds are learned from. They are of the tasks' world.

@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.shard.publish import publish_store
-from roibeam.features.shard.sequence import ShardSequence, write_shard_sequence
+from roibeam.features.shard.publish import ShardSequence, publish_store, write_shard_sequence
 from roibeam.features.store import FeatureStore
 
 _SHARD_SIZE = 4000

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from evidence.arms import SEEDS
 from evidence.tasks.accidents import ACCIDENTS, CORRECT_RULES
 from evidence.worlds import DETECTOR
-from roibeam.pipelines.toyworld.tasks.vqa_questions import TYPES as QUESTION_TYPES
+from roibeam.pipelines.toyworld.tasks.vqa import TYPES as QUESTION_TYPES
 
 PERFECT = "perfect"
 PREFIX = "tasks-"  # of the stores' names in the arms: they are of another world

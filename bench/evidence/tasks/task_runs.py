@@ -121,9 +121,9 @@ class TaskRuns:
         Args:
             measures: of `roibeam score` -> their names here.
         """
-        from roibeam.pipelines.finetuning.frame.predict_request import PredictRequest
-        from roibeam.pipelines.finetuning.frame.predict_run import run_prediction
-        from roibeam.pipelines.finetuning.results.row_ids import STRICT
+        from roibeam.pipelines.finetuning.metrics.measure import STRICT
+        from roibeam.pipelines.finetuning.run.predict_request import PredictRequest
+        from roibeam.pipelines.finetuning.run.predict_run import run_prediction
         from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 
         folder, files = self.folder(arm, seed), self._files(arm)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from roibeam.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from roibeam.extraction.choice.presets import PRESETS as PRESETS
     from roibeam.extraction.detector import Detector as Detector
     from roibeam.extraction.detector import HeadOutputs as HeadOutputs
     from roibeam.extraction.detector import RegionDetector as RegionDetector
@@ -30,17 +29,18 @@ if TYPE_CHECKING:
     from roibeam.extraction.network.state import weights_digest as weights_digest
     from roibeam.extraction.photos.image_ref import Failure as Failure
     from roibeam.extraction.photos.image_ref import ImageRef as ImageRef
-    from roibeam.extraction.region_batch import RegionBatch as RegionBatch
-    from roibeam.extraction.region_batch import collate_photos as collate_photos
-    from roibeam.extraction.region_batch import prepare_photo as prepare_photo
+    from roibeam.extraction.region_encoder import RegionBatch as RegionBatch
     from roibeam.extraction.region_encoder import RegionEncoder as RegionEncoder
+    from roibeam.extraction.region_encoder import collate_photos as collate_photos
     from roibeam.extraction.region_encoder import load_encoder_weights as load_encoder_weights
+    from roibeam.extraction.region_encoder import prepare_photo as prepare_photo
     from roibeam.extraction.regions import Regions as Regions
+    from roibeam.extraction.weights.detector_choice import PRESETS as PRESETS
     from roibeam.extraction.weights.loading import build_detector as build_detector
     from roibeam.extraction.weights.loading import load_weights as load_weights
 
 _FILES = {
-    "PRESETS": "roibeam.extraction.choice.presets",
+    "PRESETS": "roibeam.extraction.weights.detector_choice",
     "Detector": "roibeam.extraction.detector",
     "HeadOutputs": "roibeam.extraction.detector",
     "RegionDetector": "roibeam.extraction.detector",
@@ -55,9 +55,9 @@ _FILES = {
     "weights_digest": "roibeam.extraction.network.state",
     "Failure": "roibeam.extraction.photos.image_ref",
     "ImageRef": "roibeam.extraction.photos.image_ref",
-    "RegionBatch": "roibeam.extraction.region_batch",
-    "collate_photos": "roibeam.extraction.region_batch",
-    "prepare_photo": "roibeam.extraction.region_batch",
+    "RegionBatch": "roibeam.extraction.region_encoder",
+    "collate_photos": "roibeam.extraction.region_encoder",
+    "prepare_photo": "roibeam.extraction.region_encoder",
     "RegionEncoder": "roibeam.extraction.region_encoder",
     "load_encoder_weights": "roibeam.extraction.region_encoder",
     "Regions": "roibeam.extraction.regions",

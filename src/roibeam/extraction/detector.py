@@ -16,14 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from roibeam.extraction.fast.ahead_stream import handed_over, queued_apart, wait_for
+from roibeam.extraction.fast.cuda_device import handed_over, queued_apart, wait_for
 from roibeam.extraction.fast.fused_resnet import has_fused_kernels
-from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkCache
+from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkCache, PhotoSize, region_scores
 from roibeam.extraction.fast.modes import bf16_instructions, mode_named
-from roibeam.extraction.fast.region_scores import PhotoSize, region_scores
-from roibeam.extraction.network.anchors import cell_anchors
-from roibeam.extraction.network.blanking import blank_regions
-from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
+from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.precision import plain_float32
@@ -35,6 +32,7 @@ from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.preprocessing import (
     NetworkInput,
     ResizedPhoto,
+    blank_regions,
     check_pixels,
     input_size,
     network_input,
@@ -49,7 +47,7 @@ from roibeam.extraction.regions import (
     plain_json,
     to_numpy,
 )
-from roibeam.short_repr import short_repr
+from roibeam.messages import short_repr
 
 _Item = TypeVar("_Item")
 _PHOTOS_IN_A_ROW = 16  # on a GPU; the first and the last of a row have nobody beside them

@@ -24,12 +24,11 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roibeam.extraction.network.global_networks import GLOBAL_NETWORKS
+from roibeam.extraction.network.config import GLOBAL_NETWORKS
 from roibeam.extraction.network.precision import plain_float32
-from roibeam.extraction.network.state import check_state, is_weight, renamed, weights_digest
+from roibeam.extraction.network.state import check_state, is_weight, random_seed, renamed, weights_digest
 from roibeam.extraction.photos.preprocessing import check_pixels
 from roibeam.extraction.weights.files import read_tensors
-from roibeam.extraction.weights.random_weights import random_seed
 from roibeam.extraction.weights.sources import fetch_weights
 
 INPUT_EDGE = 224  # pixels

@@ -16,25 +16,24 @@ from roibeam.lazy_names import lazy_names
 if TYPE_CHECKING:
     from roibeam.features.batch import BatchBuffers as BatchBuffers
     from roibeam.features.batch import RegionBatch as RegionBatch
-    from roibeam.features.comparison.record_source import RecordSource as RecordSource
-    from roibeam.features.comparison.result import StoreComparison as StoreComparison
-    from roibeam.features.comparison.store_comparison import compare as compare
+    from roibeam.features.batch import RegionFilter as RegionFilter
+    from roibeam.features.comparison_result import StoreComparison as StoreComparison
     from roibeam.features.exchange.butd_tsv import ButdTsv as ButdTsv
     from roibeam.features.exchange.butd_tsv import read_butd_tsv as read_butd_tsv
-    from roibeam.features.reading.batch_stream import BatchStream as BatchStream
-    from roibeam.features.reading.open_store_at import open_store as open_store
-    from roibeam.features.reading.rank_plan import plan_ranks as plan_ranks
+    from roibeam.features.reading.batch_order import BatchStream as BatchStream
     from roibeam.features.reading.staging import StagedStore as StagedStore
+    from roibeam.features.reading.staging import open_store as open_store
+    from roibeam.features.reading.staging import plan_ranks as plan_ranks
     from roibeam.features.record.digest import content_digest as content_digest
     from roibeam.features.record.digest import merge_digests as merge_digests
     from roibeam.features.record.digest import record_digest as record_digest
-    from roibeam.features.record.drawing.region_drawing import draw_regions as draw_regions
-    from roibeam.features.record.drawing.region_labels import region_labels as region_labels
     from roibeam.features.record.fingerprint import Fingerprint as Fingerprint
     from roibeam.features.record.fingerprint import feature_space_of as feature_space_of
+    from roibeam.features.record.region_drawing import draw_regions as draw_regions
+    from roibeam.features.record.region_drawing import region_labels as region_labels
     from roibeam.features.record.region_record import RegionRecord as RegionRecord
     from roibeam.features.record.region_record import TopKDistribution as TopKDistribution
-    from roibeam.features.region_filter import RegionFilter as RegionFilter
+    from roibeam.features.record_pairing import RecordSource as RecordSource
     from roibeam.features.shard.layout import RegionMeta as RegionMeta
     from roibeam.features.shard.manifest import DeadLetter as DeadLetter
     from roibeam.features.shard.manifest import ShardEntry as ShardEntry
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from roibeam.features.shard.reader import ShardReader as ShardReader
     from roibeam.features.shard.writer import ShardWriter as ShardWriter
     from roibeam.features.store import FeatureStore as FeatureStore
+    from roibeam.features.store_comparison import compare as compare
     from roibeam.features.verify import Problem as Problem
     from roibeam.features.verify import verify_store as verify_store
     from roibeam.features.writing.store_writer import StoreWriter as StoreWriter
@@ -55,25 +55,25 @@ if TYPE_CHECKING:
 _FILES = {
     "BatchBuffers": "roibeam.features.batch",
     "RegionBatch": "roibeam.features.batch",
-    "RecordSource": "roibeam.features.comparison.record_source",
-    "StoreComparison": "roibeam.features.comparison.result",
-    "compare": "roibeam.features.comparison.store_comparison",
+    "RecordSource": "roibeam.features.record_pairing",
+    "StoreComparison": "roibeam.features.comparison_result",
+    "compare": "roibeam.features.store_comparison",
     "ButdTsv": "roibeam.features.exchange.butd_tsv",
     "read_butd_tsv": "roibeam.features.exchange.butd_tsv",
-    "BatchStream": "roibeam.features.reading.batch_stream",
-    "open_store": "roibeam.features.reading.open_store_at",
-    "plan_ranks": "roibeam.features.reading.rank_plan",
+    "BatchStream": "roibeam.features.reading.batch_order",
+    "open_store": "roibeam.features.reading.staging",
+    "plan_ranks": "roibeam.features.reading.staging",
     "StagedStore": "roibeam.features.reading.staging",
     "content_digest": "roibeam.features.record.digest",
     "merge_digests": "roibeam.features.record.digest",
     "record_digest": "roibeam.features.record.digest",
-    "draw_regions": "roibeam.features.record.drawing.region_drawing",
-    "region_labels": "roibeam.features.record.drawing.region_labels",
+    "draw_regions": "roibeam.features.record.region_drawing",
+    "region_labels": "roibeam.features.record.region_drawing",
     "Fingerprint": "roibeam.features.record.fingerprint",
     "feature_space_of": "roibeam.features.record.fingerprint",
     "RegionRecord": "roibeam.features.record.region_record",
     "TopKDistribution": "roibeam.features.record.region_record",
-    "RegionFilter": "roibeam.features.region_filter",
+    "RegionFilter": "roibeam.features.batch",
     "RegionMeta": "roibeam.features.shard.layout",
     "DeadLetter": "roibeam.features.shard.manifest",
     "ShardEntry": "roibeam.features.shard.manifest",

@@ -17,27 +17,27 @@ from typing import Any, Self
 
 import numpy as np
 
-from roibeam.features.annotations_file import checked_annotations
-from roibeam.features.batch import BatchBuffers, RegionBatch, assemble, check_fields
-from roibeam.features.counted import counted
+from roibeam.features.annotations import checked_annotations
+from roibeam.features.batch import BatchBuffers, RegionBatch, RegionFilter, assemble, check_fields
 from roibeam.features.folders.durable_files import read_regular_file
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import LocalFolder, note_links
-from roibeam.features.record.drawing.notebook import notebook_html, table_html
-from roibeam.features.record.drawing.photo_pixels import PhotoLike, photo_pixels
-from roibeam.features.record.drawing.region_drawing import MAX_REGIONS as MAX_DRAWN
-from roibeam.features.record.drawing.region_drawing import draw_regions, sheet, strongest
-from roibeam.features.record.drawing.region_labels import name_of
-from roibeam.features.record.fingerprint import Fingerprint
-from roibeam.features.record.imported import has_classes
+from roibeam.features.record.fingerprint import Fingerprint, has_classes
+from roibeam.features.record.notebook import notebook_html, table_html
+from roibeam.features.record.region_drawing import MAX_REGIONS as MAX_DRAWN
+from roibeam.features.record.region_drawing import PhotoLike, draw_regions, name_of, photo_pixels, sheet, strongest
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.region_filter import RegionFilter
 from roibeam.features.shard.layout import RegionMeta
-from roibeam.features.shard.listed_manifest import listed_manifest
-from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardEntry, ShardManifest, StoreManifest
-from roibeam.features.shard.planned_shards import PLAN_NAME
+from roibeam.features.shard.manifest import (
+    PLAN_NAME,
+    STORE_MANIFEST_NAME,
+    ShardEntry,
+    ShardManifest,
+    StoreManifest,
+    listed_manifest,
+)
 from roibeam.features.shard.reader import ShardReader
-from roibeam.name_list import check_list
+from roibeam.messages import check_list, counted
 
 # What a notebook shows of a store.
 _LISTED_RECORDS = 5

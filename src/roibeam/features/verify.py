@@ -1,4 +1,4 @@
-"""Is this store whole? Manifests, files and indexes always; every byte of every record when asked (`deep`)."""
+"""Verification of a store: manifests, files and indexes always; every byte of every record with `deep`."""
 
 from __future__ import annotations
 
@@ -10,30 +10,43 @@ from pathlib import Path
 
 import lmdb
 
-from roibeam.features.annotations_file import checked_annotations
-from roibeam.features.counted import counted
+from roibeam.features.annotations import CAPTIONS_SUFFIX, captions_file_name, checked_annotations
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
-from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
-from roibeam.features.folders.local_folder import note_links
+from roibeam.features.folders.local_folder import note_links, output_folder
 from roibeam.features.record.digest import content_digest, merge_digests, record_digest
 from roibeam.features.shard.layout import decode
-from roibeam.features.shard.listed_manifest import listed_manifest
-from roibeam.features.shard.lmdb_pages import LmdbPages
+from roibeam.features.shard.lmdb_file import LmdbPages
 from roibeam.features.shard.manifest import (
+    PLAN_NAME,
     RETRIED_PREFIX,
     STORE_MANIFEST_NAME,
     AnnotationsEntry,
     ShardEntry,
     ShardManifest,
     StoreManifest,
+    listed_manifest,
+    unfinished_run,
 )
-from roibeam.features.shard.planned_shards import PLAN_NAME, unfinished_run
 from roibeam.features.shard.publish import digests_in_sequences
-from roibeam.features.shard.reader import ShardReader
-from roibeam.features.shard.remote_reader import ShardObject
+from roibeam.features.shard.reader import ShardObject, ShardReader
 from roibeam.features.shard.writer import META_DATABASE, REGIONS_DATABASE
-from roibeam.features.writing.shard_captions import CAPTIONS_SUFFIX, captions_file_name
+from roibeam.messages import counted
+
+
+def record_problem(reader: ShardReader, row: int, image_id: str) -> str | None:
+    """What is wrong with a record, every byte of it read; None when it is whole."""
+    try:
+        if reader.row_of(image_id) != row:
+            return "a lookup in the offset index finds another record"
+        record = reader.record_at(row, copy=False, check=True)
+    except KeyError:
+        return "a lookup in the offset index does not find it"
+    except ValueError as error:
+        return str(error).partition("\n")[0].removeprefix(f"{reader.path}: ").removeprefix(f"record {image_id!r}: ")
+    ((_, digest),) = reader.digests(row, row + 1)
+    return None if record_digest(record) == digest else "its content has another digest than the index says"
+
 
 _MAX_PROBLEMS_PER_SHARD = 20
 _SCRATCH_PREFIX = ".tmp-"  # folders in which attempts work, docs/store-format.md, section 1

@@ -3,7 +3,7 @@
     network input, boxes -> region encoder -> VLBatch.region_features -> any of the models -> losses
     store                -> targets, which never move
 
-What the photos show is decided before this (extraction/region_batch.py resizes, mirrors and blanks). The encoder is
+What the photos show is decided before this (extraction/region_encoder.py resizes, mirrors and blanks). The encoder is
 handed in; here it is a protocol. docs/train.md says which choices each system makes, and why.
 
 Shapes: B rows, R regions, D feature width; H, W of the network input, pixels.
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from roibeam.model.end_to_end_choices import EndToEndChoices
+from roibeam.messages import short_repr
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.pretraining import PreTrainingModel
-from roibeam.short_repr import short_repr
 
 
 class RegionEncoder(Protocol):

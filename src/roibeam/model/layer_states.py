@@ -11,7 +11,7 @@ from itertools import count
 
 from torch import Tensor
 
-from roibeam.short_repr import short_repr
+from roibeam.messages import short_repr
 
 EMBEDDINGS = "embeddings"
 

@@ -1,10 +1,13 @@
-"""Heads of downstream tasks on any of the models: what they read is a `VLBatch` and its `VLOutput`, nothing else.
+"""Heads of downstream tasks on any of the models: they read a `VLBatch` and its `VLOutput`, nothing else.
 
-Each model's published task heads, as its fine-tuned checkpoints hold them, stand in its own room (`vilbert/tasks.py`,
-...). These here are for every model, start as BERT draws new weights, and know widths instead of models. Which task
-takes which head, with which loss, stands in docs/models.md, "Heads and losses of tasks".
+They start as BERT draws new weights and know widths instead of models. Each model's published task heads, as its
+fine-tuned checkpoints hold them, stand in its own folder (`vilbert/model.py`, ...). docs/models.md, "Heads and losses
+of tasks", says which task takes which head with which loss.
 
-Shapes: B rows, T text pieces, R regions, P phrases, W width of what a head reads.
+`TaskModelBeside` learns classes of regions and hidden words from the same rows, as VL-BERT does on VCR
+(arXiv:1908.08530v1, section 4.2.1; jackroos/VL-BERT vcr/modules). Here any model can.
+
+Shapes: B rows, T text pieces, R regions, P phrases, C classes, W width of a head's input.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, Self
@@ -22,10 +25,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roibeam.model.common.bert import BertSizes, draw_as_bert
-from roibeam.model.common.config import StrictConfig
-from roibeam.model.common.heads import DroppedLinear, NormedClassifier, PhraseToRegions
+from roibeam.model.common.bert import BertSizes, StrictConfig, draw_as_bert
+from roibeam.model.common.heads import DroppedLinear, NormedClassifier, PhraseToRegions, RegionClassHead
+from roibeam.model.common.losses import SumCount, accuracy, cross_entropy
 from roibeam.model.inputs import OutputWidths, VLBatch, VLOutput
+from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true
 
 READS = ("pooled", "pooled_text", "cls", "mask_piece")
 CLASSIFIERS = ("linear", "two_layers")
@@ -475,3 +479,90 @@ def _classifier(config: TaskHeadConfig, kind: str, inputs: int, outputs: int) ->
         ),
     }
     return build[kind]()
+
+
+REGION_CLASSES, WORDS = "region_classes", "masked_words"
+_WHOLE_IMAGE = 0  # its class
+
+
+@dataclass(frozen=True, eq=False)
+class ScoresBeside:
+    """What the head says, and losses and metrics of what is learned beside, by name."""
+
+    scores: Tensor
+    losses: Mapping[str, SumCount]
+    metrics: Mapping[str, SumCount]
+
+
+class TaskModelBeside(TaskModel):
+    """As `TaskModel`, with losses beside.
+
+    Args:
+        num_classes: C, of regions; class 0 is that of the whole image. 0 asks nothing of regions.
+        with_whole_image: whether its state is asked too.
+        with_words: whether hidden words are asked, of the model's own pre-training head, which then is trained.
+    Raises:
+        ValueError: when the model has no such head.
+    """
+
+    def __init__(
+        self,
+        model: Encoder,
+        head: TaskHead,
+        *,
+        num_classes: int = 0,
+        with_whole_image: bool = False,
+        with_words: bool = False,
+    ) -> None:
+        super().__init__(model, head)
+        self.with_whole_image, self.with_words = with_whole_image, with_words
+        self.region_class_head = None
+        if num_classes:
+            self.region_class_head = RegionClassHead(model.config.output_widths.region, num_classes)
+            own = getattr(model, "masked_region_head", None)
+            # VL-BERT's release starts the transform from that of pre-training.
+            if isinstance(own, RegionClassHead):
+                self.region_class_head.dense.load_state_dict(own.dense.state_dict())
+        if with_words and getattr(model, "masked_word_head", None) is None:
+            raise ValueError(f"{type(model).__name__} has no head for hidden words; leave hidden_words at 0")
+
+    def beside(self, batch: VLBatch) -> ScoresBeside:
+        """The scores and the losses of a batch that has something to ask, see `loss_counts`."""
+        output = self.model.encode(batch)
+        terms = PreTrainingTerms()
+        if self.region_class_head is not None:
+            logits, labels = self._region_logits(batch, output)
+            terms.losses[REGION_CLASSES] = cross_entropy(logits, labels)
+            terms.metrics["region_class_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
+        if self.with_words:
+            assert batch.text_labels is not None
+            terms.masked_words(self.model.word_logits, output.text_states, batch.text_labels)  # type: ignore[attr-defined]
+        return ScoresBeside(self.head(batch, output), terms.losses, terms.metrics)
+
+    def forward(self, batch: VLBatch, *, beside: bool = False) -> Tensor | ScoresBeside:  # type: ignore[override]
+        """The scores alone, or as `beside`."""
+        return self.beside(batch) if beside else super().forward(batch)
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """What each loss is averaged over, before the model runs.
+
+        Regions in `region_target_mask` are asked for the class that `region_targets` are 1 at, and each row's whole
+        image; words for `text_labels`.
+        """
+        counts = {}
+        if self.region_class_head is not None:
+            counts[REGION_CLASSES] = count_true(batch.region_target_mask) + self.with_whole_image * batch.batch_size
+        if self.with_words:
+            counts[WORDS] = count_labels(batch.text_labels)
+        return counts
+
+    def _region_logits(self, batch: VLBatch, output: VLOutput) -> tuple[Tensor, Tensor]:
+        """(n, C) and (n,), of all that is asked."""
+        asked = batch.region_target_mask
+        assert asked is not None and self.region_class_head is not None
+        states, labels = output.region_states[asked], batch.targets_of(asked).argmax(dim=-1)
+        if self.with_whole_image:
+            assert output.whole_image_state is not None
+            states = torch.cat([output.whole_image_state, states])
+            labels = torch.cat([labels.new_full((batch.batch_size,), _WHOLE_IMAGE), labels])
+        return self.region_class_head(states), labels

@@ -1,5 +1,5 @@
 """detectron2's networks behind our detector interface, and the Visual Genome network in its terms.
 
-Only here is detectron2 imported, and only when it is asked for. What our own network computes is in ../network.
-Read adapter.py first.
+Only here is detectron2 imported, inside functions. The computation of our own network is in ../network. Read adapter.py
+first.
 """

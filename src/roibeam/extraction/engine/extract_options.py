@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roibeam.extraction.network.global_networks import GLOBAL_NETWORKS
+from roibeam.extraction.network.config import GLOBAL_NETWORKS
 from roibeam.extraction.photos.decode import DEFAULT_MAX_PIXELS, LARGEST_MAX_PIXELS
-from roibeam.features.record.kept_classes import top_k_of
-from roibeam.features.record.region_record import FEATURE_DTYPES
+from roibeam.features.record.region_record import FEATURE_DTYPES, top_k_of
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from roibeam.extraction.detector import RegionDetector
-from roibeam.extraction.engine.photo_boxes import box_problem
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.photos.decode import DecodeError, decode_image
-from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.extraction.photos.photo_file import PhotoReadError
+from roibeam.extraction.photos.image_ref import Failure, ImageRef, PhotoReadError, box_problem
 
 # Too many open files, no memory, a network filesystem that went away: no fault of the image, so the run stops.
 _NOT_ABOUT_ONE_FILE = frozenset(

@@ -1,15 +1,21 @@
-"""The photos on their way through the engine: a bounded number, in order, between the threads that work on them.
+"""Window of photos on their way through the engine: a bounded number, in order, between the threads that work on them.
 
-consumer --admit--> [ to load | loading | loaded | being detected | done ] --oldest_done--> consumer
-            loader threads: next_to_load, loaded        detector thread: next_group, detected
+    consumer --admit--> [ to load | loading | loaded | being detected | done ] --oldest_done--> consumer
+                loader threads: next_to_load, loaded        detector thread: next_group, detected
+
+Python cannot end a thread. A loader thread that does not come back in time is left behind and another takes its seat,
+so a read of a dead network file system or a decoder's endless loop costs one image and one thread. Their number is
+bounded, for all shards of a process together: each holds a core or the memory of its photo until it comes back.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
+from roibeam.extraction.engine.background_threads import start_thread
 from roibeam.extraction.engine.detector_calls import Detected
 from roibeam.extraction.engine.photo_loading import Photo
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
@@ -181,3 +187,93 @@ class PhotoWindow:
     def _hand_over(self, key: Hashable) -> None:
         self._groups.append(self._forming.pop(key))
         self._ready.notify()
+
+
+MAX_LEFT_BEHIND = 16
+_left_behind: set[Place] = set()  # of this process; a thread that comes back takes its place out
+_DOING = {"read": "being read", "decode": "being decoded"}
+
+
+class LoaderThreads:
+    """Threads that load the photos of a window.
+
+    Args:
+        load: image, what to call when a stage begins -> photo or failure.
+        num_threads: that work at once.
+        timeout: seconds that one image may take; counted by `watch`, so only while somebody waits for it.
+    """
+
+    def __init__(
+        self,
+        window: PhotoWindow,
+        load: Callable[[ImageRef, Callable[[str], None]], Photo | Failure],
+        *,
+        num_threads: int,
+        timeout: float,
+    ) -> None:
+        self._window, self._load, self._timeout = window, load, timeout
+        for _ in range(num_threads):
+            self._start()
+
+    def watch(self, places: Sequence[Place], seconds: float) -> None:
+        """Gives up what has been loading for too long; called every now and then, under the window's lock.
+
+        Args:
+            seconds: since it was called last.
+        Raises:
+            RuntimeError: when so many threads have not come back that it is no matter of single images.
+        """
+        for place in places:
+            if place.stage is None:
+                continue
+            place.loading_seconds += seconds
+            if place.loading_seconds < self._timeout:
+                continue
+            if self._are_too_many_left(place):
+                continue
+            detail = f"still {_DOING[place.stage]} after {self._timeout:g} s (--load-timeout)"
+            failure = Failure(place.image.image_id, place.image.location, place.stage, "timeout", detail)
+            _left_behind.add(place)
+            self._window.give_up_loading(place, failure)
+            self._start()
+
+    def _are_too_many_left(self, place: Place) -> bool:
+        """Whether this place has to wait until a decoder has come back: each holds memory.
+
+        Raises:
+            RuntimeError: when so many do not come back that it is no matter of single images.
+        """
+        stage = place.stage
+        alike = [left for left in _left_behind if isinstance(left.outcome, Failure) and left.outcome.stage == stage]
+        if len(alike) < MAX_LEFT_BEHIND:
+            return False
+        # A read that hangs does so for good; a decoder ends sooner or later, and sooner when no others are added.
+        if stage == "decode" and place.loading_seconds < MAX_LEFT_BEHIND * self._timeout:
+            return True
+        why = "does the file system they are on still answer?" if stage == "read" else "decoders that never end"
+        raise RuntimeError(
+            f"{place.image.location}: {MAX_LEFT_BEHIND} images before this one hang as well in this process while "
+            f"{_DOING[str(stage)]}, each for more than {self._timeout:g} s: {why} (--load-timeout)"
+        )
+
+    def _start(self) -> None:
+        start_thread("load photos", self._run)
+
+    def _run(self) -> None:
+        while (place := self._window.next_to_load()) is not None:
+            start = time.monotonic()
+            result = self._loaded(place)
+            place.load_seconds = time.monotonic() - start
+            if not self._window.loaded(place, result):
+                _left_behind.discard(place)
+                return  # another thread has this one's seat
+
+    def _loaded(self, place: Place) -> Photo | Failure | BaseException:
+        def begin(stage: str) -> None:
+            if place.stage is not None:  # not given up
+                place.stage = stage
+
+        try:
+            return self._load(place.image, begin)
+        except BaseException as error:  # raised where the image's turn has come
+            return error

@@ -1,21 +1,26 @@
-"""The network's convolutions in the form they run in when nothing is trained: norms folded in, maps channels-last, ReLU
-and the sum with the shortcut in the convolution's own kernel where there is one.
+"""Fused ResNet: the network's convolutions in the form they run in when nothing is trained.
 
-Made from the modules of `resnet.py`, which keep their tensors; nothing here has a state.
+Norms are folded in, maps are channels-last, ReLU and the sum with the shortcut are in the convolution's own kernel
+where there is one. Made from the modules of `resnet.py`, which keep their tensors; nothing here has a state. The stage
+on regions does its first convolutions before regions are cut out: on the map for RoIAlign's, once for each bin that
+differs for RoIPool's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roibeam.extraction.fast.cuda_conv import CudaConv
+from roibeam.extraction.fast.cuda_device import CudaConv
 from roibeam.extraction.fast.modes import Mode
+from roibeam.extraction.network.config import FEATURE_STRIDE
+from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.resnet import Backbone, Bottleneck, FrozenBatchNorm
+from roibeam.extraction.network.roi_heads import DistinctBins, RegionAlign
 
 # oneDNN's convolution with what follows it, on weights that are laid out for it once. torch's own compiler calls them,
 # so they stay, but they have no public name: without them the plain calls do the same, somewhat slower.
@@ -240,3 +245,129 @@ def folded(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
         return weight, bias
     gain = norm.weight.detach().double() / torch.sqrt(norm.running_var.double() + norm.eps)
     return weight * gain.view(-1, 1, 1, 1), norm.bias.detach().double() + (bias - norm.running_mean.double()) * gain
+
+
+class BinnedStage:
+    """Feature map and boxes -> the stage's maps of the regions, a chunk at a time; bit for bit what the stage makes of
+    the pooled regions.
+
+    A 1x1 convolution sees one bin, and most bins of 300 regions are equal to others. So the first block's two, a sixth
+    of the stage's work, are done for those that differ, in calls of the shape that a chunk has, and looked up.
+
+    Args:
+        stage: on a CPU, without strides in these two.
+        cells: of a pooled region each way.
+    """
+
+    def __init__(self, stage: FusedStage, mode: Mode, cells: int) -> None:
+        self.dtype, self.cells = mode.conv_dtype, cells
+        self.first, *self.others = stage.blocks
+
+    @staticmethod
+    def takes(stage: FusedStage, conventions: Conventions) -> bool:
+        """Whether it can stand for the stage, and is the quicker one: a GPU would be waited for, to know how many bins
+        differ. Other kernels than oneDNN's have not been seen to give a bin the same bits wherever it stands."""
+        convs = (stage.blocks[0].conv1, stage.blocks[0].shortcut)
+        fits = all(isinstance(conv, FusedConv) and conv.fused and conv.stride == [1, 1] for conv in convs)
+        return fits and conventions.region_pool == "roi-pool"
+
+    def __call__(self, feature_map: Tensor, boxes: Tensor, chunk: int) -> Iterator[Tensor]:
+        """
+        Args:
+            feature_map: (1, C, h, w) float32.
+            boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels.
+            chunk: regions at once.
+        Yields:
+            (chunk, C', cells, cells) of the mode's type, channels-last; the last one goes on with regions of no
+            meaning, and there is one for R = 0 too. The memory is used again by the next one.
+        """
+        bins = DistinctBins(feature_map.to(self.dtype), boxes, cells=self.cells, stride=FEATURE_STRIDE, chunk=chunk)
+        hidden_rows, shortcut_rows = self._rows_of(bins)
+        ids, at_once = bins.ids.flatten(), bins.at_once
+        del bins  # they hold some hundreds of MB
+        # The last chunk goes on with any bin there is.
+        ids = functional.pad(ids, (0, -len(ids) % at_once if len(ids) else at_once))
+        hidden, shortcut = (rows.new_empty(at_once, rows.shape[1]) for rows in (hidden_rows, shortcut_rows))
+        for here in ids.split(at_once):
+            torch.index_select(hidden_rows, 0, here, out=hidden)
+            torch.index_select(shortcut_rows, 0, here, out=shortcut)
+            out = self.first.conv3(self.first.conv2(self._as_maps(hidden)), onto=self._as_maps(shortcut))
+            for block in self.others:
+                out = block(out)
+            yield out
+
+    def _rows_of(self, bins: DistinctBins) -> list[Tensor]:
+        """What the first block's two convolutions make of each bin, and of some that are none: (n, C') each."""
+        convs = [conv for conv in (self.first.conv1, self.first.shortcut) if isinstance(conv, FusedConv)]
+        starts = range(0, max(bins.count, 1), bins.at_once)
+        made = [conv.bias.new_empty(len(starts) * bins.at_once, len(conv.bias)) for conv in convs]
+        for start in starts:
+            maps = self._as_maps(bins(start))
+            for conv, rows in zip(convs, made, strict=True):
+                rows[start : start + bins.at_once] = conv(maps).permute(0, 2, 3, 1).flatten(0, 2)
+        return made
+
+    def _as_maps(self, rows: Tensor) -> Tensor:
+        """(chunk * cells * cells, C) -> (chunk, C, cells, cells), channels-last."""
+        return rows.view(-1, self.cells, self.cells, rows.shape[1]).permute(0, 3, 1, 2)
+
+
+class AlignedStage:
+    """Feature map and boxes -> the stage's maps of the regions, a chunk at a time.
+
+    A sample of RoIAlign is a weighted mean of four cells, and 1x1 convolutions are linear: that of the mean is the mean
+    of theirs. So the first block's two, a third of the stage's work, are done once for each cell of the map, of which
+    there are far fewer than cells of regions. Biases and ReLU follow the pooling, as a sample off the map is 0. Not so
+    with RoIPool, whose maxima are not linear.
+
+    Args:
+        blocks: as `aligned_stage` takes them.
+        cells: of a pooled region each way.
+    """
+
+    def __init__(self, blocks: Sequence[Bottleneck], mode: Mode, cells: int) -> None:
+        self.dtype, self.cells = mode.conv_dtype, cells
+        first, region_cells = blocks[0], (cells, cells)
+        assert first.shortcut is not None
+        # As matrices: a product is up to three times as quick as oneDNN's convolution of one map.
+        conv1, conv1_bias = folded(first.conv1)
+        shortcut, shortcut_bias = folded(first.shortcut)
+        self.conv1, self.shortcut = (weight[:, :, 0, 0].to(self.dtype) for weight in (conv1, shortcut))
+        self.conv1_bias = conv1_bias.float()
+        self.conv2 = FusedConv(first.conv2, self.dtype, region_cells, relu=True)
+        self.conv3 = FusedConv(first.conv3, self.dtype, region_cells, relu=True)
+        self.conv3.add_bias(shortcut_bias)
+        self.others = [FusedBottleneck(block, mode, region_cells) for block in blocks[1:]]
+
+    def __call__(self, feature_map: Tensor, boxes: Tensor, chunk: int) -> Iterator[Tensor]:
+        """
+        Args:
+            feature_map: (1, C, h, w) float32.
+            boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels.
+            chunk: regions at once.
+        Yields:
+            (chunk, C', cells, cells) of the mode's type, channels-last; the last one goes on with regions of zeros, and
+            there is one for R = 0 too.
+        """
+        rows = feature_map.permute(0, 2, 3, 1).flatten(0, 2).to(self.dtype)
+        hidden_rows, shortcut_rows = (functional.linear(rows, each).float() for each in (self.conv1, self.shortcut))
+        height, width = feature_map.shape[2:]
+        regions = RegionAlign(boxes, (height, width), cells=self.cells, stride=FEATURE_STRIDE, chunk=chunk)
+        for start in range(0, max(len(boxes), 1), chunk):
+            hidden = regions(hidden_rows, start).add_(self.conv1_bias.view(1, -1, 1, 1)).relu_()
+            shortcut = regions(shortcut_rows, start).to(self.dtype)
+            out = self.conv3(self.conv2(hidden.to(self.dtype)), onto=shortcut)
+            for block in self.others:
+                out = block(out)
+            yield out
+
+
+def aligned_stage(stage: nn.Module, mode: Mode, conventions: Conventions, cells: int) -> AlignedStage | None:
+    """The stage in this form, where it is the quicker one; None on a GPU, for regions of another pooling, for strides,
+    and for what `foldable_blocks` does not take."""
+    blocks = foldable_blocks(stage)
+    on_a_cpu = all(block.conv1.weight.device.type == "cpu" for block in blocks)
+    has_strides = any((1, 1) != conv.stride for block in blocks for conv in (block.conv1, block.conv2))
+    if not blocks or not on_a_cpu or has_strides or conventions.region_pool != "roi-align-1":
+        return None
+    return AlignedStage(blocks, mode, cells)

@@ -1,12 +1,22 @@
-"""Box arithmetic: x1 y1 x2 y2, always float32; how wide a box is and where it ends are conventions."""
+"""Box arithmetic: deltas, anchors and non-maximum suppression of x1 y1 x2 y2 boxes, always float32.
+
+How wide a box is and where it ends are conventions. Suppression follows those of the published codes, on torchvision's
+kernel.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+from torchvision.ops import nms
+
+from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
+from roibeam.extraction.network.conventions import Conventions
 
 
 def decode_deltas(
@@ -72,3 +82,131 @@ def checked_boxes(boxes: np.ndarray) -> Tensor:
             f"given box {row} is {boxes[row].tolist()}; boxes are x1 y1 x2 y2 in photo pixels, x1 <= x2 and y1 <= y2"
         )
     return torch.tensor(boxes, dtype=torch.float32)
+
+
+CAFFE_BASE_SIDE = 16  # py-faster-rcnn lib/rpn/generate_anchors.py: the box whose sides are rounded before scaling
+
+
+def cell_anchors(config: DetectorConfig, conventions: Conventions) -> Tensor:
+    """Anchors of the first cell, as the published weight files hold them.
+
+    Sides are sqrt(size^2 / ratio), as in detectron2 modeling/anchor_generator.py, or those of a 16 x 16 box rounded to
+    whole pixels and then scaled, as in py-faster-rcnn lib/rpn/generate_anchors.py.
+
+    Returns:
+        (A, 4) float32, x1 y1 x2 y2 in network-input pixels and the conventions' order; the far edge is the last pixel
+        inside where `box_sides` counts it.
+    """
+    sizes, ratios = config.anchor_sizes, config.anchor_ratios
+    if conventions.anchor_order == "ratio-major":
+        pairs = [(size, ratio) for ratio, size in itertools.product(ratios, sizes)]
+    else:
+        pairs = list(itertools.product(sizes, ratios))
+    center = conventions.anchor_offset * FEATURE_STRIDE
+    last = 1.0 if conventions.box_sides == "x2-x1+1" else 0.0
+    anchors = []
+    for size, ratio in pairs:
+        if conventions.anchor_sides == "rounded":
+            base_width = round(math.sqrt(CAFFE_BASE_SIDE**2 / ratio))  # half to even, as numpy rounds there
+            width, height = (side * size / CAFFE_BASE_SIDE for side in (base_width, round(base_width * ratio)))
+        else:
+            width = math.sqrt(size**2.0 / ratio)
+            height = ratio * width
+        x1, y1, x2, y2 = -width / 2.0, -height / 2.0, width / 2.0, height / 2.0
+        anchors.append([center + x1, center + y1, center + x2 - last, center + y2 - last])
+    return torch.tensor(anchors, dtype=torch.float32)
+
+
+def grid_anchors(cell: Tensor, map_hw: tuple[int, int], stride: int) -> Tensor:
+    """The first cell's anchors at every cell of a map.
+
+    Args:
+        cell: (A, 4) float32.
+        map_hw: (rows, columns).
+        stride: pixels per cell.
+    Returns:
+        (rows * columns * A, 4) float32, x1 y1 x2 y2 in network-input pixels; rows outermost, anchors innermost.
+    """
+    rows, columns = map_hw
+    ys = torch.arange(rows, dtype=torch.float32, device=cell.device) * stride
+    xs = torch.arange(columns, dtype=torch.float32, device=cell.device) * stride
+    grid_y, grid_x = torch.meshgrid(ys, xs, indexing="ij")
+    shifts = torch.stack([grid_x, grid_y, grid_x, grid_y], dim=-1).reshape(-1, 1, 4)
+    return (shifts + cell).reshape(-1, 4)
+
+
+_LOOK_AT = 4  # boxes that are looked at first, for each one that is wanted
+
+
+def suppress(
+    boxes: Tensor, scores: Tensor, iou: float, *, comparison: str, plus_one_sides: bool, most: int | None = None
+) -> Tensor:
+    """Ids of the boxes that no better one suppresses, by descending score; ties go to the lower index.
+
+    Args:
+        boxes: (n, 4) float32.
+        scores: (n,) float32.
+        iou: threshold, rounded to float32, in which the overlap is computed.
+        comparison: ">" or ">=": what an overlap must be to the threshold for the lower-scored box to go.
+        plus_one_sides: whether boxes, and what two of them share, are x2 - x1 + 1 wide.
+        most: how many are wanted: those come out that would be the first without it, in less time.
+    Returns:
+        (k,) int64.
+    """
+    threshold, boxes = _as_the_kernel_compares(boxes, iou, comparison=comparison, plus_one_sides=plus_one_sides)
+    order = _by_score(scores)
+    boxes = boxes[order]
+    ranks = torch.arange(len(order), 0, -1, dtype=torch.float32, device=boxes.device)
+    # Whether a box stays is a matter of those before it.
+    looked_at = len(order) if most is None else min(len(order), _LOOK_AT * most)
+    while len(kept := nms(boxes[:looked_at], ranks[:looked_at], threshold)[:most]) != most:
+        if looked_at == len(order):
+            break
+        looked_at = min(len(order), 4 * looked_at)
+    return order[kept]
+
+
+def suppress_within(
+    groups: Tensor, boxes: Tensor, scores: Tensor, iou: float, *, comparison: str, plus_one_sides: bool
+) -> Tensor:
+    """As `suppress` in each group by itself, in one pass around the kernel's calls: for the hundred classes of a photo,
+    a dozen small operations each would take longer than the suppression.
+
+    Args:
+        groups: (n,) int64.
+        boxes: (n, 4) float32.
+        scores: (n,) float32.
+    Returns:
+        (k,) int64, in no order.
+    """
+    threshold, boxes = _as_the_kernel_compares(boxes, iou, comparison=comparison, plus_one_sides=plus_one_sides)
+    order = _by_score(scores)
+    order = order[torch.argsort(groups[order], stable=True)]
+    counts = torch.unique_consecutive(groups[order], return_counts=True)[1]
+    starts, sizes = counts.cumsum(0) - counts, counts.tolist()
+    ranks = torch.arange(len(order), 0, -1, dtype=torch.float32, device=boxes.device)
+    parts = zip(boxes[order].split(sizes), ranks.split(sizes), strict=True)
+    kept = [nms(rows, ranks_here, threshold) for rows, ranks_here in parts if len(rows) > 1]
+    # Each group's first place beside those that the kernel kept of it; who is alone stays.
+    firsts = starts[counts > 1].repeat_interleave(starts.new_tensor([len(places) for places in kept]))
+    return order[torch.cat([starts[counts == 1], firsts + torch.cat(kept)])] if kept else order[starts]
+
+
+def _by_score(scores: Tensor) -> Tensor:
+    """Best first, ties by index, so that the kernel's own sort has nothing to decide."""
+    return torch.argsort(scores, descending=True, stable=True)
+
+
+def _as_the_kernel_compares(
+    boxes: Tensor, iou: float, *, comparison: str, plus_one_sides: bool
+) -> tuple[float, Tensor]:
+    """The threshold and the boxes with which the kernel does what is asked."""
+    # The kernel compares with ">". On a CPU it widens the overlap to float64, on CUDA it narrows the threshold to
+    # float32; a threshold that is a float32 number makes both agree. Above the next lower number means at or above.
+    threshold = np.float32(iou)
+    if comparison == ">=":
+        threshold = np.nextafter(threshold, np.float32(0))
+    if plus_one_sides:
+        # Sides x2 - x1 + 1, of the boxes and of their intersection, are plain sides of boxes that end one pixel later.
+        boxes = torch.cat([boxes[:, :2], boxes[:, 2:] + 1], dim=1)
+    return float(threshold), boxes

@@ -1,8 +1,12 @@
-"""Sizes of one detector of the family: Faster R-CNN ResNet-C4 with an attribute head."""
+"""Sizes of networks: detectors of the family Faster R-CNN ResNet-C4 with an attribute head, and whole-photo networks.
+
+The latter give the feature of a whole photo, by name; `global_feature.py` runs them. No torch.
+"""
 
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
@@ -164,5 +168,22 @@ CONFIGS = MappingProxyType(
             short_edge=352,
             long_edge=528,
         ),
+    }
+)
+
+
+# Network -> width of its pooled last feature.
+GLOBAL_NETWORKS: Mapping[str, int] = MappingProxyType(
+    {
+        "densenet121": 1024,
+        "densenet161": 2208,
+        "densenet169": 1664,
+        "densenet201": 1920,
+        "resnet18": 512,
+        "resnet34": 512,
+        "resnet50": 2048,
+        "resnet101": 2048,
+        "resnet152": 2048,
+        "googlenet": 1024,
     }
 )

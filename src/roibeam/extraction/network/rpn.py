@@ -8,11 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roibeam.extraction.network.anchors import cell_anchors, grid_anchors
-from roibeam.extraction.network.boxes import clip_boxes, decode_deltas
+from roibeam.extraction.network.boxes import cell_anchors, clip_boxes, decode_deltas, grid_anchors, suppress
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
-from roibeam.extraction.network.suppression import suppress
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Rules which regions of an image are kept, as data, with the published ones by name; `selection.py` carries them out.
+"""Selection policy: rules which regions of an image are kept, as data, with the published ones by name.
 
-No torch: a name or setting that is wrong is said at once.
+../regions.py carries them out. No torch: a wrong name or setting is reported at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One photo: where it is, how its bytes become pixels, how pixels become the network's input.
+"""One photo: its reference and file, its bytes as pixels, its pixels as the network's input.
 
-Where photos come from in bulk is in pipelines/sources. Read image_ref.py first.
+Photos in bulk are in pipelines/data. Read image_ref.py first.
 """

@@ -1,24 +1,25 @@
-"""Bytes of an image file -> BGR pixels, exactly as `cv2.imread` gives them, or a reason why not.
+"""Decoder of image files: bytes to BGR pixels, exactly as `cv2.imread` gives them, or a reason why not.
 
 The published extractors decode with `cv2.imread`, so its rules are the convention: alpha dropped, grey and palette
-expanded, CMYK converted, 16 bits cut to 8, first frame of an animation. EXIF orientation is applied, or ignored (its
-flag `IMREAD_IGNORE_ORIENTATION`) for the extractors that used Pillow. What `cv2` does not do is refuse: it paints the
-missing part of a truncated JPEG grey, allocates whatever a header asks for, and goes over the whole picture once for
-each scan of a JPEG, however many there are. All three are checked here before it decodes.
+expanded, CMYK converted, 16 bits cut to 8, first frame of an animation. EXIF orientation is applied, or ignored
+(`IMREAD_IGNORE_ORIENTATION`) for the extractors that used Pillow. cv2 refuses nothing: it paints the missing part of a
+truncated JPEG grey, allocates whatever a header states, and goes over the picture once for each scan of a JPEG. All
+three are checked here before it decodes.
 
-Not detected, because libjpeg only warns of it and both cv2 and Pillow hand out the picture: damage inside a JPEG's scan
-data. Flipped bits, or a scan that was cut and had an end marker appended, give pixels that are partly wrong or grey.
-Damage in a PNG's ancillary chunks (text, gamma, EXIF) is passed over as cv2 does: it drops the chunk, orientation
-included.
+Not detected, because libjpeg only warns of it: damage inside a JPEG's scan data, which gives pixels that are partly
+wrong or grey. Damage in a PNG's ancillary chunks (text, gamma, EXIF) is passed over as cv2 does: it drops the chunk,
+orientation included.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import stat
 import struct
 import warnings
 import zlib
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -288,3 +289,37 @@ def _first_jpeg_scan(data: bytes) -> int:
 
 def _big_endian(data: bytes, position: int, num_bytes: int) -> int:
     return int.from_bytes(data[position : position + num_bytes], "big")
+
+
+_ORIENTATION = 0x0112  # EXIF's tag; from 5 on width and height change places
+_TELLING = ("JPEG", "MPO", "PNG", "GIF", "BMP", "PPM", "WEBP")  # formats whose header has the size of the pixels
+
+
+def header_hw(path: str, *, exif_orientation: str) -> tuple[int, int] | None:
+    """Height and width in pixels, as `decode_image` will give them.
+
+    Args:
+        path: of a local file; a few kilobytes of it are read.
+        exif_orientation: "applied" or "ignored", as of `decode_image`.
+    Returns:
+        None where only decoding tells.
+    Raises:
+        DecodeError: for what is no photo.
+        OSError: if it cannot be read.
+    """
+    # A pipe would be waited for until somebody writes into it.
+    if not stat.S_ISREG(Path(path).stat().st_mode):
+        raise OSError("not a regular file")
+    try:
+        with Image.open(path) as header:
+            kind, (width, height), has_exif = header.format, header.size, "exif" in header.info
+            if kind not in _TELLING or (has_exif and kind not in ("JPEG", "MPO")):
+                return None
+            turned = has_exif and exif_orientation == "applied" and header.getexif().get(_ORIENTATION, 1) >= 5
+    except UnidentifiedImageError:
+        raise DecodeError("not an image", "no known image format") from None
+    except OSError:
+        raise
+    except Exception as error:  # Pillow raises whatever its parsers meet
+        raise DecodeError("corrupt", f"no size in its header: {error}") from None
+    return (width, height) if turned else (height, width)

@@ -1,4 +1,7 @@
-"""A photo as pixels -> the network's input."""
+"""Preprocessing: a photo as pixels becomes the network's input; regions hidden in it get the mean colour.
+
+The mean colour is zero after normalising.
+"""
 
 from __future__ import annotations
 
@@ -214,3 +217,43 @@ def _channels(values: tuple[float, ...], device: str) -> Tensor:
     """(1, 3, 1, 1) float32, made once: a GPU is waited for each time that numbers are handed to it."""
     with torch.inference_mode(False):  # what is trained may use it too
         return torch.tensor(values, dtype=torch.float32, device=device).view(1, 3, 1, 1)
+
+
+def blank_regions(pixels: Tensor, boxes: Tensor) -> Tensor:
+    """A copy of one network input with the given boxes blanked.
+
+    jackroos/VL-BERT pretrain/data/datasets/conceptual_captions.py: rows int(y1) to int(y2) and columns int(x1) to
+    int(x2), last ones included. Other regions that overlap a blanked box lose the same pixels.
+
+    Args:
+        pixels: (3, H, W) or (1, 3, H, W) float32, mean removed.
+        boxes: (n, 4), x1 y1 x2 y2 in pixels of the input; what lies outside is left out.
+    """
+    blanked = pixels.clone()
+    for box in boxes.tolist():
+        blanked[..., *_pixels_of(box)] = 0
+    return blanked
+
+
+def blank_photo(photo: np.ndarray, boxes: np.ndarray, conventions: Conventions) -> np.ndarray:
+    """A copy of a photo with the given boxes in the mean colour, rounded to whole levels.
+
+    Before the resize, so that nothing of what is in a box gets mixed into the pixels beside it. The box itself is not
+    exactly zero then: the network's input is blanked as well.
+
+    Args:
+        photo: (height, width, 3) uint8, channel order B, G, R.
+        boxes: (n, 4), x1 y1 x2 y2 in its pixels; rows and columns as in `blank_regions`.
+        conventions: give the mean.
+    """
+    mean = np.rint(conventions.pixel_mean).astype(np.uint8)
+    blanked = photo.copy()
+    for box in boxes.tolist():
+        blanked[_pixels_of(box)] = mean[::-1] if conventions.channel_order == "rgb" else mean
+    return blanked
+
+
+def _pixels_of(box: list[float]) -> tuple[slice, slice]:
+    """Rows and columns."""
+    x1, y1, x2, y2 = (max(int(edge), -1) for edge in box)
+    return slice(max(y1, 0), y2 + 1), slice(max(x1, 0), x2 + 1)

@@ -1,4 +1,4 @@
-"""What training a detector needs beyond running it: targets, sampling, losses, batches, and heads that give logits.
+"""Training of a detector: targets, sampling, losses, batches, and heads that give logits.
 
-The loop itself is pipelines/training, the task is pipelines/detector. Read batch_losses.py first.
+The loop itself is pipelines/training, the task is pipelines/training/detector. Read batch_losses.py first.
 """

@@ -12,7 +12,7 @@ from torch import Tensor
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.photos.preprocessing import input_size
-from roibeam.extraction.region_batch import prepare_photo
+from roibeam.extraction.region_encoder import prepare_photo
 from roibeam.extraction.training.targets import IGNORE, Objects
 
 SIZE_STEP = 32  # pixels; batches of few different sizes find the kernels of an earlier one prepared

@@ -1,4 +1,5 @@
-"""Published weights into our network: where a file comes from, reading it without running it, its family and names.
+"""Weights of a detector: from the names that a user gives to a file, its family and the tensors of our network.
 
-Nothing here computes features. Read loading.py first.
+Presets and detector folders are found here too, without torch. Nothing here computes features. Read loading.py first,
+then detector_choice.py.
 """

@@ -1,25 +1,23 @@
-"""Which published family a weight file is of, told from names and shapes, and the one table of names.
+"""Families of published weight files, recognised by names and shapes, with the one table of names; and other networks.
 
-| family | file | names | layout of the heads |
-|---|---|---|---|
-| hf | `pytorch_model.bin`, flat dict with `num_batches_tracked`; ours in safetensors | ours | HF_LAYOUT |
-| detectron2 | `.pkl` of airsplay/py-bottom-up-attention: {"model": name -> array} | ours | HF_LAYOUT |
-| milvlg | `.pth` of MILVLG/bottom-up-attention.pytorch, "caffe" mode | three others | CAFFE_LAYOUT |
-| milvlg-d2 | the same project, "d2" mode | three others | HF_LAYOUT |
-| vlbert | `resnet101-pt-vgbua-0000.model`: a part, backbone and res5 | torchvision's | - |
-| resnet | the same of other layers or for classes of photos: `resnet50-*.pth`, timm's | torchvision's | - |
-| vlbert-checkpoint | jackroos/VL-BERT trained end to end; the same under `image_feature_extractor.` | its own | - |
-| own | `model.safetensors` of a detector's folder (detector_folder.py) | ours | of its config.json |
-| caffe | `.caffemodel` of peteanderson80/bottom-up-attention | Caffe's layers (caffemodel.py) | CAFFE_LAYOUT |
+    hf                 `pytorch_model.bin`, flat dict with `num_batches_tracked`, our names; HF_LAYOUT
+    detectron2         `.pkl` of airsplay/py-bottom-up-attention, {"model": name -> array}, our names; HF_LAYOUT
+    milvlg, milvlg-d2  `.pth` of MILVLG/bottom-up-attention.pytorch, modes "caffe" (CAFFE_LAYOUT) and "d2" (HF_LAYOUT)
+    vlbert             `resnet101-pt-vgbua-0000.model`, torchvision's names: backbone and res5 alone
+    resnet             the same of other layers or for classes of photos: `resnet50-*.pth`, timm's
+    vlbert-checkpoint  jackroos/VL-BERT trained end to end; the same under `image_feature_extractor.`
+    own                `model.safetensors` of a detector's folder, our names; layout of its config.json
+    caffe              `.caffemodel` of peteanderson80/bottom-up-attention, Caffe's layers; CAFFE_LAYOUT
 
-What files of other networks are, other_networks.py says. Sources: reference detector.md section 4; the Caffe layers are
-those of models/vg/ResNet-101/faster_rcnn_end2end_final/test.prototxt.
+Files of other networks (torchvision, timm, transformers, detectron2, r2c) are named; all but a ResNet are refused.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,8 +25,88 @@ from torch import Tensor
 
 from roibeam.extraction.network.state import CELL_ANCHORS, renamed
 from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, PREDICTOR, RPN, HeadLayout
-from roibeam.extraction.weights.other_networks import other_network, resnet_title
-from roibeam.features.printable import printable
+from roibeam.messages import printable
+
+CLASSES_OF_IMAGES = "fc."  # of a ResNet that classifies photos
+
+# Beginnings of names that a file of the network has, all of them, -> what it is. The first that fits counts.
+_NETWORKS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("backbone.body.stem.",), "a network of maskrcnn-benchmark (VinVL's, Pythia's)"),
+    (("backbone.body.", "roi_heads.keypoint_head."), "torchvision's Keypoint R-CNN with a feature pyramid"),
+    (("backbone.body.", "roi_heads.mask_head."), "torchvision's Mask R-CNN with a feature pyramid"),
+    (("backbone.body.", "roi_heads."), "torchvision's Faster R-CNN with a feature pyramid"),
+    (("backbone.body.", "head.classification_head."), "torchvision's RetinaNet or FCOS"),
+    (("backbone.features.", "head."), "torchvision's SSD"),
+    (("backbone.bottom_up.",), "a network of detectron2 with a feature pyramid"),
+    (("backbone.layer1.", "classifier."), "torchvision's segmentation network (FCN, DeepLab)"),
+    (("backbone.0.body.", "transformer."), "DETR"),
+    (("model.backbone.",), "DETR as Hugging Face names it"),
+    (("stem.conv1.", "res2."), "a ResNet in detectron2's names, without its detector"),
+    (("conv1_w", "res2_0_branch"), "a network of Caffe2's Detectron"),
+    (("detector.backbone.", "detector.after_roi_align."), "a whole model of R2C, or VisualBERT on VCR"),
+    (("visual.layer1.", "visual.attnpool."), "CLIP's ResNet"),
+    (("conv1.0.", "layer1."), "timm's ResNet with a deep stem"),
+    (("layer1.0.se.",), "timm's ResNet with squeeze and excitation"),
+    (("stem.", "stages.0.blocks."), "a network of timm's, of another kind than a ResNet with batch norms"),
+    (("embeddings.patch_embeddings.",), "a vision transformer"),
+    (("vit.embeddings.",), "a vision transformer"),
+    (("bert.embeddings.",), "a model of words or of words and regions, no detector"),
+)
+_HUGGING_FACE = re.compile(r"(?:resnet\.)?encoder\.stages\.(\d+)\.layers\.(\d+)\.layer\.(\d)\.")
+_TORCHVISION = re.compile(r"layer([1-4])\.(\d+)\.conv(\d)\.weight$")
+_INSIDE = "backbone.body."  # of torchvision's detectors, the ResNet
+
+
+def other_network(weights: Mapping[str, object]) -> str | None:
+    """What the network is, for people; None for a detector of this family, or its ResNet, or what nobody knows.
+
+    Args:
+        weights: name -> value; of a value its shape is looked at, no more.
+    """
+    if (layers := _layers(_HUGGING_FACE, weights)) is not None:
+        return f"ResNet-{layers} as Hugging Face names it"
+    for beginnings, title in _NETWORKS:
+        if all(any(name.startswith(beginning) for name in weights) for beginning in beginnings):
+            inside = _layers(_TORCHVISION, [each.removeprefix(_INSIDE) for each in weights if each.startswith(_INSIDE)])
+            return title if inside is None else f"{title}, on a ResNet-{inside}"
+    return None
+
+
+def resnet_title(weights: Mapping[str, object]) -> str:
+    """What a file is whose ResNet has torchvision's names, for people."""
+    layers = _layers(_TORCHVISION, weights)
+    kind = f"{_kind(weights)}-{layers}"
+    classes = weights.get(f"{CLASSES_OF_IMAGES}weight")
+    if isinstance(classes, Tensor) and classes.dim() == 2:
+        return f"{kind} of torchvision or timm, for {len(classes):,} classes of photos"
+    if kind == "ResNet-101":
+        return "VL-BERT resnet101-pt-vgbua, or another ResNet-101 alone in torchvision's names"
+    return f"{kind} alone in torchvision's names"
+
+
+def _kind(weights: Mapping[str, object]) -> str:
+    """By the 3x3 convolution of the first block: of a plain ResNet it reads as many channels as it makes."""
+    middle = weights.get("layer1.0.conv2.weight")
+    if not isinstance(middle, Tensor) or middle.dim() != 4 or "layer1.0.conv3.weight" not in weights:
+        return "ResNet"
+    made, read = middle.shape[:2]
+    stem = weights.get("conv1.weight")
+    is_wide = isinstance(stem, Tensor) and stem.dim() == 4 and made > stem.shape[0]
+    return "ResNeXt" if read < made else "Wide ResNet" if is_wide else "ResNet"
+
+
+def _layers(pattern: re.Pattern[str], names: Iterable[str]) -> int | None:
+    """Layers as ResNets are called by: the convolutions of all blocks, the stem, the classes. None for no blocks.
+
+    Args:
+        pattern: of a convolution inside a block: stage, block, number.
+    """
+    found = {match.groups() for name in names if (match := pattern.match(name))}
+    if not found:
+        return None
+    blocks = Counter((stage, block) for stage, block, _ in found)
+    return 2 + sum(blocks.values())
+
 
 DATA_PARALLEL_PREFIX = "module."
 VLBERT_PREFIX = "image_feature_extractor."

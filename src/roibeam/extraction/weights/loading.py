@@ -1,9 +1,20 @@
-"""Weights into a detector: strict, executing nothing; and the one function that builds a detector from names."""
+"""Loading of weights into a detector: strict, executing nothing; and `build_detector`, which builds one from names.
+
+Box deltas were learned for a network's own anchors, and the published ones differ in shape, place and order. MILVLG's
+and Hugging Face's files hold theirs (`cell_anchors.0`); MILVLG's only work because the file replaces what its config
+computes. Anchors of a file that equal the computed ones change nothing; those of another published convention replace
+them, with a warning; others are refused.
+
+`load_folder` starts a detector of other classes from a detector's folder: all weights but those that know classes.
+`convert_weights` writes a published file of one family as a file of another, checked by reading it back.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,18 +22,36 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from roibeam.extraction.choice.detector_choice import choose_detector
-from roibeam.extraction.choice.detector_folder import conventions_beside
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.fast.modes import mode_named, warn_if_slow
-from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.rpn import ProposalGenerator
 from roibeam.extraction.network.selection_policy import SelectionPolicy
-from roibeam.extraction.network.state import CELL_ANCHORS, check_state, is_weight
-from roibeam.extraction.weights.anchors import CAFFE_FORM, AnchorForm, anchors_for, recognise_anchors
-from roibeam.extraction.weights.families import Family, NamedWeights, name_weights
+from roibeam.extraction.network.state import (
+    CELL_ANCHORS,
+    check_state,
+    is_plain_tensor,
+    is_weight,
+    random_seed,
+    random_state,
+    show_numbers,
+    show_tensor,
+    weights_digest,
+)
+from roibeam.extraction.weights.detector_choice import choose_detector
+from roibeam.extraction.weights.detector_folder import DetectorFolder, conventions_beside
+from roibeam.extraction.weights.families import (
+    CLASSES_OF_IMAGES,
+    COUNTER,
+    FAMILIES,
+    Family,
+    NamedWeights,
+    family_names,
+    name_weights,
+)
+from roibeam.extraction.weights.file_formats import FORMATS, WeightFormat, check_written_file
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.head_layout import (
     CAFFE_LAYOUT,
@@ -32,9 +61,80 @@ from roibeam.extraction.weights.head_layout import (
     relayout,
     relayout_words,
 )
-from roibeam.extraction.weights.other_networks import CLASSES_OF_IMAGES
-from roibeam.extraction.weights.random_weights import random_seed, random_state
 from roibeam.extraction.weights.sources import fetch_weights
+
+# Files hold them rounded or as float32 square roots; a hundredth of a pixel moves no box that matters.
+TOLERANCE_PX = 1e-2
+
+
+@dataclass(frozen=True)
+class AnchorForm:
+    """How a table of anchors was made. The fields are those of `Conventions`."""
+
+    anchor_sides: str
+    anchor_offset: float
+    anchor_order: str
+    box_sides: str
+
+    @classmethod
+    def of(cls, conventions: Conventions) -> AnchorForm:
+        return cls(conventions.anchor_sides, conventions.anchor_offset, conventions.anchor_order, conventions.box_sides)
+
+    def table(self, config: DetectorConfig, conventions: Conventions) -> Tensor:
+        """The anchors in this form: (A, 4) float32, as `cell_anchors`."""
+        return cell_anchors(config, replace(conventions, **vars(self)))
+
+    def describe(self) -> str:
+        return f"{self.anchor_sides} sides, centre at {self.anchor_offset:g} strides, {self.anchor_order}"
+
+
+HF_FORM = AnchorForm("exact", 0.0, "size-major", "x2-x1")
+CAFFE_FORM = AnchorForm("rounded", 0.5, "ratio-major", "x2-x1+1")
+
+
+def recognise_anchors(anchors: object, config: DetectorConfig, conventions: Conventions, source: str) -> AnchorForm:
+    """The form of a file's anchors.
+
+    Args:
+        anchors: `cell_anchors.0` of the file.
+        config: has the sizes and ratios they must be of.
+        conventions: their own form is tried first.
+        source: names the file in errors.
+    Raises:
+        ValueError: when they are no plain (A, 4) tensor, or of no known form.
+    """
+    own = AnchorForm.of(conventions)
+    computed = own.table(config, conventions)
+    if not is_plain_tensor(anchors) or anchors.shape != computed.shape:
+        raise ValueError(
+            f"{source}: {show_tensor(CELL_ANCHORS, anchors)} where the config gives {tuple(computed.shape)}; "
+            f"set anchor_sizes and anchor_ratios to those the file was trained with (--detector)"
+        )
+    forms = itertools.product(("exact", "rounded"), (0.0, 0.5), ("size-major", "ratio-major"), ("x2-x1", "x2-x1+1"))
+    for form in (own, HF_FORM, CAFFE_FORM, *(AnchorForm(*fields) for fields in forms)):
+        if _same(anchors, form.table(config, conventions)):
+            return form
+    row = int((anchors.float() - computed).abs().nan_to_num(torch.inf).amax(dim=1).argmax())
+    raise ValueError(
+        f"{source}: anchor {row} is {show_numbers(anchors[row])}, the config gives {show_numbers(computed[row])}, "
+        f"and no published convention fits; set anchor_sizes and anchor_ratios to those the file was trained with "
+        f"(--detector)"
+    )
+
+
+def anchors_for(form: AnchorForm, config: DetectorConfig, conventions: Conventions) -> Tensor:
+    """Anchors of `form`, written as a detector of `conventions` wants them: in its order and by its rule for sides.
+
+    Returns:
+        (A, 4) float32, x1 y1 x2 y2 in network-input pixels.
+    """
+    own = AnchorForm.of(conventions)
+    return replace(form, anchor_order=own.anchor_order, box_sides=own.box_sides).table(config, conventions)
+
+
+def _same(anchors: Tensor, others: Tensor) -> bool:
+    return bool(torch.allclose(anchors.float(), others, rtol=0, atol=TOLERANCE_PX))
+
 
 _log = logging.getLogger(__name__)
 OUTSIDE_RESNET = ("proposal_generator.", PREDICTOR)
@@ -98,7 +198,7 @@ def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None
     """Loads every weight of `detector`, or none; logs what the file is and what was converted.
 
     Args:
-        spec: `random:<seed>` (the reproducible recipe of random_weights.py; one seed is one network, whatever the
+        spec: `random:<seed>` (the reproducible recipe of network/state.py; one seed is one network, whatever the
             conventions), or a file as `fetch_weights` takes it, of any family in families.py. Rows and scales of
             the heads are brought to the detector's conventions; half-precision files are widened to float32.
         detector: its anchors become the file's where the file has other published ones than the conventions compute.
@@ -262,3 +362,147 @@ def _anchors(published: PublishedWeights, config: DetectorConfig, conventions: C
             AnchorForm.of(conventions).describe(),
         )
     return anchors
+
+
+_OF_CLASSES = ("cls_score", "bbox_pred", "cls_embedding")
+_OF_ATTRIBUTES = ("attr_score",)
+
+
+def load_folder(
+    folder: DetectorFolder, detector: Detector, *, same_classes: bool, same_attributes: bool
+) -> tuple[str, ...]:
+    """Loads what a detector's folder has for a detector of the same sizes, which may have other classes.
+
+    Args:
+        detector: its weights stay where the folder has none for it.
+        same_classes, same_attributes: whether the ids of both mean the same.
+    Returns:
+        The layers whose weights stayed, by their own names.
+    Raises:
+        ValueError: when the sizes are others.
+    """
+    config = replace(
+        detector.config, num_classes=folder.config.num_classes, num_attributes=folder.config.num_attributes
+    )
+    source = Detector(config, detector.conventions)
+    load_weights(folder.weights, source)
+    left = (() if same_classes else _OF_CLASSES) + (() if same_attributes else _OF_ATTRIBUTES)
+    without = tuple(f"{PREDICTOR}{layer}." for layer in left)
+    own, found = detector.state_dict(), source.state_dict()
+    taken = {name: value for name, value in found.items() if name in own and not name.startswith(without)}
+    detector.load_state_dict({**own, **taken})
+    theirs, ours = source.proposal_generator, detector.proposal_generator
+    if isinstance(theirs, ProposalGenerator) and isinstance(ours, ProposalGenerator):
+        ours.cell_anchors.copy_(theirs.cell_anchors)
+    stayed = [name for name in own if name not in taken and not name.endswith(COUNTER)]
+    return tuple(dict.fromkeys(name.removeprefix(PREDICTOR).rpartition(".")[0] for name in stayed))
+
+
+_HF = CONVENTIONS["hf"]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert_weights` did.
+
+    Attributes:
+        family: title of the file that was read.
+        changes: what was done, for people.
+        num_tensors: written.
+        digest_before, digest_after: `weights_digest` of what was read and of what was written, both in Hugging Face's
+            layout: equal, but for one rounding where box deltas were scaled.
+        largest_change: of a weight, relative to the largest of its tensor.
+    """
+
+    family: str
+    changes: tuple[str, ...]
+    num_tensors: int
+    digest_before: str
+    digest_after: str
+    largest_change: float
+
+
+def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) -> Conversion:
+    """Writes the weights of a file of any family as a file of the format `to`.
+
+    Args:
+        spec: the file, as `fetch_weights` takes it. A ResNet alone can become safetensors or vlbert.
+        out: written aside, read back, compared, then renamed; must not be there yet.
+        to: key of `FORMATS`; "vlbert" keeps the ResNet only.
+        config: sizes that the file must have.
+    Raises:
+        ValueError: as `load_weights`, and for an `out` that exists, has no folder or another suffix than the format.
+        OSError: when a file cannot be read or written.
+    """
+    target = FORMATS[to]
+    check_written_file(out, to)
+    state, form, family, changes = _read_in_hf_layout(spec, config)
+    whole = any(name.startswith(OUTSIDE_RESNET) for name in state)
+    if not whole and to not in ("safetensors", "vlbert"):
+        raise ValueError(f"weights {spec}: {family}, a ResNet alone; it can become safetensors or vlbert")
+    layout = FAMILIES[target.family].layout
+    if layout is None:
+        state, form = {name: value for name, value in state.items() if not name.startswith(OUTSIDE_RESNET)}, None
+        written = dict(state)
+    else:
+        written = in_layout(state, HF_LAYOUT, layout, config)
+        changes += relayout_words(HF_LAYOUT, layout) if whole else []
+    if whole and (form or target.needs_anchors) and layout is not None:
+        written[CELL_ANCHORS] = anchors_for(form or HF_FORM, config, CONVENTIONS[target.conventions])
+        if form is None:
+            changes.append("no anchors in the file: those of hf written, they will override --conventions")
+    names = family_names(FAMILIES[target.family].naming)
+    named = {names[name]: value.contiguous() for name, value in written.items()}
+    for name in written:
+        if name.endswith(".running_var") and name.startswith(target.counted or ("-",)):
+            named[names[name].replace("running_var", COUNTER)] = torch.tensor(0)
+    after = _write_checked(named, out, target, config)
+    return Conversion(
+        family=family,
+        changes=tuple(changes),
+        num_tensors=len(named),
+        digest_before=weights_digest(state),
+        digest_after=weights_digest(after),
+        largest_change=max(_relative_change(state[name], after[name]) for name in state),
+    )
+
+
+def _read_in_hf_layout(
+    spec: str, config: DetectorConfig
+) -> tuple[dict[str, Tensor], AnchorForm | None, str, list[str]]:
+    """Checked weights, the form of their anchors, the title of their family, and what was done to them."""
+    with torch.device("meta"):
+        expected = Detector(config, _HF).state_dict()
+    source, named = read_named(spec)
+    if not any(name.startswith(OUTSIDE_RESNET) for name in named.tensors):
+        part = {name: value for name, value in expected.items() if not name.startswith(OUTSIDE_RESNET)}
+        resnet, left_out = resnet_of(named)
+        state = check_state(resnet, part, f"{source} ({named.family.title})")
+        return state, None, named.family.title, [*named.changes, *left_out]
+    published = understand(source, named, config, _HF)
+    found = check_state(published.tensors, in_layout(on_meta(expected), HF_LAYOUT, published.layout, config), source)
+    changes = [*published.changes, *relayout_words(published.layout, HF_LAYOUT)]
+    return in_layout(found, published.layout, HF_LAYOUT, config), published.anchor_form, published.family.title, changes
+
+
+def _write_checked(
+    named: dict[str, Tensor], out: Path, target: WeightFormat, config: DetectorConfig
+) -> dict[str, Tensor]:
+    """Writes aside, reads back, renames; returns what was read, in Hugging Face's layout."""
+    aside = out.with_name(f".part-{os.getpid()}-{out.name}")
+    aside.touch(exist_ok=False)
+    try:
+        target.write(named, aside)
+        with aside.open("rb") as file:
+            os.fsync(file.fileno())
+        after = _read_in_hf_layout(str(aside), config)[0]
+        os.replace(aside, out)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    return after
+
+
+def _relative_change(before: Tensor, after: Tensor) -> float:
+    largest = float(before.abs().max()) if before.numel() else 0.0
+    return float((before - after).abs().max()) / largest if largest else 0.0

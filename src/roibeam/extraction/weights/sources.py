@@ -1,32 +1,101 @@
-"""Where a weight file comes from: every form of a weights spec as a path on this machine.
+"""Sources of weight files: every form of a weights spec as a path on this machine.
 
     /models/vg.pth                        a local file, used in place; file:///models/vg.pth is the same
     hf:unc-nlp/frcnn-vg-finetuned@main    a Hugging Face repository, through huggingface_hub and its own cache
-    https://host/vg.pth#sha256=<hex>      downloaded to the cache, checked; without the sum a warning tells it
-    gs://, s3://, hdfs://, ...            copied to the cache through Apache Beam's filesystems
+    https://host/vg.pth#sha256=<hex>      downloaded to the cache, checked; without the sum a warning is logged
+    gs://, s3://, hdfs://, ...            copied to the cache through Apache Beam's filesystems, a slow import
 
-Cached files are named by where they came from and by what the far side says of them (ETag, size, time), so a file that
-changed there is fetched again, and are complete or absent: they are written aside and renamed.
+Cached files are named by where they came from and by what the far side reports of them (ETag, size, time), so a changed
+file is fetched again, and are complete or absent: they are written aside and renamed. A program may show downloads with
+a bar of its own.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import http.client
 import importlib
+import importlib.util
 import logging
 import os
 import re
+import sys
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from roibeam.beam_filesystems import beam_filesystems, require_credentials
-from roibeam.extraction.weights.shown_download import shown_download
+
+def beam_filesystems() -> Any:
+    """Beam's class `FileSystems`. It has options, if only empty ones, without which that of S3 opens nothing.
+
+    Raises:
+        ImportError: without apache-beam.
+    """
+    filesystems = importlib.import_module("apache_beam.io.filesystems").FileSystems
+    if filesystems._pipeline_options is None:  # neither a command nor a worker process has set them
+        filesystems.set_options(importlib.import_module("apache_beam.options.pipeline_options").PipelineOptions([]))
+    return filesystems
+
+
+def require_credentials(url: str) -> None:
+    """Raises ValueError for a URL of S3 where there are none: Beam would look for them again and again, for minutes."""
+    if not url.lower().startswith("s3://"):
+        return
+    options = importlib.import_module("apache_beam.options.pipeline_options").S3Options
+    if beam_filesystems()._pipeline_options.view_as(options).s3_access_key_id is None and not _has_own():
+        raise ValueError(
+            "no credentials for S3 are found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write "
+            "~/.aws/credentials"
+        )
+
+
+@functools.cache
+def _has_own() -> bool:
+    """Whether boto3 finds credentials in the environment, in its files, or on a machine of Amazon's; without boto3
+    Beam says that it is missing."""
+    if importlib.util.find_spec("boto3") is None:
+        return True
+    return importlib.import_module("boto3").Session().get_credentials() is not None
+
+
+# Of a name and a length in bytes, None where the far side does not tell; gives what is called with the bytes that came.
+ShownBy = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+
+
+@contextmanager
+def own_bar(name: str, length: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error where that is a terminal, else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=length)
+        yield lambda count: bar.update(task, advance=count)
+
+
+_shown_by: ShownBy = own_bar
+
+
+def show_downloads(by: ShownBy) -> None:
+    """From now on downloads of this process are shown by `by`."""
+    global _shown_by
+    _shown_by = by
+
+
+def shown_download(name: str, length: int | None) -> AbstractContextManager[Callable[[int], None]]:
+    """Around a download; call what it gives with the number of each block's bytes."""
+    return _shown_by(name, length)
+
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 60

@@ -1,24 +1,27 @@
-"""Reading the bottom-up-attention TSV: one image per line, arrays as base64 of raw little-endian C-order bytes.
-
-Three layouts are in the world. Most files have no header row, and the number of columns tells them apart:
+"""Bottom-up-attention TSV: one image per line, arrays as base64 of raw little-endian C-order bytes.
 
     6   image_id image_w image_h num_boxes boxes features               peteanderson80/bottom-up-attention
     7   the same and cls_prob, BACKGROUND FIRST in each row             forks of it that keep the class scores
     10  img_id img_h img_w objects_id objects_conf attrs_id attrs_conf  airsplay/py-bottom-up-attention, LXMERT;
         num_boxes boxes features                                        height before width here
 
-A first line of such names (`_COLUMN_NAMES`) is a header: then the columns are in its order, whatever that is.
-
-These files come from other people's runs: killed writers leave torn lines, restarted ones repeat images, somebody has
-edited them. A line that cannot be used becomes a `DeadLetter` with its line number; the others are read.
+Most files have no header row; the number of columns tells these apart. A first line of such names (`_COLUMN_NAMES`) is
+a header and gives their order. A line that cannot be used, torn or edited, becomes a `DeadLetter` with its number.
+Written: "lxmert" for `load_obj_tsv` of airsplay/lxmert src/utils.py, "caffe" and "caffe-cls-prob" for tools/read_tsv.py
+of peteanderson80's. No layout has a feature of the whole image; "caffe" no classes and attributes, "caffe-cls-prob" no
+attributes, "lxmert" no distributions.
 """
 
 from __future__ import annotations
 
+import base64
 import bisect
+import codecs
 import os
+import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +29,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, MAX_NAMELESS_ENTRIES
 from roibeam.features.exchange.entry_record import (
     EntryError,
@@ -37,15 +41,17 @@ from roibeam.features.exchange.entry_record import (
     float32_array,
     id_array,
     region_record,
+    rows_of_classes,
     whole_number,
     without_classes,
 )
+from roibeam.features.exchange.export_output import ContinuedFile, written_aside
 from roibeam.features.exchange.reading import Reading, spread_out
 from roibeam.features.record.digest import record_digest
-from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord, check_image_id
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.sequence import Repeat
+from roibeam.features.shard.publish import Repeat
 
 MAX_LINE_BYTES = MAX_ENTRY_BYTES
 MAX_LINES_WITHOUT_ID = MAX_NAMELESS_ENTRIES
@@ -509,3 +515,93 @@ def _fits_only_as_it_is(record: RegionRecord) -> bool:
 
 def _key(image_id: str) -> bytes:
     return image_id.encode("utf-8", "surrogatepass")  # an id with half a surrogate pair is absent, not an error
+
+
+_LAYOUTS = {layout.name: layout for layout in LAYOUTS.values()}
+_DEFAULT_LAYOUT = "lxmert"
+_SNIFFED_BYTES = 4096
+_NUMBER = re.compile(rb" *[0-9]+(?:\.0*)? *")
+
+
+class ButdTsvFormat:
+    """See `FeatureFormat`."""
+
+    name = "butd-tsv"
+    title = "bottom-up-attention TSV of 6, 7 (cls_prob) or 10 (LXMERT) columns"
+    suffixes = (".tsv",)
+    layouts = ("lxmert", "caffe", "caffe-cls-prob")
+
+    def looks_like(self, path: Path) -> bool:
+        """Whether the first line begins with an id and two numbers, or names columns, or the name says so: a TSV has no
+        signature, and its first line may be torn."""
+        if not path.is_file():
+            return False
+        try:
+            with open(path, "rb") as file:
+                line = file.read(_SNIFFED_BYTES).partition(b"\n")[0].removeprefix(b"\xef\xbb\xbf")
+        except OSError:
+            return False
+        cells = line.split(b"\t", 3)
+        if path.suffix in self.suffixes or (len(cells) == 4 and all(map(_NUMBER.fullmatch, cells[1:3]))):
+            return True
+        try:
+            return header_layout(line, str(path)) is not None
+        except ValueError:
+            return True
+
+    def open(self, path: Path, reading: Reading | None = None) -> ButdTsv:
+        return ButdTsv(path, reading)
+
+    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
+        """See `FeatureFormat`; layout "lxmert" by default. Features are float32, lossless from float16 and bfloat16."""
+        columns = self._columns(layout)
+        losses: Counter[str] = Counter()
+        with written_aside(path, goes_on=True) as aside, ContinuedFile(aside) as file:
+            for number, record in enumerate(records):
+                line = _line(record, columns, losses)
+                # Readers take one mark off a file's first bytes: an id that begins with one needs another before it.
+                is_marked = not number and line.startswith(codecs.BOM_UTF8)
+                file.write(codecs.BOM_UTF8 + line if is_marked else line)
+        return dict(losses)
+
+    def _columns(self, layout: str | None) -> TsvLayout:
+        name = layout or _DEFAULT_LAYOUT
+        if name not in _LAYOUTS:
+            raise ValueError(f"layout {name!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        return _LAYOUTS[name]
+
+
+def _line(record: RegionRecord, layout: TsvLayout, losses: Counter[str]) -> bytes:
+    if any(character in record.image_id for character in "\t\n\r") or record.image_id != record.image_id.strip():
+        raise ValueError(f"image id {record.image_id!r} holds a tab, a line end or outer blanks, which a TSV cannot")
+    ids, scores = record.attribute_ids, record.attribute_scores
+    none = np.zeros(record.num_regions, np.int64)
+    values: dict[str, object] = {
+        "image_id": record.image_id,
+        "height": record.height,
+        "width": record.width,
+        "num_boxes": record.num_regions,
+        "boxes": record.boxes.astype("<f4"),
+        "features": record.features.astype("<f4"),
+        "objects_id": record.class_ids.astype("<i8"),
+        "objects_conf": record.class_scores.astype("<f4"),
+        "attrs_id": (none if ids is None else ids).astype("<i8"),
+        "attrs_conf": (none if scores is None else scores).astype("<f4"),
+    }
+    rows = rows_of_classes(record) if "cls_prob" in layout.columns else None
+    count_losses(losses, record, rows, held=("classes", "attributes") if "objects_id" in layout.columns else ())
+    if "cls_prob" in layout.columns:
+        if rows is None:
+            raise ValueError(
+                f"record {record.image_id!r} has no class distribution, which the layout {layout.name!r} is made of; "
+                f"choose the layout 'lxmert' or 'caffe'"
+            )
+        values["cls_prob"] = rows.astype("<f4")
+    cells = (
+        base64.b64encode(value.tobytes()) if isinstance(value, np.ndarray) else str(value).encode()
+        for value in (values[name] for name in layout.columns)
+    )
+    return b"\t".join(cells) + b"\n"
+
+
+FORMAT = ButdTsvFormat()

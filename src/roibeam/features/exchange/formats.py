@@ -1,6 +1,6 @@
-"""The feature files that roibeam reads and writes, by name, and which of them a file or folder is.
+"""Feature file formats: interface of a reader and a writer, the formats by name, and the format of a file.
 
-The module of a format, and with it h5py or lmdb, is imported when the format is asked for.
+The module of a format, and with it h5py or lmdb, is imported when the format is looked at.
 """
 
 from __future__ import annotations
@@ -8,15 +8,107 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import cast
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
 
-from roibeam.features.exchange.feature_file import FeatureFormat
-from roibeam.near_names import name_hint
+from roibeam.features.exchange.reading import Reading
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import DeadLetter
+from roibeam.features.shard.publish import Repeat
+from roibeam.messages import name_hint
+
+
+class FeatureFile(Protocol):
+    """One file or folder, opened: a context manager.
+
+    Opening it finds the entries without holding their arrays: memory grows by about 100 bytes for an entry. Whatever
+    the file holds, nothing in it is executed, and no entry takes more memory than about three times the larger of its
+    own bytes and its record's (deflated ones up to seven times).
+    """
+
+    @property
+    def layout(self) -> str:
+        """Name of the layout among those that the format has."""
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Plain JSON values for the fingerprint: at least "classes" and "attributes" (where they come from, or
+        `ABSENT`), "feature_dim", and "boxes" (the form they have in the file: "pixels", "normalised", ...); where the
+        file has class probabilities "background" ("first", "last" or `ABSENT`: its place in each row) and
+        "num_classes" (foreground classes); "image_size": `ABSENT` where the file has none, and records have 1 x 1."""
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of the file, unusable ones too."""
+
+    @property
+    def letters(self) -> list[DeadLetter]:
+        """Entries that `ids` cannot name: without a usable image id, or named by the file and not in it."""
+
+    def ids(self) -> Iterator[str]:
+        """Every image id once, in key order (order of the UTF-8 bytes)."""
+
+    def __contains__(self, image_id: object) -> bool: ...
+
+    def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
+        """Every entry: unusable ones as dead letters with stage, reason and place, the others as records in key order.
+
+        Args:
+            dtype: of the features; a value that it cannot hold makes a dead letter.
+        """
+
+    def outcomes_of(self, image_id: str, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
+        """The entries of one image, as `outcomes` gives them; none when the file does not name it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
+class FeatureFormat(Protocol):
+    """A format: what `features/exchange/formats.py` lists.
+
+    Attributes:
+        name: for command lines and fingerprints, such as "lxmert-h5".
+        title: for people: whose code writes and reads it.
+        suffixes: of its files; () for a folder.
+        layouts: names that `write` takes, its default first.
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    layouts: tuple[str, ...]
+
+    def looks_like(self, path: Path) -> bool:
+        """Whether the file's own first bytes or keys say that it is this format; reads little, never raises."""
+
+    def open(self, path: Path, reading: Reading | None = None) -> FeatureFile:
+        """
+        Args:
+            reading: how its arrays are read; its `doubts` are there when the file is open.
+        Raises:
+            ValueError: naming the file, what was expected and what was found, when it is not this format.
+        """
+
+    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
+        """Writes records in their order to a new file or folder; aside first, so that a killed export leaves none;
+        one to the same path goes on with what it left where the format can.
+
+        Returns:
+            what was left out because the format has no place for it: field -> records.
+        Raises:
+            ValueError: when `path` exists, or a record does not fit the format.
+        """
+
 
 # Name -> module with `FORMAT`, in the order in which a file is asked whose it is: those whose import is dear come last.
 FORMATS: dict[str, str] = {
-    "butd-tsv": "roibeam.features.exchange.butd_tsv_format",
+    "butd-tsv": "roibeam.features.exchange.butd_tsv",
     "milvlg-npz": "roibeam.features.exchange.milvlg_npz",
     "mmf-npy": "roibeam.features.exchange.mmf_npy",
     "vlbert-zip": "roibeam.features.exchange.vlbert_zip",

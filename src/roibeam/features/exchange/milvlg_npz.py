@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.features.exchange.aside import written_aside
-from roibeam.features.exchange.continued import ContinuedFolder
+from roibeam.features.exchange.check_report import count_losses
+from roibeam.features.exchange.entry_file import ImageFolder, first_file, write_file
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
@@ -33,12 +33,10 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
-from roibeam.features.exchange.export_losses import count_losses
-from roibeam.features.exchange.image_files import ImageFolder, first_file, write_file
-from roibeam.features.exchange.npy_bytes import npz_values, read_file
-from roibeam.features.exchange.old_numpy import npz_bytes
+from roibeam.features.exchange.export_output import ContinuedFolder, written_aside
+from roibeam.features.exchange.npy_files import npz_bytes, npz_values, read_file
 from roibeam.features.exchange.reading import Reading
-from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
 _SUFFIX = ".npz"

@@ -2,8 +2,8 @@
 
 Written by facebookresearch/mmf tools/scripts/features/lmdb_conversion.py, read by `LMDBFeatureReader` in
 mmf/datasets/databases/readers/feature_readers.py, which looks for an image's path, or for the number that its name ends
-in, and which takes a path for an LMDB only when it ends in ".lmdb". What the dict holds: mmf_dicts.py. In files made
-from ViLBERT-multi-task's .npy, `features` is itself a dict with everything in it.
+in, and which takes a path for an LMDB only when it ends in ".lmdb". The dict is that of mmf_npy.py. In files made from
+ViLBERT-multi-task's .npy, `features` is itself a dict with everything in it.
 
 Layout "background" (the default) has class probabilities with background first, as MMF's ViLBERT wants them
 (mmf/configs/models/vilbert/defaults.yaml: v_target_size 1601); "foreground" is what its extractor writes by default.
@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_record import EntryError, rows_of_classes
-from roibeam.features.exchange.export_losses import count_losses
-from roibeam.features.exchange.mmf_dicts import MmfDicts, mmf_dict
-from roibeam.features.exchange.pickled_entries import PickledEntries, field_names, first_item, write_pickled_entries
+from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, first_item, write_pickled_entries
+from roibeam.features.exchange.mmf_npy import MmfDicts, mmf_dict
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 

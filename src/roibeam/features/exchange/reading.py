@@ -13,7 +13,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from roibeam.features.counted import counted
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
@@ -24,8 +23,9 @@ from roibeam.features.exchange.entry_record import (
     float_array,
     with_background,
 )
-from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.messages import counted
 
 log = logging.getLogger(__name__)
 BACKGROUNDS = ("first", "last", "none")

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roibeam.features.exchange.aside import written_aside
+from roibeam.features.exchange.check_report import NO_REGIONS, count_losses
 from roibeam.features.exchange.entry_file import EntryFile, usable_id
 from roibeam.features.exchange.entry_record import (
     EntryError,
@@ -36,16 +36,14 @@ from roibeam.features.exchange.entry_record import (
     region_record,
     rows_of_classes,
 )
-from roibeam.features.exchange.export_losses import NO_REGIONS, count_losses
+from roibeam.features.exchange.export_output import written_aside
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
-from roibeam.features.exchange.lmdb_entries import DATA_FILE_NAME, LmdbEntries, first_values
-from roibeam.features.exchange.lmdb_output import LmdbOutput
-from roibeam.features.exchange.npy_bytes import npz_values
-from roibeam.features.exchange.numpy_msgpack import arrays_from_msgpack, arrays_to_msgpack
+from roibeam.features.exchange.lmdb_files import DATA_FILE_NAME, LmdbEntries, LmdbOutput, first_values
+from roibeam.features.exchange.npy_files import arrays_from_msgpack, arrays_to_msgpack, npz_values
 from roibeam.features.exchange.reading import Reading
-from roibeam.features.printable import printable
-from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
+from roibeam.messages import printable
 
 KEY_LIST = b"__keys__"
 _SUFFIX = ".npz"

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
@@ -39,10 +40,9 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
-from roibeam.features.exchange.export_losses import count_losses
-from roibeam.features.exchange.pickled_entries import PickledEntries, field_names, first_item, write_pickled_entries
+from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, first_item, write_pickled_entries
 from roibeam.features.exchange.reading import Reading
-from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
 _LARGEST_SIDE = 2**31 - 1

@@ -1,5 +1,4 @@
-"""The folder that a store stands in: on a local disk, or objects at a URL. Durable writes, retries, locks,
-scratch space.
+"""Folder of a store: on a local disk, or objects at a URL. Durable writes, retries, locks, scratch folders.
 
 Knows files and bytes, not records. Read folder_protocol.py first.
 """

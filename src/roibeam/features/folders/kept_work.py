@@ -22,11 +22,11 @@ from typing import Any, Self
 from roibeam.features.folders.durable_files import (
     TEMPORARY_SUFFIX,
     fsync_folder,
+    naming_file,
     open_regular_file,
     read_regular_file,
     write_bytes_atomically,
 )
-from roibeam.features.folders.full_disk import naming_file
 
 logger = logging.getLogger(__name__)
 

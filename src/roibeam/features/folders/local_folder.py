@@ -1,4 +1,8 @@
-"""A store's folder on a local disk: files are written under another name, made durable, renamed."""
+"""Folder of a store on a local disk, and the choice between it and a folder at a URL.
+
+Files are written under another name, made durable, renamed. `output_folder` imports the folder of objects, and with it
+fsspec, for a URL only.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from pathlib import Path
 from roibeam.features.folders.durable_files import (
     TEMPORARY_SUFFIX,
     fsync_folder,
+    naming_file,
     read_regular_file,
     write_bytes_atomically,
 )
-from roibeam.features.folders.folder_protocol import FileFacts
-from roibeam.features.folders.full_disk import naming_file
+from roibeam.features.folders.folder_protocol import FileFacts, OutputFolder
 
 SCRATCH_PREFIX = ".tmp-"
 log = logging.getLogger(__name__)
@@ -144,3 +148,23 @@ class LocalFolder:
             yield scratch
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_at_url(store: str | os.PathLike[str]) -> bool:
+    """Whether a folder's name is a URL."""
+    return isinstance(store, str) and "://" in store
+
+
+def output_folder(store: str | os.PathLike[str] | OutputFolder, scratch: str | None = None) -> OutputFolder:
+    """The folder at a path, or at a URL with `://` that fsspec knows; an output folder is returned as it is.
+
+    Args:
+        scratch: folder of this machine in which files of a URL lie while they are read or written; None for the
+            machine's temporary folder.
+    """
+    if isinstance(store, str) and is_at_url(store):
+        # Here, not above: it needs fsspec, which reading a local store can do without.
+        from roibeam.features.folders.object_folder import ObjectFolder
+
+        return ObjectFolder(store, scratch_parent=scratch)
+    return LocalFolder(Path(store)) if isinstance(store, str | os.PathLike) else store

@@ -1,4 +1,4 @@
-"""Ways to read a store for training: batches ahead of time, orders of an epoch, ranks, staged copies, torch datasets.
+"""Ways to read a store for training: orders of an epoch, ranks, batches made ahead, staged copies, torch data sets.
 
-The store itself is ../store.py. Only torch_datasets.py and tensor_batches.py know torch. Read batch_stream.py first.
+The store itself is ../store.py. Only torch_datasets.py knows torch. Read batch_order.py first.
 """

@@ -1,21 +1,91 @@
-"""Which images make up which batch of a store, for any number of ranks, and where a run stands.
+"""Order of a store's images in training: epochs, batches for any number of ranks, and a stream of them made ahead.
+
+    sample n  ->  epoch n // N, place n % N  ->  window of the shuffled shards  ->  (shard, row)
 
 Batch j of what follows the position goes to rank j % num_ranks, so all ranks together take consecutive samples of
 `EpochOrder`, and the position is one number of samples, which means the same for any batch size and number of ranks.
+Ranks and workers read together what one reader would. `BatchStream` makes batches in a thread while one is trained on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any, Required, TypedDict
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
-from roibeam.features.counted import counted
-from roibeam.features.reading.epoch_order import DEFAULT_WINDOW, EpochOrder
+from roibeam.features.batch import BatchBuffers, RegionBatch, RegionFilter, check_fields
 from roibeam.features.shard.manifest import ShardEntry
 from roibeam.features.store import FeatureStore, check_store
+from roibeam.messages import counted
+
+DEFAULT_WINDOW = 8192  # samples; at 100 kB a record, a window of 0.8 GB comes from a few shards
+_SHARDS, _WINDOW = 1, 2  # keep the two random streams of an epoch apart
+
+
+class EpochOrder:
+    """An endless sequence of (shard, row), a new order in each epoch.
+
+    Shards come in a random order, so that a disk or a network reads a few files at a time, and the samples of each
+    window of that sequence are shuffled: what a shuffle buffer does, but with every place known beforehand. A window
+    as large as the store is a full shuffle, one of 1 reads whole shards in key order.
+
+    Args:
+        shard_sizes: records of each shard; shards without records are passed over.
+        seed: one seed is one sequence, on any machine.
+        window: samples that are shuffled together.
+        shuffle: False gives shards and rows in their stored order, epoch after epoch.
+    Raises:
+        ValueError: when there is no record, or a number is out of range.
+    """
+
+    def __init__(
+        self, shard_sizes: Sequence[int], *, seed: int = 0, window: int = DEFAULT_WINDOW, shuffle: bool = True
+    ) -> None:
+        self._sizes = np.asarray(shard_sizes, np.int64)
+        if self._sizes.ndim != 1 or (self._sizes < 0).any() or not self._sizes.sum():
+            raise ValueError(f"an order needs shards with records, got sizes {list(shard_sizes)[:10]}")
+        if seed < 0 or window < 1:
+            raise ValueError(f"seed {seed} must not be negative, window {window} must be at least 1")
+        self._seed, self._window, self._shuffle = seed, window, shuffle
+        self.num_samples = int(self._sizes.sum())
+        self._epoch = -1
+        self._shards = self._starts = np.empty(0, np.int64)
+
+    def places(self, start: int, count: int) -> np.ndarray:
+        """(count, 2) int64: shard and row of samples `start` to `start + count - 1`."""
+        if start < 0 or count < 0:
+            raise ValueError(f"samples {start} to {start + count}: numbers start at 0")
+        parts = []
+        while count:
+            epoch, place = divmod(start, self.num_samples)
+            window, inside = divmod(place, self._window)
+            first = window * self._window
+            length = min(self._window, self.num_samples - first)
+            taken = min(count, length - inside)
+            rows = np.arange(inside, inside + taken)
+            if self._shuffle:
+                key = [_WINDOW, self._seed, epoch, window]
+                rows = np.random.default_rng(key).permutation(length)[inside : inside + taken]
+            parts.append(self._in_epoch(epoch, first + rows))
+            start, count = start + taken, count - taken
+        return np.concatenate(parts) if parts else np.empty((0, 2), np.int64)
+
+    def _in_epoch(self, epoch: int, places: np.ndarray) -> np.ndarray:
+        """Places in the sequence of the epoch's shards -> (shard, row)."""
+        if epoch != self._epoch:
+            shards = np.flatnonzero(self._sizes)
+            if self._shuffle:
+                shards = np.random.default_rng([_SHARDS, self._seed, epoch]).permutation(shards)
+            self._epoch, self._shards = epoch, shards
+            self._starts = np.concatenate([[0], np.cumsum(self._sizes[shards])])
+        at = np.searchsorted(self._starts, places, side="right") - 1
+        return np.stack([self._shards[at], places - self._starts[at]], axis=1)
+
 
 log = logging.getLogger(__name__)
 _STATE_FORMAT = 1
@@ -164,3 +234,87 @@ class BatchOrder:
                 f"open the stream with the settings it was saved with"
             )
         self.next_sample = position
+
+
+class BatchStream:
+    """Endless batches. A batch and the one after it are valid together; when a third is asked for, the memory of the
+    first is used again.
+
+    Args:
+        store: open for as long as the stream is used.
+        order: which images in which batch, see `BatchOrder`; `at_epoch_end` is "go on".
+        fields, ragged, regions, check: see `FeatureStore.get_batch`.
+        ahead: batches that are assembled or read from the disk before they are asked for; as many more buffers.
+        allocate: memory of the batches, see `BatchBuffers`; pinned memory makes copies to a GPU overlap.
+    Raises:
+        ValueError: for numbers out of range, or a store without records.
+    """
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        *,
+        fields: Collection[str] = ("features",),
+        ragged: bool = False,
+        regions: RegionFilter | None = None,
+        check: bool = False,
+        ahead: int = 2,
+        allocate: Callable[[int], np.ndarray] | None = None,
+        **order: Unpack[OrderOptions],
+    ) -> None:
+        if ahead < 1:
+            raise ValueError(f"ahead {ahead} must be at least 1")
+        check_fields(fields)
+        check_store(store)
+        store.check_filter(regions)
+        self._store = store
+        self._options: dict[str, Any] = {
+            "fields": tuple(fields), "ragged": ragged, "regions": regions, "check": check
+        }  # fmt: skip
+        if order.get("at_epoch_end", "go on") != "go on":
+            raise ValueError('a BatchStream never ends; RegionIterable has epochs (at_epoch_end="drop" or "short")')
+        self._order = BatchOrder(store, **order)
+        self._ahead, self._allocate = ahead, allocate
+
+    def __repr__(self) -> str:
+        return f"BatchStream({self._store!r}, {self._order!r})"
+
+    @property
+    def num_samples(self) -> int:
+        """Images in an epoch, of all ranks together."""
+        return self._order.num_samples
+
+    @property
+    def next_sample(self) -> int:
+        """Samples that all ranks together have taken, if each took as many batches as this one."""
+        return self._order.next_sample
+
+    def __iter__(self) -> Iterator[RegionBatch]:
+        """Goes on where the stream stands; taking a batch moves it on."""
+        buffers = deque(BatchBuffers(self._allocate) for _ in range(self._ahead + 1))
+        waiting: deque[Future[RegionBatch]] = deque()
+        begun, number = copy(self._order), 0  # the position moves as batches are taken, what is asked for runs ahead
+        # One thread: it copies without the interpreter's lock, and memory is what limits it.
+        with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
+            try:
+                while True:
+                    while len(waiting) < self._ahead:
+                        ids = self._store.ids_at(begun.places(number))
+                        self._store.prefetch(ids, fields=self._options["fields"])
+                        buffers.rotate(-1)
+                        waiting.append(pool.submit(self._store.get_batch, ids, out=buffers[0], **self._options))
+                        number += 1
+                    batch = waiting.popleft().result()
+                    self._order.next_sample = self._order.position_after(1)
+                    yield batch
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands, as plain JSON values; the same for all ranks between two steps."""
+        return self._order.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state, also of another batch size or number of ranks; errors as `BatchOrder`'s."""
+        self._order.load_state_dict(state)

@@ -1,39 +1,212 @@
-"""A store that lies somewhere else (gs, s3, hdfs, http, another disk), read through a folder of this machine.
+"""Staged store: one at a URL (gs, s3, hdfs, http, another disk), read through a folder of this machine.
 
     store = StagedStore("gs://bucket/store", "/local/disk/store", max_bytes=200 * 10**9)
     store.stage(plan_ranks(store.manifest.shards, 64)[rank])  # or let each shard come when it is first read
 
-A shard in the folder is whole: its files get their names after every record was checked. Any number of processes may
-share the folder; see `StagingFolder`.
+A shard in the folder is whole: its files get their names after every record was checked. Any number of processes share
+it:
+
+    .staging.lock             held while room is made or the store manifest changes; marks the folder as ours
+    .part-00003.json.lock     held shared by each reader of the shard, exclusively to fetch or remove it; its time is
+                              the shard's last use. The kernel releases a dead process's locks.
+    .part-00003.a.lmdb.tmp    a data file that is not whole yet
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import heapq
 import json
 import logging
 import os
 import re
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
+from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder
 from roibeam.features.folders.object_folder import ObjectFolder
-from roibeam.features.reading.staging_folder import StagingFolder, unlock
 from roibeam.features.record.digest import content_digest, record_digest
-from roibeam.features.shard.listed_manifest import listed_manifest
 from roibeam.features.shard.manifest import (
     ANNOTATIONS_NAME,
     STORE_MANIFEST_NAME,
     ShardEntry,
     ShardManifest,
     StoreManifest,
+    listed_manifest,
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
+
+_LOCK_NAME = ".staging.lock"
+_PATIENCE_SECONDS = 0.5
+
+
+class StagingFolder:
+    """Files and locks of one folder; holds nothing open itself.
+
+    Args:
+        path: made when it is missing.
+        max_bytes: of data files, whole and arriving; None for no limit.
+    Raises:
+        ValueError: for a folder that has other things in it.
+    """
+
+    def __init__(self, path: Path, max_bytes: int | None) -> None:
+        if max_bytes is not None and max_bytes < 1:
+            raise ValueError(f"max_bytes must be at least 1, got {max_bytes}")
+        path.mkdir(parents=True, exist_ok=True)
+        names = os.listdir(path)
+        if names and _LOCK_NAME not in names:
+            # Above all: a real store, whose shards would be removed to make room.
+            raise ValueError(f"{path}: has files that were not staged here; name an empty or a new folder")
+        self.path, self.max_bytes = path, max_bytes
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time."""
+        descriptor = os.open(self.path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            unlock(descriptor, os.getpid())
+
+    def hold(self, entry: ShardEntry, fetch: Callable[[], None]) -> int:
+        """A descriptor that keeps the shard, whole, in the folder until `unlock`.
+
+        Waits while another process fetches the shard; where none did, calls `fetch` with the shard locked.
+        """
+        while True:
+            descriptor = self._lock_file(entry)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                if self.is_whole(entry):
+                    os.utime(descriptor)
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            # Closed and locked anew: a shared lock does not become an exclusive one in one step.
+            os.close(descriptor)
+            descriptor = self._lock_file(entry)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if not self.is_whole(entry):
+                    fetch()
+            finally:
+                unlock(descriptor, os.getpid())
+
+    def is_whole(self, entry: ShardEntry) -> bool:
+        """Whether the shard was fetched and checked: the manifest comes last."""
+        try:
+            is_its_manifest = _sha256(self.path / entry.manifest) == entry.manifest_sha256
+            return is_its_manifest and (
+                entry.data_file is None or os.stat(self.path / entry.data_file).st_size == entry.data_bytes
+            )
+        except FileNotFoundError:
+            return False
+
+    def partial(self, entry: ShardEntry) -> Path:
+        """Where the shard's data file arrives."""
+        return self.path / f".{entry.data_file}{TEMPORARY_SUFFIX}"
+
+    def reserve(self, entry: ShardEntry, entries: Sequence[ShardEntry], release: Callable[[], bool]) -> None:
+        """Makes room for a shard and takes it, by removing the least recently used ones that nobody reads.
+
+        Args:
+            entries: of the store.
+            release: lets go of one shard that this process reads; False when there is none.
+        Raises:
+            ValueError: when others use so many that there is no room.
+        """
+        with self.locked():
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while self.max_bytes is not None:
+                names = set(os.listdir(self.path))
+                there = [
+                    each for each in entries
+                    if each.data_file is not None and each.shard != entry.shard
+                    and not names.isdisjoint((each.data_file, self.partial(each).name))
+                ]  # fmt: skip
+                used = sum(each.data_bytes for each in there)
+                for each in sorted(there, key=self._last_use):
+                    if used + entry.data_bytes <= self.max_bytes:
+                        break
+                    used -= each.data_bytes if self.remove(each) else 0
+                if used + entry.data_bytes <= self.max_bytes:
+                    break
+                if entry.data_bytes <= self.max_bytes and (release() or time.monotonic() < deadline):
+                    time.sleep(0.01)  # a thread may be reading from what was let go just now
+                else:
+                    raise ValueError(
+                        f"{self.path}: no room for shard {entry.shard} of {entry.data_bytes:,} bytes: {used:,} of "
+                        f"{self.max_bytes:,} are of shards in use; allow more bytes or use fewer processes"
+                    )
+            self.partial(entry).touch()
+
+    def remove(self, entry: ShardEntry) -> bool:
+        """Removes a shard's files, also unfinished ones; False when it is in use."""
+        descriptor = self._lock_file(entry)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (self.path / entry.manifest).unlink(missing_ok=True)  # first: without it the rest is nothing
+            if entry.data_file is not None:
+                (self.path / entry.data_file).unlink(missing_ok=True)
+                self.partial(entry).unlink(missing_ok=True)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            unlock(descriptor, os.getpid())
+
+    def write(self, name: str, data: bytes) -> None:
+        """A small file, whole or not there, also after a power cut."""
+        aside = self.path / f".{name}{TEMPORARY_SUFFIX}"
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, self.path / name)
+        fsync_folder(self.path)
+
+    def manifest_bytes(self) -> bytes | None:
+        """The store manifest that was staged last."""
+        try:
+            return (self.path / STORE_MANIFEST_NAME).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _lock_file(self, entry: ShardEntry) -> int:
+        return os.open(self.path / f".{entry.manifest}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+
+    def _last_use(self, entry: ShardEntry) -> float:
+        try:
+            return os.stat(self.path / f".{entry.manifest}.lock").st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+
+def unlock(descriptor: int, pid: int) -> None:
+    """Closes a descriptor and lets its lock go, if this is the process that took it.
+
+    A process that was forked meanwhile has the descriptor too: closing would not end the lock, and unlocking in the
+    child would end the parent's.
+    """
+    if os.getpid() == pid:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
 
 log = logging.getLogger(__name__)
 
@@ -239,3 +412,58 @@ def _json(data: bytes, remote: ObjectFolder) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{remote.url}: a manifest there is not JSON ({error}); copy the store there again") from None
+
+
+def plan_ranks(shards: Sequence[ShardEntry], num_ranks: int) -> list[list[ShardEntry]]:
+    """Shards for each rank, balanced by bytes: the largest first, each to the rank that has least.
+
+    The largest share is at most 4/3 of the smallest one possible (R. L. Graham, "Bounds on multiprocessing timing
+    anomalies", 1969); with many more shards than ranks it is close to the mean. The same shards give the same plan.
+
+    Returns:
+        for each rank its shards with records, by ascending number; without any where there are more ranks than shards.
+    Raises:
+        ValueError: for less than one rank.
+    """
+    if num_ranks < 1:
+        raise ValueError(f"a plan needs at least one rank, got {num_ranks}")
+    filled = sorted(
+        (entry for entry in shards if entry.num_records), key=lambda entry: (-entry.data_bytes, entry.shard)
+    )
+    loads = [(0, rank) for rank in range(num_ranks)]
+    plan: list[list[ShardEntry]] = [[] for _ in range(num_ranks)]
+    for entry in filled:
+        load, rank = heapq.heappop(loads)
+        plan[rank].append(entry)
+        heapq.heappush(loads, (load + entry.data_bytes, rank))
+    return [sorted(entries, key=lambda entry: entry.shard) for entries in plan]
+
+
+def imbalance(plan: Sequence[Sequence[ShardEntry]]) -> float:
+    """Bytes of the fullest rank / mean over all ranks, 1 to their number; 1 for a store without records."""
+    loads = [sum(entry.data_bytes for entry in entries) for entries in plan]
+    return max(loads) * len(loads) / sum(loads) if sum(loads) else 1.0
+
+
+def open_store(
+    location: str | os.PathLike[str], *, stage_to: str | os.PathLike[str] | None = None, stage_bytes: int | None = None
+) -> FeatureStore:
+    """Opens the store in a folder, or at a URL that is copied shard by shard as it is read.
+
+    Args:
+        location: folder with `manifest.json`, or a URL as fsspec takes it (s3://, gs://, file://, ...).
+        stage_to: local folder for the shards of a store at a URL; needed there, refused for a folder.
+        stage_bytes: room there; None for no limit.
+    Raises:
+        FileNotFoundError, OSError: naming the place that cannot be read.
+        ValueError: when a URL comes without `stage_to`, a folder comes with it, or the store is damaged.
+    """
+    at_url = isinstance(location, str) and "://" in location
+    if at_url and stage_to is None:
+        raise ValueError(f"{location}: a store at a URL needs stage_to, a local folder for its shards")
+    if not at_url and (stage_to is not None or stage_bytes is not None):
+        raise ValueError(f"{location}: stage_to and stage_bytes are for a store at a URL; this is a folder")
+    if at_url:
+        assert stage_to is not None
+        return StagedStore(str(location), stage_to, max_bytes=stage_bytes)
+    return FeatureStore(Path(location))

@@ -1,26 +1,336 @@
-"""Stores for torch's DataLoader: by index with any sampler, or as a stream of batches.
+"""Data sets of a store for torch's DataLoader: by index with any sampler, or as a stream of batches.
 
     DataLoader(RegionDataset(store), batch_size=32, shuffle=True)
     DataLoader(RegionDataset(store), batch_sampler=RegionBatchSampler(store, ...))
     DataLoader(RegionIterable(store, ...), batch_size=None)
 
-The last two give the same batches in the same order, that of `BatchOrder`, whatever the number of workers. In a loop of
-one's own, `BatchStream` needs no second process at all.
+The last two give the same batches in the order of `BatchOrder`, whatever the number of workers. A worker copies the
+store's bytes once, into shared memory; arrays would be pickled and copied through a pipe. `TensorBatches(store)(ids)`
+is one batch, `.one(id)` a `RegionSample`, `.samples(ids)` `RegionSamples`: the batch and each of its images. torch's
+`default_collate` knows `RegionSample` from here on.
 """
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Collection, Iterator, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Unpack
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 
+from roibeam.features.batch import BatchBuffers, RegionBatch, RegionFilter, check_fields
 from roibeam.features.reading.batch_order import BatchOrder, OrderOptions
-from roibeam.features.reading.tensor_batches import RegionSample, RegionSamples, TensorBatches, known_to_torch
-from roibeam.features.region_filter import RegionFilter
-from roibeam.features.store import FeatureStore
+from roibeam.features.store import FeatureStore, check_store
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_OF_IMAGES = ("image_hw", "num_regions", "image_feature")  # one row an image, also in a ragged batch
+_OF_REGIONS = {each.name for each in fields(RegionBatch)} - {"image_ids", "offsets", "region_mask", *_OF_IMAGES}
+
+
+class RegionSample(dict[str, Any]):
+    """One image: `image_id`, `image_hw` (2,), `num_regions` (), and (K, ...) tensors named as in `RegionBatch`.
+
+    It may be given more: `sample["label"] = 3`, or `sample | {"label": 3}`. torch's default collate makes a batch of
+    it as always: what has a row for each region is padded, anything else collated by torch's own rules.
+
+    Attributes:
+        ragged: whether torch's default collate makes a ragged batch of such samples, or a padded one.
+    """
+
+    ragged: bool = False
+
+    def __or__(self, other: Mapping[str, Any]) -> RegionSample:  # type: ignore[override]
+        joined = RegionSample({**self, **other})
+        joined.ragged = self.ragged
+        return joined
+
+    def copy(self) -> RegionSample:
+        return self | {}
+
+
+class RegionSamples(Sequence[RegionSample]):
+    """The images of a batch that is assembled already. Each sample shares its memory.
+
+    Attributes:
+        batch: what torch's default collate makes of them.
+    """
+
+    def __init__(self, batch: dict[str, Any], *, ragged: bool) -> None:
+        self.batch, self._ragged = batch, ragged
+
+    def __len__(self) -> int:
+        return len(self.batch["image_ids"])
+
+    @overload
+    def __getitem__(self, index: int) -> RegionSample: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[RegionSample]: ...
+
+    def __getitem__(self, index: int | slice) -> RegionSample | list[RegionSample]:
+        places = range(len(self))[index]
+        return self._sample(places) if isinstance(places, int) else [self._sample(place) for place in places]
+
+    def _sample(self, place: int) -> RegionSample:
+        batch = self.batch
+        sample = RegionSample(image_id=batch["image_ids"][place])
+        sample.ragged = self._ragged
+        sample.update({name: batch[name][place] for name in _OF_IMAGES if name in batch})
+        first, last = batch["offsets"][place : place + 2].tolist() if self._ragged else (0, int(sample["num_regions"]))
+        for name, values in batch.items():
+            if name not in ("image_ids", "offsets", "region_mask", *_OF_IMAGES):
+                sample[name] = values[first:last] if self._ragged else values[place, :last]
+        return sample
+
+
+class TensorBatches:
+    """Image ids in, a dictionary of tensors out, named as in `RegionBatch`; what a batch does not have is left out.
+
+    Shapes and dtypes are those of `RegionBatch`, but that ids of classes and attributes are int64: torch indexes with
+    no uint16, and computes nothing with it.
+
+    Args:
+        fields, ragged, regions, check: see `FeatureStore.get_batch`.
+        reused_buffers: None makes each batch in memory of its own. With a number n, the n-th batch after it overwrites
+            a batch, which saves the operating system making fresh pages; counted in each worker for itself.
+    Raises:
+        ValueError: for an unknown field, or less than two buffers.
+    """
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        *,
+        fields: Collection[str] = ("features",),
+        ragged: bool = False,
+        regions: RegionFilter | None = None,
+        check: bool = False,
+        reused_buffers: int | None = None,
+    ) -> None:
+        check_store(store)
+        check_fields(fields)
+        store.check_filter(regions)
+        if reused_buffers is not None and reused_buffers < 2:
+            raise ValueError(f"reused_buffers must be at least 2 (the batch in use and the next), got {reused_buffers}")
+        self.store = store
+        self.fields, self.ragged, self.regions, self._check = tuple(fields), ragged, regions, check
+        self._reused_buffers = reused_buffers
+        self._ring: deque[BatchBuffers] = deque()
+        self._ring_pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"TensorBatches({self.told()})"
+
+    def told(self) -> str:
+        """The store and what is read of it, for people."""
+        what = ", ".join(("boxes", "classes", *self.fields))
+        chosen = "" if self.regions is None else f", {self.regions!r}"
+        return f"{self.store!r}, {what}, {'ragged' if self.ragged else 'padded'}{chosen}"
+
+    def __call__(self, image_ids: Sequence[str]) -> dict[str, Any]:
+        """Tensors, and `image_ids`, a list; errors as `get_batch`."""
+        return _tensors(self._assemble(image_ids, ragged=self.ragged, out=self._buffers()))
+
+    def samples(self, image_ids: Sequence[str]) -> RegionSamples:
+        """The same batch, which can be taken apart too."""
+        return RegionSamples(self(image_ids), ragged=self.ragged)
+
+    def one(self, image_id: str) -> RegionSample:
+        """One image, in memory of its own; errors as `get_batch`."""
+        batch = _tensors(self._assemble([image_id], ragged=True, out=_TensorBuffers()))
+        sample = RegionSamples(batch, ragged=True)[0]
+        sample.ragged = self.ragged
+        return sample
+
+    def prefetch(self, image_ids: Sequence[str]) -> None:
+        """Asks the operating system for what a batch of these images will read."""
+        self.store.prefetch(image_ids, fields=self.fields)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_ring": deque()}
+
+    def _assemble(self, image_ids: Sequence[str], *, ragged: bool, out: BatchBuffers) -> RegionBatch:
+        return self.store.get_batch(
+            image_ids, fields=self.fields, ragged=ragged, regions=self.regions, check=self._check, out=out
+        )
+
+    def _buffers(self) -> BatchBuffers:
+        if self._reused_buffers is None:
+            return _TensorBuffers()
+        if self._ring_pid != os.getpid() or not self._ring:
+            # After a fork too: workers that wrote to the ring of their parent would all write to the same memory.
+            self._ring = deque(_TensorBuffers() for _ in range(self._reused_buffers))
+            self._ring_pid = os.getpid()
+        self._ring.rotate(-1)
+        return self._ring[0]
+
+
+def collate_samples(samples: Sequence[RegionSample], *, collate_fn_map: object = None) -> dict[str, Any]:
+    """The batch of these images, as `TensorBatches` makes it; what torch's default collate calls.
+
+    Args:
+        collate_fn_map: torch's, of no use here.
+    Raises:
+        ValueError: when the images have different fields, or one of another width, or one has not a row for each of
+            its regions.
+    """
+    from torch.utils.data import default_collate
+
+    if isinstance(samples, RegionSamples):
+        return samples.batch
+    first = samples[0]
+    counts = [_num_regions(sample) for sample in samples]
+    batch: dict[str, Any] = {"image_ids": [sample["image_id"] for sample in samples]}
+    for name in dict.fromkeys(name for sample in samples for name in sample):
+        values: list[Any] = [sample.get(name) for sample in samples]
+        if name in _OF_IMAGES:
+            _check_alike(samples, name, skipped=0)
+            batch[name] = _stacked(values)
+        elif name in _OF_REGIONS or _has_rows(values, counts):
+            _check_alike(samples, name, skipped=1)
+            batch[name] = _in_a_row(values) if first.ragged else _padded(values, max(counts))
+        elif name != "image_id":
+            _check_alike(samples, name, skipped=None)
+            batch[name] = default_collate(values)
+    return batch | _places(counts, ragged=first.ragged)
+
+
+def _num_regions(sample: RegionSample) -> int:
+    """What `num_regions` says and each array of regions has; ValueError where one has other rows."""
+    count = int(sample["num_regions"])
+    rows = {name: len(sample[name]) for name in sample if name in _OF_REGIONS}
+    if other := [name for name, length in rows.items() if length != count]:
+        raise ValueError(
+            f"record {sample['image_id']!r}: {other[0]} has {rows[other[0]]} rows, and num_regions is {count}; keep "
+            f"the same rows of {', '.join(rows)}, and change num_regions too"
+        )
+    return count
+
+
+def _has_rows(values: Sequence[Any], counts: Sequence[int]) -> bool:
+    """Whether these are tensors that have a row for each region of their images."""
+    return all(
+        getattr(value, "ndim", 0) > 0 and hasattr(value, "new_empty") and len(value) == count
+        for value, count in zip(values, counts, strict=True)
+    )
+
+
+def _check_alike(samples: Sequence[RegionSample], name: str, *, skipped: int | None) -> None:
+    """ValueError where samples differ in whether they have it, or in its dtype and shape.
+
+    Args:
+        skipped: dimensions that may differ; None where torch's collate looks at what is there.
+    """
+    kinds = [_kind(sample.get(name), skipped) for sample in samples]
+    for sample, kind in zip(samples, kinds, strict=True):
+        if kind != kinds[0]:
+            raise ValueError(
+                f"record {sample['image_id']!r} has {name} {kind}, record {samples[0]['image_id']!r} {kinds[0]}; "
+                f"a batch needs one kind"
+            )
+
+
+def _kind(value: Any, skipped: int | None) -> str:
+    if value is None:
+        return "none"
+    return type(value).__name__ if skipped is None else f"{[*value.shape[skipped:]]} {value.dtype}"
+
+
+def _stacked(values: Sequence[Tensor]) -> Tensor:
+    made = _empty((len(values), *values[0].shape), values[0].dtype)
+    for row, value in zip(made, values, strict=True):
+        row.copy_(value)
+    return made
+
+
+def _in_a_row(values: Sequence[Tensor]) -> Tensor:
+    made, first = _empty((sum(map(len, values)), *values[0].shape[1:]), values[0].dtype), 0
+    for value in values:
+        made[first : first + len(value)] = value
+        first += len(value)
+    return made
+
+
+def _padded(values: Sequence[Tensor], most: int) -> Tensor:
+    made = _empty((len(values), most, *values[0].shape[1:]), values[0].dtype)
+    for row, value in zip(made, values, strict=True):
+        row[: len(value)] = value
+        row[len(value) :] = 0
+    return made
+
+
+def _places(counts: Sequence[int], *, ragged: bool) -> dict[str, Tensor]:
+    """What tells where the regions of each image are."""
+    import torch
+
+    if ragged:
+        return {"offsets": torch.tensor([0, *np.cumsum(counts).tolist()])}
+    return {"region_mask": torch.arange(max(counts)) < torch.tensor(counts)[:, None]}
+
+
+class _TensorBuffers(BatchBuffers):
+    """Memory that belongs to tensors, with ids as int64."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda count: _block(count).numpy())
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return super().array(name, shape, np.dtype(np.int64) if dtype == np.uint16 else dtype)
+
+
+def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return _block(math.prod(shape) * dtype.itemsize).view(dtype).reshape(*shape)
+
+
+def _block(count: int) -> Tensor:
+    """(count,) uint8; shared with the main process when this is a DataLoader's worker."""
+    import torch
+    from torch.utils.data import get_worker_info
+
+    if get_worker_info() is None:
+        return torch.empty(count, dtype=torch.uint8)
+    # As torch's default_collate does. `share_memory_` would first make the memory elsewhere and then copy it.
+    storage = torch.UntypedStorage._new_shared(count)
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+def _tensors(batch: RegionBatch) -> dict[str, Any]:
+    arrays = {name: value for name, value in vars(batch).items() if isinstance(value, np.ndarray)}
+    return {"image_ids": list(batch.image_ids), **{name: _tensor(array) for name, array in arrays.items()}}
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """The array as a view of the tensor that owns its memory: torch then knows that it is shared, and numpy's bfloat16,
+    which `torch.from_numpy` refuses, is a dtype like others."""
+    import torch
+
+    owner: Any = array
+    while not isinstance(owner, torch.Tensor):
+        owner = owner.base
+    # Arrays of `BatchBuffers` begin where their block does.
+    return owner[: array.nbytes].view(getattr(torch, str(array.dtype))).reshape(array.shape)
+
+
+def known_to_torch(kind: type, collate: Callable[..., Any]) -> None:
+    """Lets torch's default collate call this for a list of that type; a machine without torch has no DataLoader."""
+    try:
+        from torch.utils.data._utils.collate import default_collate_fn_map
+    except ModuleNotFoundError:
+        return
+    # What torch documents for types of one's own; a sample would be taken for any dictionary of equal sizes else.
+    default_collate_fn_map[kind] = collate
+
+
+known_to_torch(RegionSample, collate_samples)
+
 
 try:
     from torch.utils.data import IterableDataset

@@ -1,4 +1,5 @@
-"""What is stored of one photo: the record, its digest, and the fingerprint of what made it.
+"""Record of one photo: its regions, its digest, and the fingerprint of what made it.
 
-No bytes on disk: those are in ../shard. How a record is drawn is in drawing/. Read region_record.py first.
+No bytes on disk: those are in ../shard. A record is drawn by region_drawing.py and notebook.py. Read region_record.py
+first.
 """

@@ -1,16 +1,20 @@
-"""What a store's features mean, which boxes have one, and how they were computed: three answers, because they are
-compared differently."""
+"""Fingerprint of a store: what its features mean, which boxes have one, and how they were computed.
+
+Three answers, because they are compared differently. `imported_fingerprint` and `named_fingerprint` are those of
+records that were not extracted here, with what is not known of them; `space_difference` says in a few words what
+differs between two feature spaces, from the fields that their fingerprints are hashes of.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roibeam.short_repr import short_repr
+from roibeam.messages import short_repr
 
 IMPORTED_PREFIX = "imported:"
 
@@ -146,3 +150,130 @@ def _check_keys(value: object) -> None:
     elif isinstance(value, list | tuple):
         for inner in value:
             _check_keys(inner)
+
+
+ABSENT = "absent"
+GIVEN = "given"
+
+
+def imported_fingerprint(source_format: str, details: dict[str, Any]) -> Fingerprint:
+    """`imported:<format>`: nobody here knows which weights and conventions made the features.
+
+    Args:
+        details: what is known; under "classes" and "attributes" where they come from, `ABSENT` when the source has none
+            (class ids and scores of the records are then 0 and mean nothing); under "num_classes" how many foreground
+            classes the detector has, where the source or its user tells.
+    """
+    for name in ("classes", "attributes"):
+        if not isinstance(details.get(name), str):
+            raise ValueError(f"details of an imported store say where its {name} come from; got {details.get(name)!r}")
+    return Fingerprint(IMPORTED_PREFIX + source_format, {}, {"format": source_format, **details})
+
+
+def num_classes_of(fingerprint: Fingerprint) -> int | None:
+    """Foreground classes of the detector that a store is of; None where nobody told."""
+    detector = fingerprint.details.get("detector", fingerprint.details)  # of an imported store it is not known
+    count = detector.get("num_classes") if isinstance(detector, dict) else None
+    return count if type(count) is int else None
+
+
+def has_classes(fingerprint: Fingerprint) -> bool:
+    """False when the class ids and scores of a store only fill their place: its source, or its network, had none."""
+    imported = fingerprint.feature_space.startswith(IMPORTED_PREFIX)
+    return not (imported and fingerprint.details.get("classes") == ABSENT) and num_classes_of(fingerprint) != 0
+
+
+def named_fingerprint(name: str, *, classes: bool, attributes: bool, feature_dtype: str | None) -> Fingerprint:
+    """`imported:<name>`, of records that a user wrote: the name is his word for what made the features.
+
+    Args:
+        classes, attributes: whether the records have any.
+        feature_dtype: as stored; None without records.
+    """
+    has = {"classes": GIVEN if classes else ABSENT, "attributes": GIVEN if attributes else ABSENT}
+    return Fingerprint(IMPORTED_PREFIX + name, {}, {**has, "feature_dtype": feature_dtype})
+
+
+# Conventions that the head weights are kept in the order and scale of, so that one file has a digest for each of them:
+# the fields of extraction/weights/head_layout.py::HeadLayout.
+LAYOUT_CONVENTIONS = (
+    "background", "no_attribute", "region_delta_weights", "region_deltas", "objectness", "anchor_order",
+)  # fmt: skip
+_SHOWN_FIELDS = 3
+_LONGEST_VALUE = 24  # letters; longer ones, such as digests, are not shown
+
+
+def space_difference(left: Fingerprint, right: Fingerprint, names: Mapping[str, tuple[str, str]]) -> str:
+    """Such as "conventions caffe / hf, weights, selection (max_regions 100 / 36)"; left before right.
+
+    Args:
+        names: part -> how the two sides call it as a whole, such as {"conventions": ("caffe", "hf")}; parts without
+            such names are told by their fields.
+    Returns:
+        "" when a side has no details, is imported (nobody knows what it was made with), or nothing differs.
+    """
+    if any(not one.details or one.feature_space.startswith(IMPORTED_PREFIX) for one in (left, right)):
+        return ""
+    first, second = _parts(left.details), _parts(right.details)
+    found = []
+    for part in sorted(first.keys() | second.keys()):
+        mine, yours = first.get(part), second.get(part)
+        if mine == yours:
+            continue
+        called = names.get(part)
+        if called is not None and called[0] != called[1]:
+            found.append(f"{part} {called[0]} / {called[1]}")
+        elif isinstance(mine, dict) and isinstance(yours, dict):
+            found.append(f"{part} ({_fields(mine, yours)})")
+        else:
+            found.append(f"{part}{_values(mine, yours)}")
+            if part == "weights" and _may_be_one_network(first, second):
+                found[-1] += " (perhaps only in the order of their rows, which these conventions set)"
+    return ", ".join(found)
+
+
+def meaning_difference(left: Fingerprint, right: Fingerprint) -> str:
+    """As `space_difference`, of what a model must match alone: not the choice of boxes, nor the dtype."""
+    if left.meaning == right.meaning:
+        return ""
+    one, other = (
+        one
+        if one.feature_space.startswith(IMPORTED_PREFIX)
+        else Fingerprint(one.meaning, {}, one.meaning_details if one.details else {})
+        for one in (left, right)
+    )
+    return space_difference(one, other, {})
+
+
+def _parts(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The details with those of the detector beside them, under the words that the command line has for them."""
+    detector = details.get("detector")
+    parts = {key: value for key, value in details.items() if key != "detector"}
+    parts |= detector if isinstance(detector, dict) else {"detector": detector}
+    if isinstance(config := parts.get("config"), dict):
+        parts = {key: value for key, value in parts.items() if key not in config}  # counts of classes stand in both
+    words = {"config": "network", "regions": "selection", "cell_anchors": "anchors"}
+    return {words.get(key, key).replace("_", " "): value for key, value in parts.items()}
+
+
+def _may_be_one_network(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    """Whether weights of another digest may be those of one file, brought into the layout of other conventions."""
+    layouts = [
+        [conventions.get(name) for name in LAYOUT_CONVENTIONS] if isinstance(conventions, dict) else []
+        for conventions in (left.get("conventions"), right.get("conventions"))
+    ]
+    sizes = ("network", "num classes", "num attributes", "feature dim")
+    return layouts[0] != layouts[1] and all(left.get(part) == right.get(part) for part in sizes)
+
+
+def _fields(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
+    keys = [key for key in sorted(left.keys() | right.keys()) if left.get(key) != right.get(key)]
+    shown = [f"{key}{_values(left.get(key), right.get(key))}" for key in keys[:_SHOWN_FIELDS]]
+    return ", ".join([*shown, f"{len(keys) - _SHOWN_FIELDS} more"] if len(keys) > _SHOWN_FIELDS else shown)
+
+
+def _values(left: Any, right: Any) -> str:
+    """ " 20 / 1600"; "" where one is long or a table of its own."""
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in (left, right)]
+    plain = all(not isinstance(value, dict) for value in (left, right))
+    return f" {texts[0]} / {texts[1]}" if plain and max(map(len, texts)) <= _LONGEST_VALUE else ""

@@ -1,4 +1,4 @@
-"""One image's regions as the detector measured them: the record every other part of roibeam passes around.
+"""Region record: one image's regions as the detector measured them, which every other part of roibeam passes around.
 
 A record outlives the detector that wrote it and the model that reads it, so it holds only what was measured: boxes in
 pixels, raw features, scores. Location vectors, normalisation and global tokens are made by the models when they read.
@@ -13,13 +13,17 @@ from dataclasses import dataclass, fields, replace
 import ml_dtypes
 import numpy as np
 
-from roibeam.features.printable import printable
-from roibeam.features.record.drawing.notebook import regions_html, regions_png
-from roibeam.features.record.drawing.photo_pixels import PhotoLike, photo_pixels
-from roibeam.features.record.drawing.region_drawing import MAX_REGIONS as MAX_DRAWN
-from roibeam.features.record.drawing.region_drawing import draw_regions, sheet
-from roibeam.features.record.drawing.region_labels import region_labels
-from roibeam.short_repr import short_repr
+from roibeam.features.record.notebook import regions_html, regions_png
+from roibeam.features.record.region_drawing import MAX_REGIONS as MAX_DRAWN
+from roibeam.features.record.region_drawing import PhotoLike, draw_regions, photo_pixels, region_labels, sheet
+from roibeam.messages import printable, short_repr
+
+
+def top_k_of(distribution: str) -> int | None:
+    """k of "top-<k>", a whole number from 1; None for any other word."""
+    prefix, _, number = distribution.partition("-")
+    return int(number) if prefix == "top" and number.isdecimal() and int(number) > 0 else None
+
 
 MAX_IMAGE_ID_BYTES = 511  # LMDB's largest key
 MAX_REGIONS = 65535  # the offset index counts regions in 16 bits

@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 
 from roibeam.features.record.region_record import FEATURE_DTYPES, MAX_REGIONS, RegionRecord, TopKDistribution
-from roibeam.short_repr import short_repr
+from roibeam.messages import short_repr
 
 if sys.byteorder != "little":
     raise ImportError("features: stores are little-endian, this machine is not; use a little-endian one")

@@ -1,26 +1,126 @@
-"""The JSON files that make data files valid: one manifest per shard, one per store, written last.
+"""JSON files of a store: a manifest for each shard and one for the store, written last, and the numbers of its plan.
 
 A data file that no manifest names does not exist. Fields that this version does not know are ignored, so a later
-version may add some; a change of meaning is a new version number, which is refused.
+version may add some; a change of meaning is a new version number, which is refused. No field is used before it is
+checked.
+
+`listed_manifest` finds the shard manifest that a store manifest was made from, also while failed images of the shard
+are tried again. `unfinished_run` reads `plan.json`, which `roibeam.pipelines.data.shard_plan` writes and reads in full.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from roibeam.features.folders.durable_files import read_regular_file
-from roibeam.features.record.fingerprint import Fingerprint
-from roibeam.features.shard.json_fields import JsonFields, parse_json
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint
 from roibeam.features.shard.layout import DTYPE_CODES
-from roibeam.short_repr import short_repr
+from roibeam.messages import counted, short_repr
+
+
+def parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:
+    """Raises ValueError naming `path` for what is no JSON; NaN and infinity are none."""
+    try:
+        return json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: is not JSON ({error}); restore it or run the command that wrote it again") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+class JsonFields:
+    """A JSON object being read: each method takes one field, and a complaint names file, field, want and got."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        self._where = where
+        if not isinstance(value, dict):
+            raise self.wrong("content", "an object", value)
+        self._value = value
+
+    def wrong(self, name: str, want: str, got: object) -> ValueError:
+        shown = repr(got)
+        shown = shown if len(shown) <= 200 else shown[:200] + "..."
+        return ValueError(
+            f"{self._where}: {name} must be {want}, got {shown}; "
+            f"restore the file from a copy or run the command that wrote it again"
+        )
+
+    def format(self, want: str, want_version: int) -> None:
+        found, version = self.text("format"), self.count("version")
+        if found != want:
+            raise ValueError(f"{self._where}: format is {found!r}, expected {want!r}; is this the right file?")
+        if version != want_version:
+            raise ValueError(
+                f"{self._where}: {want} version {version}, this roibeam reads {want_version}; "
+                f"read it with the version that wrote it"
+            )
+
+    def or_none(self, take: Callable[[str], str], name: str) -> str | None:
+        """As `take`, one of the methods below, for a field that may be null."""
+        value = self._take(name, "there (null when it has no value)", lambda value: True)
+        return None if value is None else take(name)
+
+    def text(self, name: str) -> str:
+        return self._take(name, "a string", lambda value: isinstance(value, str))
+
+    def count(self, name: str) -> int:
+        return self._take(name, "an integer from 0", lambda value: type(value) is int and 0 <= value < 2**63)
+
+    def digest(self, name: str) -> str:
+        def is_digest(value: object) -> bool:
+            return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
+
+        return self._take(name, "64 hex digits", is_digest)
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        return self._take(name, "an object", lambda value: isinstance(value, dict))
+
+    def items(self, name: str) -> list[Any]:
+        return self._take(name, "a list", lambda value: isinstance(value, list))
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        def is_names(value: object) -> bool:
+            return value is None or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+
+        value = self._take(name, "null or a list of strings", is_names)
+        return None if value is None else tuple(value)
+
+    def file_name(self, name: str) -> str:
+        """A name that cannot leave the folder of the manifest."""
+
+        def is_plain(value: object) -> bool:
+            return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", value) is not None
+
+        return self._take(name, "a plain file name in the same folder (no separator, no '..')", is_plain)
+
+    def fingerprint(self, name: str) -> Fingerprint:
+        inner = JsonFields(self.mapping(name), f"{self._where}: {name}")
+        details = inner.mapping("details") if "details" in inner._value else {}
+        try:
+            return Fingerprint(inner.text("feature_space"), inner.mapping("numerics"), details)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self._where}: {error}") from None
+
+    def _take(self, name: str, want: str, fits: Callable[[Any], bool]) -> Any:
+        if name not in self._value:
+            raise self.wrong(name, want, "nothing: the field is missing")
+        value = self._value[name]
+        if not fits(value):
+            raise self.wrong(name, want, value)
+        return value
+
 
 SHARD_FORMAT = "roibeam-shard"
 STORE_FORMAT = "roibeam-store"
@@ -349,3 +449,98 @@ def _read_annotations(manifest: dict[str, Any], path: str | os.PathLike[str]) ->
         bytes=read.count("bytes"),
         sha256=read.digest("sha256"),
     )
+
+
+class ListedManifest(NamedTuple):
+    """Bytes of a shard manifest and their SHA-256: another than the entry's where the store changed and the old one is
+    gone. `is_set_aside`: a run tries the shard's failed images again, or was stopped when it did."""
+
+    data: bytes
+    sha256: str
+    is_set_aside: bool = False
+
+
+def listed_manifest(read: Callable[[str], bytes], entry: ShardEntry, where: str) -> ListedManifest:
+    """The manifest that the store manifest was made from, wherever it is now.
+
+    `extract --retry-dead-letters` sets the manifests of its shards aside and keeps their data files until the store
+    manifest lists the new ones. So the store can be read while such a run is at work, or after it was killed.
+
+    Args:
+        read: gives a whole file of the store's folder by its name; FileNotFoundError where there is none.
+        where: how messages name the manifest.
+    Raises:
+        FileNotFoundError: where it is gone.
+    """
+    data = _read(read, entry.manifest)
+    digest = None if data is None else hashlib.sha256(data).hexdigest()
+    if digest != entry.manifest_sha256:
+        aside = _read(read, retried_manifest_name(entry.shard))
+        if aside is not None and hashlib.sha256(aside).hexdigest() == entry.manifest_sha256:
+            return ListedManifest(aside, entry.manifest_sha256, is_set_aside=True)
+    if data is None or digest is None:
+        raise FileNotFoundError(
+            f"{where}: is missing, {STORE_MANIFEST_NAME} lists it; restore it, or run the command that wrote the store "
+            f"again"
+        )
+    return ListedManifest(data, digest)
+
+
+def _read(read: Callable[[str], bytes], name: str) -> bytes | None:
+    try:
+        return read(name)
+    except FileNotFoundError:
+        return None
+
+
+PLAN_NAME = "plan.json"
+PLAN_FORMAT = "roibeam-plan"
+
+
+@dataclass(frozen=True)
+class UnfinishedRun:
+    """A plan of which the store manifest does not list all shards; `str()` of it is what to tell."""
+
+    planned_shards: int
+    missing_shards: int
+    planned_images: int
+    missing_images: int
+
+    def __str__(self) -> str:
+        of_images = f"{self.missing_images:,} of {counted(self.planned_images, 'image')}"
+        return (
+            f"a run that adds images has not finished: {self.missing_shards:,} of "
+            f"{counted(self.planned_shards, 'planned shard')} ({of_images}) are missing"
+        )
+
+
+def unfinished_run(folder: OutputFolder, manifest: StoreManifest) -> UnfinishedRun | None:
+    """The run of the store's plan that has not finished; None for a store that is complete, or has no plan.
+
+    Args:
+        manifest: of the store in `folder`.
+    Raises:
+        ValueError: naming plan.json, when it is damaged or not one of ours.
+        OSError: when it cannot be read.
+    """
+    if manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) or "copy" in manifest.config:
+        return None
+    try:
+        planned = _planned_images(folder.read_bytes(PLAN_NAME))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{folder.where(PLAN_NAME)}: is damaged or no plan of ours ({error}); restore it") from None
+    missing = planned.keys() - {entry.shard for entry in manifest.shards}
+    if not missing:
+        return None
+    images = sum(planned[number] for number in missing)
+    return UnfinishedRun(len(planned), len(missing), sum(planned.values()), images)
+
+
+def _planned_images(data: bytes) -> dict[int, int]:
+    """Images of each planned shard by its number."""
+    content = json.loads(data)
+    if content["format"] != PLAN_FORMAT:
+        raise ValueError(f"format {content['format']!r}")
+    return {int(shard["number"]): int(shard["num_images"]) for shard in content["shards"]}

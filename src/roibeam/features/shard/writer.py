@@ -11,9 +11,8 @@ from typing import Self
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.record.digest import content_digest, record_digest
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.shard.growing_lmdb import COMMIT_BYTES, GrowingLmdb
 from roibeam.features.shard.layout import encode_meta, encode_regions
-from roibeam.features.shard.lmdb_pages import LmdbPages, ValuePlace
+from roibeam.features.shard.lmdb_file import COMMIT_BYTES, GrowingLmdb, LmdbPages, ValuePlace
 from roibeam.features.shard.manifest import ShardSummary
 from roibeam.features.shard.offset_index import IndexRow, encode_index
 

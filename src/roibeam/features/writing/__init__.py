@@ -1,4 +1,4 @@
-"""Writing a store: `StoreWriter` for features of one's own, and what an import and a copy share with it.
+"""Writing of a store: `StoreWriter` for features of one's own, and the parts that an import and a copy share with it.
 
-The shards themselves are written by shard/sequence.py. Read store_writer.py first.
+The shards themselves are written by ../shard/publish.py. Read store_writer.py first.
 """

@@ -1,7 +1,7 @@
-"""A store written from Python: features of one's own detector, as arrays or as records. docs/python.md is its page.
+"""Writer of a store from Python: features of one's own detector, as arrays or as records. docs/python.md is its page.
 
 Captions are given with an image and kept beside its shard; at the end they become the table that an extraction writes
-too (annotations_table.py), so that training finds them. All of this stands in `features`: a machine that makes features
+too (../annotations.py), so that training finds them. All of this stands in `features`: a machine that makes features
 needs neither torch nor Beam to store them.
 """
 
@@ -15,13 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
-from roibeam.features.counted import counted
-from roibeam.features.folders.folder_lock import store_lock
+from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import StoreManifest
-from roibeam.features.writing.given_arrays import RegionArrays, caption_texts
-from roibeam.features.writing.store_in_work import StoreInWork
-from roibeam.features.writing.writer_settings import WriterSettings, checked_names
+from roibeam.features.writing.partial_store import StoreInWork
+from roibeam.features.writing.writer_input import RegionArrays, WriterSettings, caption_texts, checked_names
+from roibeam.messages import counted
 
 log = logging.getLogger(__name__)
 DEFAULT_SHARD_BYTES = 256 * 2**20

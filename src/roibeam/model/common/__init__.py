@@ -1,4 +1,4 @@
-"""What several models share: attention and layers, heads, losses, masking, packing of rows, reading checkpoints.
+"""Shared parts of the models: attention and layers, heads, losses, masking, settings, reading of checkpoints.
 
-What one model alone has stands in its own room. No `if model == ...`. Read transformer.py first.
+A part that one model alone has stands in its own folder. No `if model == ...`. Read transformer.py first.
 """

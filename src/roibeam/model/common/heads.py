@@ -1,4 +1,7 @@
-"""Prediction heads that several models share."""
+"""Prediction heads that several models share, of pre-training and of tasks.
+
+`ScoreHeads` are the task heads of ViLBERT's and InterBERT's releases: scores of a pair, of its regions and its pieces.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS
+from roibeam.model.inputs import VLBatch, VLOutput, image_elements_of
 
 
 class MaskedWordHead(nn.Module):
@@ -166,3 +170,31 @@ class NormedClassifier(nn.Module):
     def forward(self, pooled: Tensor) -> Tensor:
         """Logits (..., num_labels)."""
         return self.decoder(self.norm(F.gelu(self.dense(pooled))))
+
+
+# What padded regions get added (vilbert.py, vision_logit): finite, so that a loss over all rows stays finite.
+PADDED_SCORE = -10_000.0
+
+
+class ScoreHeads(nn.Module):
+    """Beside a model with pre-training heads, whose states the three heads score."""
+
+    pair_score: DroppedLinear
+    region_score: DroppedLinear
+    word_score: DroppedLinear
+
+    def score_pairs(self, output: VLOutput) -> Tensor:
+        """(B,) how well each text fits its image: choices of VCR, candidates of retrieval."""
+        return self.pair_score(output.pooled).squeeze(-1)
+
+    def score_regions(self, batch: VLBatch, output: VLOutput) -> Tensor:
+        """(B, R + 1) how well IMG and each region fit the text (RefCOCO+); `PADDED_SCORE` is added at padding.
+
+        IMG takes part, in the releases' losses and in their choice of the best.
+        """
+        states, mask = image_elements_of(batch, output)
+        return self.region_score(states).squeeze(-1) + (~mask).to(states.dtype) * PADDED_SCORE
+
+    def score_words(self, states: Tensor) -> Tensor:
+        """(...) one number for each of `states` (..., H)."""
+        return self.word_score(states).squeeze(-1)

@@ -1,26 +1,28 @@
 """ImageBERT (arXiv:2001.07966). There is no public code: this follows the paper, docs/models.md lists its misprints.
 
-One sequence through BERT: [CLS] text [SEP], then regions in any order; padding of the text stays between the two.
-After them come, where the config has them, the whole image and a last [SEP].
+One sequence through BERT: [CLS] text [SEP], then regions in any order; padding of the text stays between the two. After
+them come, where the config has them, the whole image and a last [SEP]. No checkpoint of ImageBERT was published:
+`state_from_bert` starts it from BERT (section 5.1).
 
-Shapes: B rows, T text pieces, R regions, N predicted regions, S elements of the sequence, D region feature width,
-G global feature width, K region labels, H hidden width.
+Shapes: B rows, T text pieces, R regions, N predicted regions, S elements of the sequence, D region feature width, G
+global feature width, K region labels, H hidden width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
+from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
+from roibeam.model.common.fields import SMALL_SIZES
 from roibeam.model.common.heads import MaskedWordHead, Pooler
 from roibeam.model.common.losses import PreTrainingOutput
-from roibeam.model.common.packing import Packing
-from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.regions import LOCATION_SIZE, WHOLE_IMAGE_LOCATION, region_locations
-from roibeam.model.common.transformer import BERT_NORM_EPS
+from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.imagebert.fields import IMAGE_SEGMENT, ImageBertFields
 from roibeam.model.inputs import (
     IGNORE_INDEX,
@@ -333,3 +335,31 @@ def detected_classes(targets_NC: Tensor, num_labels: int) -> Tensor:
         )
     best, classes = targets_NC[:, :num_labels].max(dim=1)
     return classes.masked_fill(best <= 0, IGNORE_INDEX)
+
+
+TABLE = KeyTable(
+    "BERT",
+    (
+        ("bert.embeddings.word_embeddings.", "imagebert.embeddings.words."),
+        ("bert.embeddings.position_embeddings.", "imagebert.embeddings.positions."),
+        ("bert.embeddings.token_type_embeddings.", "imagebert.embeddings.segments."),
+        ("bert.embeddings.LayerNorm.", "imagebert.embeddings.text_norm."),
+        *((f"bert.encoder.layer.{{}}.{a}", f"imagebert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
+        ("bert.pooler.dense.", "imagebert.pooler.dense."),
+        *BERT_WORD_HEAD,
+    ),
+)
+# BERT's next-sentence head tells two sentences apart, by two logits; the matching head, with one, is new.
+_LEFT_OUT = ("cls.seq_relationship.weight", "cls.seq_relationship.bias")
+
+
+def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All that BERT has, for `load_start`: text embeddings, encoder, pooler, masked-word head.
+
+    Its two segment rows become those of text and image. The projections of regions, their LayerNorm and the other three
+    heads stay as drawn. For a model without a masked-word head leave `masked_word_head.*` out.
+
+    Raises:
+        ValueError: for a parameter that is none of BERT's.
+    """
+    return {TABLE.ours(name): tensor for name, tensor in tidy_bert(bert).items() if name not in _LEFT_OUT}

@@ -24,7 +24,7 @@ from roibeam.model.common.checkpoint import (
     with_copies,
     without_copies,
 )
-from roibeam.model.interbert.config import InterBertConfig
+from roibeam.model.interbert.model import InterBertConfig
 
 RELEASE_JOINT_LAYERS = 6  # config/bert_base_6layer_interbert.json
 _RULES = (

@@ -1,11 +1,11 @@
-"""InterBERT (arXiv:2003.13198) as its paper tells it and as its release builds it (black4321/InterBERT).
+"""InterBERT (arXiv:2003.13198) by its paper and its release (black4321/InterBERT), and its task heads.
 
-One stream, then two (figure 1): image and text go together through the joint layers, "single-stream interaction
-module"; then each goes by itself through layers of its own, "two-stream extraction module".
+One stream, then two (figure 1): the joint layers, "single-stream interaction module"; then layers of each side, the
+"two-stream extraction module": [IMG regions (SEP) | text] -> joint layers -> image layers | text layers.
 
-    [IMG regions (SEP) | text]  ->  joint layers  ->  image | text
-                                                        |      |
-                                              image layers    text layers
+Task heads are plain linear layers (InterBertForVLTasks); all stand in every checkpoint, a task uses one. VCR reads the
+pair's score (section 3.2). Retrieval has no head, "the model reuses the output layer of the pretraining ITM task"
+(3.4): the release gives each of four pairs the two-way loss of pre-training, `binary_loss` of `match_log_odds`.
 
 Shapes: B rows, T text pieces, R regions, E image elements (IMG, R regions, [SEP] where there is one), D feature width,
 H hidden width, P pooled width.
@@ -13,19 +13,19 @@ H hidden width, P pooled width.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder, bert_layer
-from roibeam.model.common.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
+from roibeam.model.common.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, ScoreHeads, TwoStreamPooler
 from roibeam.model.common.losses import PreTrainingOutput, SumCount
-from roibeam.model.common.packing import Packing
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
-from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS, TransformerEncoder, TransformerLayer
+from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS, Packing, TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import (
     AttentionMaps,
+    OutputWidths,
     VLBatch,
     VLOutput,
     check_feature_dtype,
@@ -34,9 +34,37 @@ from roibeam.model.inputs import (
     check_text_length,
     check_word_ids,
 )
-from roibeam.model.interbert.config import InterBertConfig
+from roibeam.model.interbert.fields import SMALL, InterBertFields, interbert_fields
 from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import PreTrainingLogits, PreTrainingTerms, count_labels, count_true, log_odds
+
+
+class InterBertConfig(InterBertFields, BertSizes):
+    """The configuration of an InterBERT; its fields are those of `InterBertFields`."""
+
+    model_type = "roibeam-interbert"
+
+    @property
+    def output_widths(self) -> OutputWidths:
+        return OutputWidths(self.hidden_size, self.hidden_size, self.pooled_size)
+
+
+def interbert_config(preset: str = "release", **overrides: Any) -> InterBertConfig:
+    """A published InterBERT of BERT-base width.
+
+    Args:
+        preset: one of `PRESETS`.
+        overrides: fields that differ from it.
+    Raises:
+        ValueError: for an unknown preset, or fields that do not fit.
+    """
+    return InterBertConfig(**(interbert_fields(preset) | overrides))
+
+
+def interbert_small(**overrides: Any) -> InterBertConfig:
+    """2 joint layers, then 2 and 2, of width 256: trains on a laptop; published by nobody. The rest is as released."""
+    return InterBertConfig(**(dict(SMALL) | overrides))
+
 
 PADDING_PIECE = 0
 MATCH_LOGIT = 0  # in the release: logit 0 = the caption belongs to the image, 1 = it does not
@@ -371,3 +399,20 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
             # The release divides by the number of regions, not by the width of their features too.
             mean = terms.losses["masked_regions"]
             terms.losses["masked_regions"] = SumCount(mean.total * targets.shape[-1], mean.count)
+
+
+class InterBertForTasks(ScoreHeads, InterBertForPreTraining):
+    """The pre-training heads, answers, and one score for the pair, each region and each piece."""
+
+    def __init__(self, config: InterBertConfig) -> None:
+        super().__init__(config)
+        pooled, hidden, dropout = config.pooled_size, config.hidden_size, config.pair_dropout
+        self.answer_head = DroppedLinear(pooled, config.num_answers, dropout=dropout)
+        self.pair_score = DroppedLinear(pooled, 1, dropout=dropout)
+        self.region_score = DroppedLinear(hidden, 1, dropout=dropout)
+        self.word_score = DroppedLinear(hidden, 1, dropout=dropout)
+        self.post_init()
+
+    def answers(self, output: VLOutput) -> Tensor:
+        """(B, num_answers) logits of a label for the pair."""
+        return self.answer_head(output.pooled)

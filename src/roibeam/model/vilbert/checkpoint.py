@@ -23,7 +23,7 @@ from roibeam.model.common.checkpoint import (
     with_copies,
     without_copies,
 )
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.encoder import ViLbertConfig
 
 # In a co-attention 1 is the image and 2 the text. Who asks gives the query, who is asked gives key and value, so ours
 # cross: the text attends with query2, key1 and value1, and dense2 brings the result back to the text's width.

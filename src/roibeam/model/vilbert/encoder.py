@@ -1,21 +1,91 @@
-"""The encoder of ViLBERT (arXiv:1908.02265, section 2.2): two streams of layers, and the co-attentions between them."""
+"""Configuration and encoder of ViLBERT (arXiv:1908.02265, section 2.2): two streams and their co-attentions.
+
+`TextGatedLayer` is the image layer of "dynamic attention" (facebookresearch/vilbert-multi-task vilbert.py): regions
+attend to regions in the light of the text, whose mean state scales every number of the queries and keys.
+"""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import bert_layer
-from roibeam.model.common.packing import Packing
-from roibeam.model.common.transformer import BERT_NORM_EPS, Attention, CheckpointedLayer, FeedForward, TransformerLayer
-from roibeam.model.inputs import AttentionMaps
+from roibeam.model.common.bert import BertSizes, bert_layer
+from roibeam.model.common.transformer import (
+    BERT_NORM_EPS,
+    Attention,
+    CheckpointedLayer,
+    FeedForward,
+    Packing,
+    TransformerLayer,
+)
+from roibeam.model.inputs import AttentionMaps, OutputWidths
 from roibeam.model.layer_states import EMBEDDINGS
-from roibeam.model.vilbert.config import ViLbertConfig
-from roibeam.model.vilbert.gated import TextGatedLayer
+from roibeam.model.vilbert.fields import SMALL, ViLbertFields, vilbert_fields
+
+
+class ViLbertConfig(ViLbertFields, BertSizes):
+    """The configuration of a ViLBERT; its fields are those of `ViLbertFields`."""
+
+    model_type = "roibeam-vilbert"
+
+    @property
+    def output_widths(self) -> OutputWidths:
+        return OutputWidths(self.hidden_size, self.image_hidden_size, self.co_attention_size)
+
+
+def vilbert_config(preset: str = "release", *, depth: int = 6, **overrides: Any) -> ViLbertConfig:
+    """A published ViLBERT of BERT-base size.
+
+    Args:
+        preset: one of `PRESETS`.
+        depth: number of co-attentions and of image layers, one of `DEPTHS`. The last `depth` text layers follow one
+            (vilbert_beta config/bert_base_<n>layer_<n>conect.json).
+        overrides: fields that differ from it.
+    Raises:
+        ValueError: for an unknown preset or depth, or fields that do not fit.
+    """
+    return ViLbertConfig(**(vilbert_fields(preset, depth=depth) | overrides))
+
+
+def vilbert_small(**overrides: Any) -> ViLbertConfig:
+    """4 text layers and 2 image layers of width 256. Everything but the sizes is as in the first release."""
+    return ViLbertConfig(**(dict(SMALL) | overrides))
+
+
+class TextGatedLayer(TransformerLayer):
+    """An image layer whose queries and keys are multiplied by 1 + sigmoid(linear(mean state of the text))."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(
+            config.image_hidden_size,
+            config.image_num_attention_heads,
+            config.image_intermediate_size,
+            attention_dropout=config.image_attention_dropout,
+            dropout=config.image_hidden_dropout,
+            activation=config.image_hidden_activation,
+        )
+        self.query_gate = nn.Linear(config.hidden_size, config.image_hidden_size)
+        self.key_gate = nn.Linear(config.hidden_size, config.image_hidden_size)
+
+    def gate(self, mean_text: Tensor) -> Tensor:
+        """(B, I) for the mean text states (B, H).
+
+        A number of a query only ever meets the same number of a key, so both gates may act on the query.
+        """
+        return (1 + torch.sigmoid(self.query_gate(mean_text))) * (1 + torch.sigmoid(self.key_gate(mean_text)))
+
+    def forward(  # type: ignore[override]
+        self, states_PI: Tensor, packing: Packing, maps: list[Tensor] | None, query_factor: Tensor
+    ) -> Tensor:
+        """As `TransformerLayer.forward`; `query_factor` (P, I) is the `gate` of each region's row."""
+        self.check_maps(maps)
+        found = self.attention(states_PI, packing, maps=maps, query_factor=query_factor)
+        states_PI = self.attention_norm(states_PI + found)
+        return self.feed_forward_norm(states_PI + self.feed_forward(states_PI))
 
 
 class Step(NamedTuple):

@@ -1,17 +1,24 @@
-"""Sizes and choices of ViLBERT (arXiv:1908.02265), without torch."""
+"""Fields of ViLBERT's configurations (arXiv:1908.02265), published settings, depths and sizes, without torch.
+
+`SingleStreamFields` are those of its single-stream baseline (section 4).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from roibeam.model.common.fields import (
     ACTIVATION_NAMES,
     FUSIONS,
     MASKED_APPEARANCES,
     MASKED_LOSS_PAIRS,
+    SMALL_SIZES,
     WHOLE_IMAGE_COUNTS,
     BertFields,
+    named_fields,
 )
 
 REGION_LOSSES = ("kl", "regression", "contrastive", "none")
@@ -157,3 +164,91 @@ class ViLbertFields(BertFields):
                 "ViLbertConfig: masked_loss_pairs 'matched' with with_match_head=False: without an alignment loss all "
                 "pairs should match; set masked_loss_pairs='all'"
             )
+
+
+# What the published settings set beyond the sizes; docs/models.md tells where each value comes from. Paper and first
+# release differ in nothing that a model computes: their differences lie in what is fed and how it is trained.
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "paper": {},
+        "release": {},
+        # arXiv:1912.02315: overlapping regions are masked together (model/common/masking.py), which leaves the
+        # visible ones to average, and mismatched pairs have no masked losses (the README's --objective 1).
+        "release-mt": {"whole_image_count": "visible", "masked_loss_pairs": "matched"},
+        # config/roberta_base_6layer_6connect.json. Its code computes RoBERTa's positions, from 2 on, and then drops
+        # them; and the row without gradient is BERT's padding, which is <s> here.
+        "release-mt-roberta": {
+            "whole_image_count": "visible",
+            "masked_loss_pairs": "matched",
+            "vocab_size": 50265,
+            "max_position_embeddings": 514,
+            "num_segments": 1,
+        },
+        # The multi-task model itself: vilbert.py has a table of 20 task tokens.
+        "release-mt-tasks": {"whole_image_count": "visible", "masked_loss_pairs": "matched", "num_task_tokens": 20},
+    }
+)
+DEPTHS = (2, 4, 6, 8)  # table 2 of the paper
+# 4 layers of width 256, co-attention before the last two: trains on a laptop; published by nobody.
+SMALL: Mapping[str, Any] = MappingProxyType(
+    {
+        **SMALL_SIZES,
+        "image_hidden_size": 256,
+        "image_num_hidden_layers": 2,
+        "image_num_attention_heads": 4,
+        "image_intermediate_size": 256,
+        "co_attention_size": 256,
+        "co_attention_num_heads": 4,
+        "text_co_attention": (2, 3),
+        "image_co_attention": (0, 1),
+    }
+)
+
+
+def vilbert_fields(preset: str = "release", *, depth: int = 6) -> dict[str, Any]:
+    """Fields of `ViLbertConfig`; arguments and errors as of `vilbert_config`."""
+    fields = named_fields("ViLBERT preset", preset, PRESETS)
+    if depth not in DEPTHS:
+        raise ValueError(f"no published ViLBERT has depth {depth}; there are {', '.join(map(str, DEPTHS))}")
+    layers = {
+        "image_num_hidden_layers": depth,
+        "text_co_attention": tuple(range(12 - depth, 12)),
+        "image_co_attention": tuple(range(depth)),
+    }
+    return {**layers, **fields}
+
+
+REGION_SEGMENT = 1
+SINGLE_STREAM_REGION_LOSSES = ("kl", "none")
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class SingleStreamFields(BertFields):
+    """Sizes of the baseline; defaults are those of the release (config/bert_base_baseline.json).
+
+    Fields, beside those of `BertFields`:
+        region_feature_size: D, width of a stored region feature.
+        region_loss: "kl" predicts the detector's class distribution, "none" predicts no regions: the model has no such
+            head.
+        region_target_size: classes with background.
+        masked_appearance: as in `ViLbertFields`.
+        num_answers: labels of the answer classifier of the task model.
+    """
+
+    choices = MappingProxyType(
+        {
+            "region_loss": SINGLE_STREAM_REGION_LOSSES,
+            "masked_appearance": MASKED_APPEARANCES,
+        }
+    )
+
+    region_feature_size: int = 2048
+    region_loss: str = "kl"
+    region_target_size: int = 1601
+    masked_appearance: str = "zero"
+    num_answers: int = 3129
+
+    def check(self) -> None:
+        super().check()
+        if self.num_segments <= REGION_SEGMENT:
+            raise ValueError(f"SingleStreamConfig: num_segments must be at least 2, got {self.num_segments}")

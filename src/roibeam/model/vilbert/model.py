@@ -1,13 +1,11 @@
-"""ViLBERT (arXiv:1908.02265) as its release builds it (jiasenlu/vilbert_beta and facebookresearch/vilbert-multi-task).
+"""ViLBERT (arXiv:1908.02265) and its task heads, as its two releases build them.
 
-Two streams: text through BERT, regions through a narrower stack. Before each of the last text layers they look at each
-other (co-attention, section 2.2 and figure 2b). The region stream begins with IMG, the whole image.
+They are jiasenlu/vilbert_beta and facebookresearch/vilbert-multi-task. Two streams: text through BERT, regions through
+a narrower stack. Before each of the last text layers they look at each other (co-attention, section 2.2 and figure 2b).
+The region stream begins with IMG, the whole image.
 
-    text   t0 ... t5        t6        t7        ...  t11
-                     \\    /   \\    /   \\
-                      co0      co1      co2     ...
-                     /    \\   /    \\   /
-    image           -       v0        v1        ...  v5
+The first release (VILBertForVLTasks) has one answer classifier; the multi-task release (arXiv:1912.02315) has several,
+of another kind, and a head for pairs of images. All heads stand in every checkpoint; a task uses one or two.
 
 Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), D feature width, H text width, I image
 width, P pooled width.
@@ -24,13 +22,15 @@ from roibeam.model.common.bert import VLPreTrainedModel
 from roibeam.model.common.heads import (
     DroppedLinear,
     MaskedWordHead,
+    NormedClassifier,
     NormedRegionHead,
+    ScoreHeads,
     TwoStreamPooler,
+    WeightNormedClassifier,
 )
 from roibeam.model.common.losses import PreTrainingOutput
-from roibeam.model.common.packing import Packing
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
-from roibeam.model.common.transformer import BERT_NORM_EPS
+from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import (
     AttentionMaps,
     VLBatch,
@@ -51,8 +51,8 @@ from roibeam.model.pretraining import (
     log_odds,
     only_matched,
 )
-from roibeam.model.vilbert.config import ViLbertConfig
-from roibeam.model.vilbert.encoder import PassedStreams, Stream, TwoStreamEncoder
+from roibeam.model.task_heads import join_row_pairs
+from roibeam.model.vilbert.encoder import PassedStreams, Stream, TwoStreamEncoder, ViLbertConfig
 
 MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
 
@@ -423,3 +423,73 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         else:
             loss = config.region_loss
             terms.masked_regions(head, output.region_states, batch.targets_of(predicted), predicted, loss=loss)
+
+
+IMAGE_PAIR_LABELS = 2  # of NLVR2: false, true
+
+
+class ViLbertWithScores(ScoreHeads, ViLbertForPreTraining):
+    """The pre-training heads, and one score for the pair, each region and each piece (section 3.2): both releases."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(config)
+        dropout = config.pair_dropout
+        self.pair_dropout = nn.Dropout(dropout)
+        self.pair_score = DroppedLinear(config.co_attention_size, 1, dropout=dropout)
+        self.region_score = DroppedLinear(config.image_hidden_size, 1, dropout=dropout)
+        self.word_score = DroppedLinear(config.hidden_size, 1, dropout=dropout)
+
+
+class ViLbertForTasks(ViLbertWithScores):
+    """The first release: one classifier of answers."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(config)
+        pooled = config.co_attention_size
+        self.answer_head = WeightNormedClassifier(pooled, 2 * pooled, config.num_answers)
+        self.post_init()
+
+    def answers(self, output: VLOutput) -> Tensor:
+        """(B, num_answers) logits of VQA's answers (section 3.2, "a two layer MLP")."""
+        return self.answer_head(self.pair_dropout(output.pooled))
+
+
+class ViLbertForMultiTask(ViLbertWithScores):
+    """The multi-task release: answers of two data sets, statements about two images, entailment."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(config)
+        pooled = config.co_attention_size
+        self.answer_head = NormedClassifier(pooled, 2 * pooled, config.num_answers) if config.num_answers else None
+        self.gqa_answer_head = (
+            NormedClassifier(pooled, 2 * pooled, config.num_gqa_answers) if config.num_gqa_answers else None
+        )
+        self.image_pair_head = NormedClassifier(2 * pooled, 2 * pooled, IMAGE_PAIR_LABELS)
+        self.entailment_head = DroppedLinear(pooled, 3, dropout=config.pair_dropout)
+        self.post_init()
+
+    def answers(self, output: VLOutput) -> Tensor:
+        """(B, num_answers) logits of VQA's answers."""
+        return self._classify(self.answer_head, "num_answers", output)
+
+    def gqa_answers(self, output: VLOutput) -> Tensor:
+        """(B, num_gqa_answers) logits of GQA's answers."""
+        return self._classify(self.gqa_answer_head, "num_gqa_answers", output)
+
+    def image_pairs(self, output: VLOutput) -> Tensor:
+        """(B / 2, 2) logits of NLVR2: rows 2i and 2i + 1 of the batch are one statement with its two images.
+
+        Raises:
+            ValueError: for an odd number of rows.
+        """
+        assert output.pooled is not None
+        return self.image_pair_head(join_row_pairs(self.pair_dropout(output.pooled)))
+
+    def entailment(self, output: VLOutput) -> Tensor:
+        """(B, 3) logits of visual entailment."""
+        return self.entailment_head(output.pooled)
+
+    def _classify(self, head: NormedClassifier | None, field: str, output: VLOutput) -> Tensor:
+        if head is None:
+            raise ValueError(f"ViLBERT: this model was made with {field}=0 and has no such head")
+        return head(self.pair_dropout(output.pooled))

@@ -1,7 +1,9 @@
-"""The single-stream baseline of ViLBERT (arXiv:1908.02265, section 4, "Baselines"; vilbert_beta vilbert/basebert.py).
+"""Single-stream baseline of ViLBERT (arXiv:1908.02265, section 4, "Baselines"; vilbert_beta vilbert/basebert.py).
 
-"A single BERT architecture that processes both modality inputs through the same set of transformer blocks":
-text pieces, then IMG and regions. Heads of pre-training are those of ViLBERT; BERT's pooler on [CLS] sums up a pair.
+"A single BERT architecture that processes both modality inputs through the same set of transformer blocks": text
+pieces, then IMG and regions. Heads of pre-training are those of ViLBERT; BERT's pooler on [CLS] sums up a pair. Task
+heads are those of ViLBERT's first release on BERT's widths (BaseBertForVLTasks): pooled [CLS] is read without dropout,
+states of regions and pieces with it. No weights were released.
 
 Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), D feature width, H hidden width.
 """
@@ -16,12 +18,18 @@ from torch import Tensor, nn
 
 from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
 from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
-from roibeam.model.common.heads import MaskedWordHead, NormedRegionHead, Pooler
+from roibeam.model.common.fields import SMALL_SIZES
+from roibeam.model.common.heads import (
+    DroppedLinear,
+    MaskedWordHead,
+    NormedRegionHead,
+    Pooler,
+    ScoreHeads,
+    WeightNormedClassifier,
+)
 from roibeam.model.common.losses import PreTrainingOutput
-from roibeam.model.common.packing import Packing
-from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
-from roibeam.model.common.transformer import BERT_NORM_EPS
+from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import (
     AttentionMaps,
     VLBatch,
@@ -34,7 +42,7 @@ from roibeam.model.inputs import (
 )
 from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
-from roibeam.model.vilbert.single_stream_fields import REGION_SEGMENT, SingleStreamFields
+from roibeam.model.vilbert.fields import REGION_SEGMENT, SingleStreamFields
 
 MATCH_LOGIT = 0  # as in ViLBERT
 
@@ -222,3 +230,20 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ValueError: for a parameter that is none of BERT's.
     """
     return {_FROM_BERT.ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith("cls.seq_relationship.")}
+
+
+class SingleStreamForTasks(ScoreHeads, SingleStreamForPreTraining):
+    """The pre-training heads, answers, and one score for the pair, each region and each piece."""
+
+    def __init__(self, config: SingleStreamConfig) -> None:
+        super().__init__(config)
+        hidden, dropout = config.hidden_size, config.hidden_dropout
+        self.answer_head = WeightNormedClassifier(hidden, 2 * hidden, config.num_answers)
+        self.pair_score = DroppedLinear(hidden, 1, dropout=0.0)
+        self.region_score = DroppedLinear(hidden, 1, dropout=dropout)
+        self.word_score = DroppedLinear(hidden, 1, dropout=dropout)
+        self.post_init()
+
+    def answers(self, output: VLOutput) -> Tensor:
+        """(B, num_answers) logits of VQA's answers."""
+        return self.answer_head(output.pooled)

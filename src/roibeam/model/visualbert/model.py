@@ -1,8 +1,9 @@
-"""VisualBERT (arXiv:1908.03557) as its releases build it (uclanlp/visualbert; transformers models/visual_bert).
+"""VisualBERT (arXiv:1908.03557) and its task models, as released (uclanlp/visualbert; transformers models/visual_bert).
 
 One sequence through BERT: text pieces, then regions; padding of the text stays between the two. A region is its
 projected feature with a segment and a position of its own tables (section 3.2 of the paper: f_o + f_s + f_p). Regions
-are never masked: `VLBatch.masked_regions` is not read, nor are boxes (wider features may hold them).
+are never masked: `VLBatch.masked_regions` is not read, nor are boxes (wider features may hold them). Task models are
+those of section 4.
 
 Sections are those of arXiv:1908.03557. "What Does BERT with Vision Look At?" (ACL 2020) prints sections 3, 4 and 5.1 as
 its appendices A, B and C.
@@ -20,11 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
-from roibeam.model.common.heads import MaskedWordHead, Pooler
+from roibeam.model.common.fields import SMALL_SIZES
+from roibeam.model.common.heads import DroppedLinear, MaskedWordHead, PhraseToRegions, Pooler
 from roibeam.model.common.losses import PreTrainingOutput
-from roibeam.model.common.packing import Packing
-from roibeam.model.common.presets import SMALL_SIZES
-from roibeam.model.common.transformer import BERT_NORM_EPS
+from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import (
     AttentionMaps,
     VLBatch,
@@ -37,8 +37,8 @@ from roibeam.model.inputs import (
 )
 from roibeam.model.layer_states import EMBEDDINGS, LayerStates, layer_names
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
-from roibeam.model.visualbert.fields import VisualBertFields
-from roibeam.model.visualbert.presets import visualbert_fields
+from roibeam.model.task_heads import phrase_states, read_summary
+from roibeam.model.visualbert.fields import VisualBertFields, visualbert_fields
 
 MATCH_LOGIT = 1  # UCLA's data code: 1 = the caption describes the image (the transformers documentation says 0)
 
@@ -281,3 +281,43 @@ class VisualBertForPreTraining(VisualBertPreTrainedModel):
         if self.match_head is not None and batch.match_labels is not None:
             terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
         return terms.output()
+
+
+class VisualBertForLabels(VisualBertPreTrainedModel):
+    """One linear layer on a state: answers of VQA, two classes of NLVR2, one score for each choice of VCR."""
+
+    def __init__(self, config: VisualBertConfig) -> None:
+        super().__init__(config)
+        self.visualbert = VisualBertModel(config)
+        self.label_head = DroppedLinear(config.hidden_size, config.num_answers, dropout=config.hidden_dropout)
+        self.post_init()
+
+    def from_pooled(self, output: VLOutput) -> Tensor:
+        """(B, num_answers) from the pooled [CLS] (NLVR2, VCR)."""
+        return self.label_head(output.pooled)
+
+    def from_mask_piece(self, batch: VLBatch, output: VLOutput) -> Tensor:
+        """(B, num_answers) from the piece before the last real one (VQA: the text ends with "? [MASK] [SEP]")."""
+        return self.label_head(read_summary(batch, output, "mask_piece"))
+
+
+class VisualBertForGrounding(VisualBertForPreTraining):
+    """Which regions a phrase means (Flickr30k Entities); it keeps the pre-training heads, as its checkpoints do."""
+
+    def __init__(self, config: VisualBertConfig) -> None:
+        super().__init__(config)
+        hidden = config.hidden_size
+        self.grounding_head = PhraseToRegions(hidden, hidden, hidden // config.num_attention_heads)
+        self.post_init()
+
+    def score_regions(self, batch: VLBatch, output: VLOutput, phrase_positions: Tensor) -> Tensor:
+        """
+        Args:
+            phrase_positions: (B, P) long, the text piece that stands for each phrase, or T + n for region n, which is
+                where the release looks for a word that is cut; -1 for no phrase, whose scores have no meaning.
+        Returns:
+            (B, P, R), before the softmax.
+        """
+        return self.grounding_head(
+            phrase_states(output, phrase_positions), output.region_states, batch.rows_region_mask
+        )

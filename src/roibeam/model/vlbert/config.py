@@ -7,10 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.model.common.bert import BertSizes
-from roibeam.model.common.presets import named_fields
+from roibeam.model.common.fields import named_fields
 from roibeam.model.inputs import OutputWidths
-from roibeam.model.vlbert.fields import VLBertFields
-from roibeam.model.vlbert.presets import PRESETS, SIZES, vlbert_fields
+from roibeam.model.vlbert.fields import PRESETS, SIZES, VLBertFields, vlbert_fields
 
 ANSWER_HEADS = ("mlm", "1fc", "2fc")
 ANSWER_LOSSES = ("sigmoid", "softmax")

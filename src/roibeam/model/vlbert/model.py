@@ -24,7 +24,7 @@ from transformers import initialization as init
 from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder
 from roibeam.model.common.heads import MaskedWordHead, Pooler, RegionClassHead
 from roibeam.model.common.losses import PreTrainingOutput, SumCount, accuracy, precise, soft_cross_entropy
-from roibeam.model.common.packing import Packing
+from roibeam.model.common.transformer import Packing
 from roibeam.model.inputs import (
     IGNORE_INDEX,
     AttentionMaps,

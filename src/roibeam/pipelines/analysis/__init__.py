@@ -1,6 +1,5 @@
-"""What is known of a trained model: asked one pair at a time (probing), or measured on held-out captions (evaluation);
-and of a detector, photo by photo (look.py).
+"""Analysis of models: probes of one pair, attention of heads, evaluation on held-out captions; and `roibeam look`.
 
-Whatever trains a model may use this room; this room uses nothing that trains, so that it reads any checkpoint. Read
-evaluation/evaluation_run.py first.
+Imports nothing that pre-trains, so that it reads any checkpoint. Read evaluation/evaluation_run.py first, then
+probe.py.
 """

@@ -1,19 +1,18 @@
-"""One photo, a detector, and the picture of what it finds: `roibeam look`."""
+"""`roibeam look`: one photo, a detector, and the picture of its regions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from roibeam.extraction.photos.photo_file import without_image_extension
-from roibeam.features.record.drawing.region_drawing import looking_scale
-from roibeam.pipelines.extract.one_photo import detect_photo
+from roibeam.extraction.photos.image_ref import without_image_extension
+from roibeam.features.record.region_drawing import looking_scale
+from roibeam.pipelines.common.compute import DeviceChoice
+from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
+from roibeam.pipelines.common.plot import check_picture_path, write_picture
+from roibeam.pipelines.extract.one_photo import RecordView, detect_photo, view_of
 from roibeam.pipelines.extract.request import RequestedDetector
 from roibeam.pipelines.extract.requested_detector import need_detector
-from roibeam.pipelines.foundation.device_choice import DeviceChoice
-from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
-from roibeam.pipelines.foundation.files.picture_file import check_picture_path, write_picture
-from roibeam.pipelines.stores.record_view import RecordView, view_of
 
 LOOKED_AT = 10  # regions
 

@@ -10,30 +10,20 @@ from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.collect.app import collect_app
+from roibeam.pipelines.cli.analysis import attention_command, evaluate_command, probe_command
+from roibeam.pipelines.cli.collect import collect_app, download_command
 from roibeam.pipelines.cli.convert import convert_command
 from roibeam.pipelines.cli.detector import detector_app
-from roibeam.pipelines.cli.developers.conformance import conformance_command
-from roibeam.pipelines.cli.developers.leaks import leaks_command
-from roibeam.pipelines.cli.developers.worker_pool import worker_pool_command
-from roibeam.pipelines.cli.download import download_command
-from roibeam.pipelines.cli.extract import ExtractCommand, extract_command
-from roibeam.pipelines.cli.look import look_command
-from roibeam.pipelines.cli.progress import progress_command
-from roibeam.pipelines.cli.score import score_command
-from roibeam.pipelines.cli.store.info import store_app
-from roibeam.pipelines.cli.surface.command import HELP_NAMES, HelpedCommand, HelpedGroup
-from roibeam.pipelines.cli.surface.option import argument
-from roibeam.pipelines.cli.surface.option_names import DEVELOPERS, FEATURES, LOOKING, SETUP, STORES, TRAIN
+from roibeam.pipelines.cli.developers import conformance_command, leaks_command, worker_pool_command
+from roibeam.pipelines.cli.extract import ExtractCommand, extract_command, look_command, progress_command
+from roibeam.pipelines.cli.finetune import finetune_command, predict_command, score_command
+from roibeam.pipelines.cli.help_pages import HELP_NAMES, HelpedCommand, HelpedGroup
+from roibeam.pipelines.cli.option_names import DEVELOPERS, FEATURES, LOOKING, SETUP, STORES, TRAIN, argument
+from roibeam.pipelines.cli.pretrain import pretrain_command
+from roibeam.pipelines.cli.recipes import recipes_command
+from roibeam.pipelines.cli.store import store_app
 from roibeam.pipelines.cli.toyworld import toyworld_command
-from roibeam.pipelines.cli.train.attention import attention_command
-from roibeam.pipelines.cli.train.evaluate import evaluate_command
-from roibeam.pipelines.cli.train.finetune import finetune_command
-from roibeam.pipelines.cli.train.predict import predict_command
-from roibeam.pipelines.cli.train.pretrain import pretrain_command
-from roibeam.pipelines.cli.train.probe import probe_command
-from roibeam.pipelines.cli.train.recipes import recipes_command
-from roibeam.pipelines.foundation.console.our_logs import show_our_logs
+from roibeam.pipelines.common.console.progress import show_our_logs
 
 app = typer.Typer(
     name="roibeam",
@@ -72,10 +62,10 @@ def demo_command(
     Examples:
         roibeam demo demo/
     """
-    from roibeam.pipelines.foundation.files.named_files import check_output_is_no_file
+    from roibeam.pipelines.common.console.command_files import check_output_is_no_file
 
     check_output_is_no_file(out)
-    from roibeam.pipelines.cli.train.demo import run_demo
+    from roibeam.pipelines.cli.demo import run_demo
 
     # A clone's environment is often not on the path: then the command is told as it was called.
     run_demo(out, tell=typer.echo, command="roibeam" if shutil.which("roibeam") else sys.argv[0])

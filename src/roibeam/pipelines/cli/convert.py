@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.option_names import argument, option
 from roibeam.pipelines.cli.options import CONFIG, JSON, named_step
-from roibeam.pipelines.cli.surface.json_output import json_line
-from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.files.named_files import check_named_files
+from roibeam.pipelines.common.console.command_files import check_named_files
+from roibeam.pipelines.common.console.progress import waiting
 
 
 def convert_command(
@@ -48,7 +48,7 @@ def convert_command(
         roibeam convert faster_rcnn.pkl vg.safetensors
         roibeam convert vl-bert-base.model vlbert/ --to roibeam
     """
-    from roibeam.pipelines.model_files.converted_output import DIRECTIONS
+    from roibeam.pipelines.training.model_files.model_folder import DIRECTIONS
 
     if to in DIRECTIONS:
         _convert_model(weights, out, to, config_file, settings, as_json)
@@ -57,9 +57,8 @@ def convert_command(
         raise ValueError("--config is for a model's checkpoint; say --to roibeam or --to official too")
     check_named_files([("WEIGHTS", weights)])
     from roibeam.extraction.network.config import CONFIGS
-    from roibeam.extraction.weights.file_container import check_weight_file
-    from roibeam.extraction.weights.file_formats import check_written_file, format_named
-    from roibeam.pipelines.foundation.overrides import apply_overrides
+    from roibeam.extraction.weights.file_formats import check_weight_file, check_written_file, format_named
+    from roibeam.pipelines.common.console.overrides import apply_overrides
 
     to = format_named(to, out)
     if detector not in CONFIGS:
@@ -68,7 +67,7 @@ def convert_command(
     check_written_file(out, to)
     check_weight_file(weights)
     with waiting("converting"):
-        from roibeam.extraction.weights.conversion import convert_weights  # torch: after names and files were looked at
+        from roibeam.extraction.weights.loading import convert_weights  # torch: after names and files were looked at
 
         done = convert_weights(weights, out, to=to, config=config)
     if as_json:
@@ -84,8 +83,7 @@ def convert_command(
 def _convert_model(
     weights: str, out: Path, to: str, config_file: Path | None, settings: list[str] | None, as_json: bool
 ) -> None:
-    from roibeam.pipelines.model_files.converted_output import check_converted_output
-    from roibeam.pipelines.model_files.model_folder import check_model_files
+    from roibeam.pipelines.training.model_files.model_folder import check_converted_output, check_model_files
 
     if settings:
         raise ValueError("--set is for a detector's sizes; those of a model come from its file, or from --config")
@@ -94,7 +92,7 @@ def _convert_model(
     check_model_files(weights)
     from transformers.utils import logging as transformers_logging
 
-    from roibeam.pipelines.model_files.model_conversion import convert_model
+    from roibeam.pipelines.training.model_files.model_conversion import convert_model
 
     transformers_logging.disable_progress_bar()  # of a second
     with waiting("converting"):

@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.help_pages import HelpedCommand, HelpedGroup
+from roibeam.pipelines.cli.option_names import INPUT, MODEL, argument, option
 from roibeam.pipelines.cli.options import (
     JSON,
     RESUME,
@@ -14,14 +17,10 @@ from roibeam.pipelines.cli.options import (
     THREADS,
     origin_facts,
     origin_lines,
+    precision_setting,
     resume_asked,
     run_folder_lines,
 )
-from roibeam.pipelines.cli.surface.command import HelpedCommand, HelpedGroup
-from roibeam.pipelines.cli.surface.json_output import json_line
-from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.cli.surface.option_names import INPUT, MODEL
-from roibeam.pipelines.cli.train.precision import precision_setting
 
 detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.", rich_markup_mode=None)
 
@@ -80,7 +79,7 @@ def train_command(
         roibeam detector train run/ --labels vg/train.txt --photos vg/images
         roibeam detector train run/ --labels coco/instances_train2017.json
     """
-    from roibeam.pipelines.detector.train_request import DetectorTrainRequest, train_requested_detector
+    from roibeam.pipelines.training.detector.train_request import DetectorTrainRequest, train_requested_detector
 
     request = DetectorTrainRequest(
         labels=labels, images=photos, vocab=vocab, val_labels=val_labels, val_images=val_photos,
@@ -92,8 +91,8 @@ def train_command(
         resume="auto" if (asked := resume_asked(resume, resume_from)) is None else asked,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
-    from roibeam.pipelines.foundation.statistics.verdict import sentence_of
-    from roibeam.pipelines.training.processes.launched import is_main_process
+    from roibeam.pipelines.common.compute import is_main_process
+    from roibeam.pipelines.common.statistics.verdict import sentence_of
 
     if not is_main_process():
         return
@@ -140,12 +139,12 @@ def evaluate_command(
     Examples:
         roibeam detector evaluate toy --labels world/visual_genome/test.txt
     """
-    from roibeam.extraction.choice.detector_folder import read_detector_folder
-    from roibeam.features.counted import counted
-    from roibeam.pipelines.detector.photos import look_at_photos, open_labelled_photos
-    from roibeam.pipelines.foundation.device_choice import check_device, choose_device
-    from roibeam.pipelines.foundation.files.named_files import NamedFiles
-    from roibeam.pipelines.foundation.overrides import apply_overrides
+    from roibeam.extraction.weights.detector_folder import read_detector_folder
+    from roibeam.messages import counted
+    from roibeam.pipelines.common.compute import check_device, choose_device
+    from roibeam.pipelines.common.console.command_files import NamedFiles
+    from roibeam.pipelines.common.console.overrides import apply_overrides
+    from roibeam.pipelines.data.labelled_photos import look_at_photos, open_labelled_photos
 
     named = NamedFiles()
     folder = named.look(lambda: read_detector_folder(detector))
@@ -166,8 +165,8 @@ def evaluate_command(
     # Torch comes now, when nothing is wrong with the names.
     import torch
 
-    from roibeam.pipelines.detector.folder_evaluation import evaluate_folder
-    from roibeam.pipelines.detector.report import report_lines
+    from roibeam.pipelines.training.detector.evaluation import evaluate_folder
+    from roibeam.pipelines.training.detector.report import report_lines
 
     if threads is not None:
         torch.set_num_threads(threads)

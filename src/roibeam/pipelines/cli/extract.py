@@ -1,27 +1,37 @@
-"""`roibeam extract`: photos in, region shards out."""
+"""`roibeam extract | progress | look`: region shards of photos, how far a run is, regions of one photo."""
 
 from __future__ import annotations
 
+import json
+import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from roibeam.features.printable import on_a_line
+from roibeam.messages import on_a_line
+from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.help_pages import HelpedCommand
+from roibeam.pipelines.cli.option_names import argument, option
 from roibeam.pipelines.cli.options import (
     CAPTION_COLUMN,
     CONVENTIONS,
+    DETECTOR_SET,
     DROP_HELD_OUT,
     HELD_OUT,
     ID_RULE,
     JSON,
     NUMBERS_OF,
     PRESET,
+    PRESET_NAMES,
     SELECTION,
     THREADS,
+    WEIGHTS,
 )
-from roibeam.pipelines.cli.surface.command import HelpedCommand
-from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.common.console.printable_streams import Unchanged
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.compatibility import MIN_MATCH
 from roibeam.pipelines.extract.request import (
     ExtractRequest,
     RequestedDetector,
@@ -29,9 +39,7 @@ from roibeam.pipelines.extract.request import (
     RequestedRecords,
     RunOptions,
 )
-from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
+from roibeam.pipelines.extract.shard.process_setup import use_one_arena
 
 # `--precision`, and what the store calls it.
 _MODES = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
@@ -47,7 +55,7 @@ class ExtractCommand(HelpedCommand):
         return ctx.args
 
     def where_else(self, name: str) -> str:
-        from roibeam.pipelines.extract.runners.option_sets import is_beam_option
+        from roibeam.pipelines.extract.runners.runner_options import is_beam_option
 
         return f"; Beam has it: give it after --, as in -- {name}=VALUE" if is_beam_option(name) else ""
 
@@ -142,8 +150,7 @@ def extract_command(
     """
     use_one_arena()  # before what is imported here starts threads
     # Heavy imports wait until a command needs them, so that --help is quick.
-    from roibeam.pipelines.extract.requested_work import open_plan, open_work
-    from roibeam.pipelines.extract.work import Work
+    from roibeam.pipelines.extract.work import Work, open_plan, open_work
 
     request = ExtractRequest(
         RequestedImages(
@@ -205,3 +212,91 @@ def _mode(precision: str, *, batched: bool) -> str:
 
 def _tell(line: str) -> None:
     typer.echo(on_a_line(line), err=True)
+
+
+def progress_command(
+    stores: Annotated[list[str], argument("STORE", "Stores that runs write: folders, or URLs (s3://, gs://, ...).")],
+    watch: Annotated[bool, option("watch")] = False,
+    every: Annotated[float, option("every", "With --watch.")] = 15.0,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Shows how far an extraction is, and the time left.
+
+    It reads what the run has written, on any runner and from any machine, and writes nothing. --watch ends when the
+    run has ended, or nothing was heard of it for 20 minutes. The exit code is 1 if the run stopped before its end, is
+    silent for so long, or failed (--max-failures); 0 if it is at work or has finished. Of several stores, sums are
+    shown, and the stores that neither work nor have finished; the exit code is 1 if there are such.
+
+    Examples:
+        roibeam progress store/
+        roibeam progress s3://bucket/store --watch
+        roibeam progress parts/*
+    """
+    from roibeam.pipelines.extract.report.store_progress import SILENT_SECONDS, SeveralView
+
+    view = SeveralView(stores)
+    began = time.monotonic()
+    while True:
+        look = view.read()
+        if as_json:
+            for line in look.json_lines():
+                typer.echo(json.dumps(line))
+        else:
+            if watch and sys.stdout.isatty():  # a look takes the place of the one before
+                typer.echo(Unchanged("\x1b[2J\x1b[H"), nl=False)
+            typer.echo(look.text())
+        # At a URL, a run that was just begun again is silent until its first shard: that is waited for.
+        was_long = time.monotonic() - began >= SILENT_SECONDS
+        if not watch or look.is_over or (was_long and not look.has_work):
+            if not look.is_well:
+                raise typer.Exit(1)
+            return
+        sys.stdout.flush()
+        time.sleep(every)
+
+
+def look_command(
+    photo: Annotated[Path, argument("PHOTO", "A JPEG, PNG or another image file.")],
+    detector: Annotated[
+        str | None, option("detector", default="toy; with --weights or --preset that of the preset")
+    ] = None,
+    preset: Annotated[str | None, option("preset", values=PRESET_NAMES)] = None,
+    weights: Annotated[str | None, WEIGHTS] = None,
+    vocab: Annotated[str | None, option("vocab", default="those of the detector's folder, else none")] = None,
+    conventions: Annotated[str | None, CONVENTIONS] = None,
+    selection: Annotated[str | None, SELECTION] = None,
+    settings: Annotated[list[str] | None, DETECTOR_SET] = None,
+    max_regions: Annotated[int, option("max-regions", "They are drawn and listed.")] = 10,
+    device: Annotated[str, option("device")] = "auto",
+    out: Annotated[
+        Path | None,
+        option("out", "A .png file; an older picture of `roibeam look` is replaced.", default="NAME.regions.png, here"),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Finds the regions of one photo, draws the best ones and lists them.
+
+    `roibeam store show --draw` draws the regions that a store holds.
+
+    Examples:
+        roibeam look photo.jpg
+        roibeam look photo.jpg --weights vg.pkl --vocab vg --out regions.png
+    """
+    from roibeam.pipelines.analysis.look import look_at_photo
+    from roibeam.pipelines.extract.request import RequestedDetector
+
+    asked = RequestedDetector(
+        detector or ("toy" if weights is None and preset is None else None), preset=preset, weights=weights,
+        conventions=conventions, selection=selection, vocabulary=vocab, settings=tuple(settings or ()), device=device,
+    )  # fmt: skip
+    with waiting("finding regions"):
+        done = look_at_photo(photo, out, asked, num_regions=max_regions)
+    if as_json:
+        facts = {"picture": str(done.picture), "note": done.note or None, "device": done.device.name}
+        typer.echo(json_line({"photo": str(photo), **done.view.to_json(), **facts}))
+        return
+    typer.echo(done.device.words, err=True)
+    typer.echo("\n".join(done.view.lines()))
+    if done.note:
+        typer.echo(f"note: {done.note}")
+    typer.echo(f"{done.picture}   the photo with {'its regions' if done.view.is_whole else 'the best regions'}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.cli.surface.option_names import INPUT
+from roibeam.pipelines.cli.option_names import INPUT, argument, option
+from roibeam.pipelines.training.train_config import NAMES, check_precision
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.training.run_in_work import TrainResult
+    from roibeam.pipelines.training.hooks import TrainResult
 
 JSON = option("json")
 THREADS = option("threads", default="torch's choice")
@@ -21,7 +22,7 @@ SCRATCH = option("scratch", default="the temporary folder")
 # Which checkpoint evaluate and probe ask, and how its text and classes are read.
 def named_step(value: Any) -> Any:
     """The checkpoint, or None, that an option names, with its step in place of "best"; a path stays one."""
-    from roibeam.pipelines.training.run_folder.best import named_checkpoint
+    from roibeam.pipelines.training.run_folder.folder import named_checkpoint
 
     return value if value is None else type(value)(named_checkpoint(str(value)))
 
@@ -74,7 +75,7 @@ def resume_asked(resume: bool | None, resume_from: str | None) -> bool | str | N
 def origin_facts(run_dir: Path) -> dict[str, str]:
     """What a run started from, for --json: "started_from", and end to end "region_encoder_started_from"."""
     from roibeam.pipelines.training.run_folder.folder import saved_config
-    from roibeam.pipelines.training.run_folder.run_words import origins
+    from roibeam.pipelines.training.run_folder.run_summary import origins
 
     return {name.replace(" ", "_"): words for name, words in origins(saved_config(run_dir)).items()}
 
@@ -95,3 +96,20 @@ def run_folder_lines(run_dir: Path, result: TrainResult) -> list[str]:
         "  log.jsonl   one line per step",
         "  config.json   everything this run was made with",
     ]
+
+
+_SETTING = "train.precision"
+
+
+def precision_setting(precision: str | None, settings: Sequence[str]) -> list[str]:
+    """The setting that says so, as --set takes it; none where nothing was asked.
+
+    Raises:
+        ValueError: for another precision, or when a setting says one, too.
+    """
+    if precision is None:
+        return []
+    check_precision(precision)
+    if any(each.partition("=")[0].strip() == _SETTING for each in settings):
+        raise ValueError(f"--precision and --set {_SETTING} both say the precision; give one of them")
+    return [f"{_SETTING}={NAMES[precision]}"]

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.option_names import OUTPUT, argument, option
 from roibeam.pipelines.cli.options import JSON
-from roibeam.pipelines.cli.surface.json_output import json_line
-from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.cli.surface.option_names import OUTPUT
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.toyworld.beside_world import WrittenFiles
-    from roibeam.pipelines.toyworld.perfect_perception import Perception
-    from roibeam.pipelines.toyworld.perfect_store import WrittenStore
-    from roibeam.pipelines.toyworld.web.write_web import ToyWeb
+    from roibeam.pipelines.toyworld.perfect_store import Perception, WrittenStore
+    from roibeam.pipelines.toyworld.world_files import WrittenFiles
     from roibeam.pipelines.toyworld.write import WorldSummary
+    from roibeam.pipelines.toyworld.write_web import ToyWeb
 
 
 def toyworld_command(
@@ -59,10 +57,9 @@ def toyworld_command(
         roibeam toyworld world/ --num-images 2000 --entities entities/
         roibeam toyworld world/ --num-images 2000 --web web/ --pages 5000
     """
-    from roibeam.pipelines.finetuning.toy_levels import toy_levels
-    from roibeam.pipelines.toyworld.entities.write_entities import ToyEntities
+    from roibeam.pipelines.toyworld.entities import ToyEntities
     from roibeam.pipelines.toyworld.perfect_store import PerfectStore
-    from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
+    from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks, toy_levels
     from roibeam.pipelines.toyworld.write import write_world
 
     faults = {"noise": noise, "missed": missed, "doubled": doubled, "box_jitter": box_jitter}
@@ -120,7 +117,7 @@ def toyworld_command(
 
 
 def _perception(faults: dict[str, float], store: str | None) -> Perception:
-    from roibeam.pipelines.toyworld.perfect_perception import Perception
+    from roibeam.pipelines.toyworld.perfect_store import Perception
 
     if faults and store is None:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in faults)
@@ -129,7 +126,7 @@ def _perception(faults: dict[str, float], store: str | None) -> Perception:
 
 
 def _web(web: str | None, out: Path, seed: int, num_images: int, given: dict[str, int | None]) -> ToyWeb | None:
-    from roibeam.pipelines.toyworld.web.write_web import ToyWeb
+    from roibeam.pipelines.toyworld.write_web import ToyWeb
 
     if web is None:
         names = ", ".join(name for name, value in given.items() if value is not None)
@@ -141,7 +138,7 @@ def _web(web: str | None, out: Path, seed: int, num_images: int, given: dict[str
 
 
 def _lines(out: Path, num_images: int, done: WorldSummary) -> Iterator[str]:
-    from roibeam.pipelines.toyworld.splits import PLACES
+    from roibeam.pipelines.toyworld.world import PLACES
     from roibeam.pipelines.toyworld.write import CONTACT_SHEET_NAME
 
     statistics = done.manifest["statistics"]
@@ -160,7 +157,7 @@ def _lines(out: Path, num_images: int, done: WorldSummary) -> Iterator[str]:
 
 
 def _task_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
-    from roibeam.pipelines.finetuning.toy_levels import CEILING, FLOOR
+    from roibeam.pipelines.toyworld.tasks.write_tasks import CEILING, FLOOR
 
     rows, levels = made.manifest["rows"], made.manifest["levels"]
     yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"

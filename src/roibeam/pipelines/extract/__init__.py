@@ -1,5 +1,6 @@
-"""Photos to a store: plan, shards, Beam, manifest, report.
+"""Photos to a store: request, work, plan, shards, Beam, report; and what is done with finished stores.
 
-The engine for one shard's photos is extraction/engine. What happens to finished stores is in pipelines/stores. Read
-extraction_run.py first, then beam_extraction.py.
+shard/ has one shard on a worker, runners/ where Beam runs, report/ progress and pages, stores/ the work of
+`roibeam store`. The engine for one shard's photos is extraction/engine. Read extraction_run.py first, then
+beam_extraction.py.
 """

@@ -17,11 +17,11 @@ from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner
 
+from roibeam.pipelines.data.shard_plan import PlannedShard
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, run_pipeline
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard
-from roibeam.pipelines.extract.shard_plan import PlannedShard
-from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
+from roibeam.pipelines.extract.shard.store_folder import StoreText, publish_run
 
 PIPELINE = __name__  # for workers to import before they have threads
 METRICS = "roibeam"  # the namespace

@@ -16,36 +16,28 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from roibeam.extraction.choice.detectron2_choice import Detectron2Config
-from roibeam.features.counted import counted
-from roibeam.features.folders.folder_lock import run_lock
-from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.extraction.weights.detector_choice import Detectron2Config
+from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
+from roibeam.messages import counted
+from roibeam.pipelines.common.console.progress import Progress, duration, waiting
+from roibeam.pipelines.common.console.termination import tell_what_is_kept
+from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, are_drawn
+from roibeam.pipelines.data.feature_settings import conventions_name, selection_name
+from roibeam.pipelines.data.shard_plan import Plan
+from roibeam.pipelines.data.vocabulary import check_length
 from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
-from roibeam.pipelines.extract.new_work import existing_plan, make_plan, source_facts
-from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
-from roibeam.pipelines.extract.report.region_meaning import (
-    is_drawn,
-    knows_drawn_world,
-    warning_of_store,
-)
-from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree, write_run_report
-from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, ProgressView
+from roibeam.pipelines.extract.planning import existing_plan, make_plan, source_facts
+from roibeam.pipelines.extract.report.region_warnings import is_drawn, knows_drawn_world, warning_of_store
 from roibeam.pipelines.extract.report.run_summary import RunEnd, write_run_summary
+from roibeam.pipelines.extract.report.store_report import REPORT_NAME, output_tree, write_run_report
 from roibeam.pipelines.extract.request import ExtractRequest, RunOptions
-from roibeam.pipelines.extract.requested_work import open_work
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
-from roibeam.pipelines.extract.shard.job import shared_detector, shared_fingerprint
-from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME, check_output_folder, tidy_store
-from roibeam.pipelines.extract.shard_plan import Plan
-from roibeam.pipelines.extract.store_manifest import StoreText
-from roibeam.pipelines.extract.work import Work
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.interruption import tell_what_is_kept
-from roibeam.pipelines.foundation.console.progress import Progress, waiting
-from roibeam.pipelines.sources.datasets.drawn_world import DRAWN_WORLD, are_drawn
-from roibeam.pipelines.sources.vocabulary import check_length
+from roibeam.pipelines.extract.shard.run_progress import REMOTE_LOOK_SECONDS, ProgressView
+from roibeam.pipelines.extract.shard.shared_detector import shared_detector, shared_fingerprint
+from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME, StoreText, check_output_folder, tidy_store
+from roibeam.pipelines.extract.work import Work, open_work
 
 log = logging.getLogger(__name__)
 

@@ -1,28 +1,40 @@
-"""What a detector finds in one photo, without a store: for commands that look at a photo."""
+"""Regions of one photo, detected now or read from a store, for commands that look at a photo.
+
+A stored record is displayed with names, captions, labels and statistics of its best regions.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
 from roibeam.extraction.photos.decode import DecodeError, decode_image
-from roibeam.extraction.photos.photo_file import without_image_extension
-from roibeam.features.printable import printable
-from roibeam.features.record.drawing.notebook import regions_html
+from roibeam.extraction.photos.image_ref import without_image_extension
+from roibeam.extraction.weights.detector_choice import ChosenDetector, choose_detector
+from roibeam.features.record.fingerprint import has_classes as store_has_classes
+from roibeam.features.record.notebook import regions_html
+from roibeam.features.record.region_drawing import PhotoLike, looking_scale, strongest
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.extract.preset_names import choice_words
-from roibeam.pipelines.extract.report.region_meaning import warning_of
+from roibeam.features.store import FeatureStore
+from roibeam.messages import counted, near_names, on_a_line, printable, short_repr
+from roibeam.pipelines.common.compute import DeviceChoice, check_device, choose_device
+from roibeam.pipelines.common.console.overrides import apply_overrides
+from roibeam.pipelines.common.image_ids import forms_of
+from roibeam.pipelines.common.locations import SourceGoneError
+from roibeam.pipelines.common.page_layout import Banner
+from roibeam.pipelines.common.plot import check_picture_path, write_picture
+from roibeam.pipelines.data.captions.caption_files import annotation_of
+from roibeam.pipelines.data.datasets.photo_folders import world_of
+from roibeam.pipelines.data.feature_settings import choice_words
+from roibeam.pipelines.data.record_photos import RecordPhotos, tells_photos
+from roibeam.pipelines.data.vocabulary import Vocabulary, load_vocabulary
+from roibeam.pipelines.extract.report.region_warnings import warning_of
 from roibeam.pipelines.extract.request import RequestedDetector
-from roibeam.pipelines.foundation.device_choice import DeviceChoice, check_device, choose_device
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.foundation.pages.banner import Banner
-from roibeam.pipelines.sources.datasets.drawn_world import world_of
-from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
-from roibeam.short_repr import short_repr
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,3 +126,167 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
     drawn = world_of(str(photo)) is not None
     warning = warning_of(chosen.weights, names.classes, drawn=drawn)
     return DetectedPhoto(outcome, names, pixels, warning, words, device)
+
+
+BLANK = Path("none")  # in place of a photo
+_CURE = f"name the photo with --photo FILE, or draw on a blank page with --photo {BLANK}"
+_LOOKED_AT = 2000  # ids among which near ones are looked for
+
+
+@dataclass(frozen=True, eq=False)
+class RecordView:
+    """Attributes:
+    record: the whole record.
+    regions: of the best ones, by falling score, "box" (pixels), "class", "score", and "attribute" and
+        "attribute_score" where the store has attributes; class and score are None where it has no classes.
+    statistics: mean, std and max of the features; nothing for a record without regions.
+    captions, labels: of the image.
+    """
+
+    record: RegionRecord
+    regions: list[dict[str, Any]]
+    statistics: dict[str, float]
+    captions: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    __repr__ = short_repr
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all regions are listed."""
+        return len(self.regions) == self.record.num_regions
+
+    def to_json(self) -> dict[str, Any]:
+        record = self.record
+        return {
+            "image_id": record.image_id, "height": record.height, "width": record.width,
+            "num_regions": record.num_regions, "feature_dim": record.features.shape[1],
+            "feature_dtype": record.feature_dtype, "features": self.statistics, "regions": self.regions,
+            "captions": list(self.captions), "labels": list(self.labels),
+        }  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """For the terminal."""
+        record = self.record
+        numbers = ", ".join(f"{name} {value:.3f}" for name, value in self.statistics.items())
+        lines = [
+            f"{printable(record.image_id, 200)}  {record.width}x{record.height} pixels  "
+            f"{counted(record.num_regions, 'region')}",
+            *(f"caption {printable(caption, 400)}" for caption in self.captions),
+        ]
+        if self.labels:
+            lines.append(f"labels {', '.join(printable(label, 80) for label in self.labels)}")
+        lines.append(f"features {record.features.shape[1]} x {record.feature_dtype}: {numbers}")
+        lines.append(f"{'score':>6}  {'x1':>7} {'y1':>7} {'x2':>7} {'y2':>7}  class, attribute (score)")
+        return [*lines, *(on_a_line(_region_line(row)) for row in self.regions)]
+
+
+def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 10) -> RecordView:
+    """
+    Args:
+        image_id: None for the first one of the store.
+        num_regions: at most so many regions.
+    Raises:
+        ValueError: when the store has no such image, or none at all.
+    """
+    with FeatureStore(store) as opened:
+        if image_id is None:
+            image_id = next(iter(opened.ids()), None)
+            if image_id is None:
+                raise ValueError(f"{store} holds no record")
+        stored = next((each for each in forms_of(image_id) if each in opened), None)
+        if stored is None:
+            raise ValueError(_not_there(opened, image_id))
+        image_id = stored
+        record = opened.get(image_id, check=True)  # it is shown as true
+        classes, attributes = opened.manifest.classes, opened.manifest.attributes
+        classified = store_has_classes(opened.fingerprint)
+        annotation = annotation_of(opened, image_id)
+    captions, labels = (annotation.captions, annotation.labels) if annotation is not None else ((), ())
+    view = view_of(record, classes, attributes, has_classes=classified, num_regions=num_regions)
+    return replace(view, captions=tuple(captions), labels=tuple(labels))
+
+
+def _not_there(store: FeatureStore, image_id: str) -> str:
+    ids = list(islice(store.ids(), _LOOKED_AT))
+    near = near_names(image_id, ids)
+    hint = f"the first is {ids[0]!r}" if ids else "it is empty"
+    if near:
+        hint = f"did you mean {' or '.join(map(repr, near))}?"
+    return f"no image {image_id!r} in {store.path}; {hint}; `roibeam store ids {store.path}` lists all {len(store):,}"
+
+
+def view_of(
+    record: RegionRecord,
+    classes: Sequence[str] | None,
+    attributes: Sequence[str] | None,
+    *,
+    has_classes: bool = True,
+    num_regions: int = 10,
+) -> RecordView:
+    """A record by itself.
+
+    Args:
+        classes, attributes: names by id; None for bare ids.
+        has_classes: False where class ids and scores only fill their place.
+        num_regions: at most so many regions.
+    """
+    rows: list[dict[str, Any]] = []
+    for i in strongest(record.class_scores, num_regions):
+        row: dict[str, Any] = {
+            "box": [round(float(edge), 1) for edge in record.boxes[i]],
+            "class": _name(classes, int(record.class_ids[i])) if has_classes else None,
+            "score": round(float(record.class_scores[i]), 4) if has_classes else None,
+        }
+        if record.attribute_ids is not None and record.attribute_scores is not None:
+            row["attribute"] = _name(attributes, int(record.attribute_ids[i]))
+            row["attribute_score"] = round(float(record.attribute_scores[i]), 4)
+        rows.append(row)
+    values = record.features.astype(np.float32)
+    statistics = (
+        {"mean": float(values.mean()), "std": float(values.std()), "max": float(values.max())} if values.size else {}
+    )
+    return RecordView(record, rows, statistics)
+
+
+def draw_stored(store: Path, image_id: str, out: Path, photo: Path | None, *, num_regions: int = 10) -> None:
+    """Draws the best regions of a record on its photo.
+
+    Args:
+        out: .png file, as of `write_picture`.
+        photo: None for the place that the store recorded; `BLANK` draws on a grey page.
+    Raises:
+        ValueError: when the photo is not known or not there, or the picture cannot be written.
+    """
+    check_picture_path(out)
+    with FeatureStore(store) as opened:
+        meta = opened.meta(image_id)
+        image_hw = (meta.height, meta.width)
+        given: PhotoLike | None = photo
+        if photo == BLANK:
+            given = None
+        elif photo is None:
+            given = _planned_photo(opened, image_id, image_hw)
+        picture = opened.draw(image_id, given, max_regions=num_regions, scale=looking_scale(image_hw))
+    write_picture(out, picture)
+
+
+def _planned_photo(store: FeatureStore, image_id: str, image_hw: tuple[int, int]) -> np.ndarray:
+    if not tells_photos(store):
+        raise ValueError(f"{store.path} does not say where its photos lie; {_CURE}")
+    photos = RecordPhotos(store, [image_id])
+    try:
+        return photos.read(photos.place(image_id, image_hw))
+    except (ValueError, SourceGoneError) as error:
+        raise ValueError(f"{error}; {_CURE}") from None
+
+
+def _region_line(row: dict[str, Any]) -> str:
+    edges = " ".join(f"{edge:7.1f}" for edge in row["box"])
+    attribute = f", {row['attribute']} ({row['attribute_score']:.2f})" if "attribute" in row else ""
+    score = f"{'-':>6}" if row["score"] is None else f"{row['score']:6.3f}"
+    return f"{score}  {edges}  {row['class'] or '-'}{attribute}"
+
+
+def _name(names: Sequence[str] | None, number: int) -> str:
+    return names[number] if names is not None and number < len(names) else f"#{number}"

@@ -1,11 +1,11 @@
-"""What an extraction is asked for: plain data, checked when it is opened (`requested_work`)."""
+"""Request of an extraction: plain data, checked when it is opened (`work.open_work`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roibeam.name_list import check_lists
-from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
+from roibeam.messages import check_lists
+from roibeam.pipelines.data.compatibility import MIN_MATCH
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class RequestedImages:
     """Which images.
 
     Attributes:
-        sources: as `roibeam.pipelines.sources.source_kinds.open_sources` takes them.
+        sources: as `roibeam.pipelines.data.source_kinds.open_sources` takes them.
         image_root: folder or URL that the paths in an annotation file are below; None to look for it.
         id_rule: of image ids, no-extension or with-extension.
         id_prefix: to put before each id, a folder with a slash at its end; "" for none.
@@ -50,7 +50,7 @@ class RequestedDetector:
 
     Attributes:
         detector, preset, weights, conventions, selection: as of
-            `roibeam.extraction.choice.detector_choice.choose_detector`; what is None is as the store recorded it, where
+            `extraction.weights.detector_choice.choose_detector`; what is None is as the store recorded it, where
             it holds features already.
         settings: "section.field=value" each, of the sections detector, conventions and selection.
         vocabulary: file or folder of the names of classes and attributes, or vg; None for those of the detector.
@@ -96,7 +96,7 @@ class RunOptions:
         retry_dead_letters: try failed images again; the records of their shards are kept.
         runner, beam_args, workers: see `roibeam.pipelines.extract.beam_extraction.run_extraction`.
         as_json: progress as JSON lines.
-        scratch: see `roibeam.pipelines.extract.shard.job.ExtractJob`.
+        scratch: see `roibeam.pipelines.extract.shard.shared_detector.ExtractJob`.
         pool_token_file: with the token of the cluster's worker pools.
     """
 

@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from roibeam.extraction.choice.detector_choice import DEFAULT_SELECTION, ChosenDetector, choose_detector, named
-from roibeam.extraction.choice.detectron2_choice import PUBLISHED_SELECTIONS, Detectron2Config, detectron2_config
-from roibeam.extraction.choice.presets import PRESET_SIZES
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
@@ -17,19 +14,29 @@ from roibeam.extraction.network.conventions import (
     Conventions,
 )
 from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
-from roibeam.extraction.weights.file_container import check_weight_file
+from roibeam.extraction.weights.detector_choice import (
+    DEFAULT_SELECTION,
+    PRESET_SIZES,
+    PUBLISHED_SELECTIONS,
+    ChosenDetector,
+    Detectron2Config,
+    choose_detector,
+    detectron2_config,
+    named,
+)
+from roibeam.extraction.weights.file_formats import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.near_names import name_hint
-from roibeam.pipelines.extract.preset_names import choice_words, conventions_name, parts_words, selection_name
+from roibeam.messages import name_hint
+from roibeam.pipelines.common.compute import check_device, check_device_name
+from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
+from roibeam.pipelines.common.console.overrides import apply_overrides
+from roibeam.pipelines.data.datasets.known_files import refuse_others
+from roibeam.pipelines.data.feature_settings import choice_words, conventions_name, parts_words, selection_name
+from roibeam.pipelines.data.shard_plan import read_plan
+from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
-from roibeam.pipelines.extract.shard_plan import read_plan
-from roibeam.pipelines.foundation.device_choice import check_device, check_device_name
-from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.sources.datasets.known_files import refuse_others
-from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
 RUNNERS = (*ON_THIS_MACHINE, "flink", "spark", "dataflow")

@@ -1,18 +1,47 @@
-"""What is to be extracted, and how, opened and checked; no torch and no Beam yet."""
+"""An extraction request opened as work: the detector is chosen, images are listed, boxes and captions are joined.
+
+Nothing is written, and neither torch nor Beam is imported, so that errors of a request are reported at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.weights.detector_choice import Detectron2Config
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.local_folder import output_folder
+from roibeam.messages import counted
+from roibeam.pipelines.common.compute import DeviceChoice, choose_device, workers_device
+from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles, check_output_is_no_file
+from roibeam.pipelines.common.image_ids import check_id_prefix
+from roibeam.pipelines.common.remote_files import is_url, use_beam_options, why_not_reached
+from roibeam.pipelines.data.captions.caption_join import GivenCaptions, give_captions
+from roibeam.pipelines.data.datasets.photo_folders import is_pattern
+from roibeam.pipelines.data.feature_settings import OTHER_SETTINGS, flat_settings, other_run, setting_changes
+from roibeam.pipelines.data.given_boxes import GivenBoxes, give_boxes
+from roibeam.pipelines.data.held_out import HeldOut, LeakReport, keep_out
+from roibeam.pipelines.data.image_identity import checked_data_set, data_set_of_source
+from roibeam.pipelines.data.shard_plan import read_plan
+from roibeam.pipelines.data.source_kinds import Source, check_images_are_there, open_sources, with_prefix
+from roibeam.pipelines.data.vocabulary import Vocabulary
+from roibeam.pipelines.extract.request import ExtractRequest, RequestedImages, RequestedRecords, RunOptions
+from roibeam.pipelines.extract.requested_detector import (
+    ON_THIS_MACHINE,
+    RUNNERS,
+    check_runner_name,
+    need_detector,
+    open_detector,
+)
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
-from roibeam.pipelines.sources.captions.caption_join import GivenCaptions
-from roibeam.pipelines.sources.given_boxes import GivenBoxes
-from roibeam.pipelines.sources.held_out import LeakReport
-from roibeam.pipelines.sources.source_kinds import Source
-from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.extract.shard.store_folder import check_output_folder, is_unused_plan
 
 
 @dataclass(frozen=True)
@@ -63,3 +92,246 @@ class UnlistedWork:
 
     detector: DetectorSpec
     reason: str
+
+
+_ONE_SLASH = re.compile(r"(gs|s3|hdfs|azfs):/([^/].*)")  # a URL of which one slash is missing
+_FILE_SUFFIXES = (".h5", ".hdf5", ".lmdb", ".tsv", ".npz", ".npy", ".pkl")  # of other code bases' feature files
+NO_STORE = "memory://dry-run"  # an empty one
+
+
+def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
+    """The work that a request asks for.
+
+    Args:
+        tell: called with each remark for the user, a line.
+    Raises:
+        ValueError: one line: whatever of the request is unknown, does not fit together or cannot be opened.
+    """
+    run = request.run
+    _check(request, runs_here=run.runner in ON_THIS_MACHINE)
+    if run.runner in RUNNERS and run.runner not in ON_THIS_MACHINE:
+        from roibeam.pipelines.extract.runners.runner_options import (
+            check_needed,  # with Beam, which the run needs anyway
+        )
+
+        check_needed(run.runner, run.beam_args)
+    store = _store(request)
+    check_output_folder(store)
+    spec, vocabulary = _detector(request, store, tell)
+    work = _work(request, store, spec, vocabulary)
+    # Torch says what this machine has; it comes last, when nothing is wrong with what was named.
+    return _on_its_device(request, work, tell, to_plan=False)
+
+
+def open_plan(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work | UnlistedWork:
+    """The work for a dry run, which may be made where there is no GPU, no driver of a cluster's files and no cluster.
+
+    A store at a URL is not looked at: all images count as new. Images at a URL that cannot be listed are no error.
+
+    Raises:
+        ValueError: as of `open_work`.
+    """
+    _check(request, runs_here=False)
+    at_url = is_url(request.out)
+    store = output_folder(NO_STORE) if at_url else _store(request)
+    if at_url:
+        tell(f"note: {request.out} is not looked at: all images count as new")
+    check_output_folder(store)
+    spec, vocabulary = _detector(request, store, tell)
+    for source in filter(is_url, request.images.sources):
+        reason = why_not_reached(source)
+        if reason:
+            chosen = _device(request, spec, to_plan=True)
+            return UnlistedWork(dataclasses.replace(spec, device=chosen.name), reason)
+    return _on_its_device(request, _work(request, store, spec, vocabulary), tell, to_plan=True)
+
+
+def _check(request: ExtractRequest, *, runs_here: bool) -> None:
+    """What can be said without opening anything.
+
+    Args:
+        runs_here: as of `need_detector`.
+    """
+    _check_names(request, runs_here=runs_here)
+    check_id_prefix(request.images.id_prefix)
+    _options(request.records)
+    _threads(request.detector.threads, request.run)
+    if request.run.beam_args:
+        from roibeam.pipelines.extract.runners.runner_options import check_known  # with Beam, which takes two seconds
+
+        check_known(request.run.runner, request.run.beam_args)
+
+
+def _detector(
+    request: ExtractRequest, store: OutputFolder, tell: Callable[[str], None]
+) -> tuple[DetectorSpec, Vocabulary]:
+    opened = open_detector(request, store, _threads(request.detector.threads, request.run), tell=tell)
+    return opened.spec, opened.vocabulary
+
+
+def _work(request: ExtractRequest, store: OutputFolder, spec: DetectorSpec, vocabulary: Vocabulary) -> Work:
+    source, leaks, is_held_out = _source(request.images)
+    source, boxes = _with_boxes(source, request.images)
+    source, captions = _with_captions(source, request.images)
+    if prefix := request.images.id_prefix:  # last: what is joined names images as the source does
+        source, boxes = with_prefix(source, prefix), None if boxes is None else boxes.with_prefix(prefix)
+    options = _options(request.records)
+    work = Work(
+        source, store, spec, options, vocabulary, request.shard_size, boxes, captions, leaks, is_held_out=is_held_out
+    )
+    check_images_are_there(work.source)
+    _check_settings(work)
+    return work
+
+
+def _check_settings(work: Work) -> None:
+    """Raises ValueError where the store was made with other settings, as far as the request tells them; what only the
+    network knows `planning.existing_plan` compares."""
+    plan = read_plan(work.store)
+    if plan is None or is_unused_plan(work.store, plan):
+        return
+    told: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
+    if work.boxes is None:  # Of given boxes the plan has fewer.
+        spec = {"conventions": dataclasses.asdict(work.detector.conventions)}
+        told |= {"regions": dataclasses.asdict(work.detector.selection)}
+        if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
+            told["detector"] = spec
+    settings = {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": told}
+    now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
+    both = now.keys() & planned.keys()
+    if changes := setting_changes({name: planned[name] for name in both}, {name: now[name] for name in both}):
+        raise ValueError(other_run(work.store, OTHER_SETTINGS, changes))
+
+
+def _device(request: ExtractRequest, spec: DetectorSpec, *, to_plan: bool) -> DeviceChoice:
+    if request.run.runner not in ON_THIS_MACHINE:
+        return workers_device(spec.device)
+    return choose_device(
+        spec.device, threads=spec.threads, processes=request.run.workers, spreads=True, to_plan=to_plan
+    )
+
+
+def _on_its_device(request: ExtractRequest, work: Work, tell: Callable[[str], None], *, to_plan: bool) -> Work:
+    """The same work, told to the user: where it computes, and how many images there are."""
+    chosen = _device(request, work.detector, to_plan=to_plan)
+    if not request.run.as_json:
+        tell(chosen.words)
+        tell(f"{counted(len(work.source.images), 'image')} in {_place(request, work)}")
+    detector = dataclasses.replace(work.detector, device=chosen.name)
+    # A driver needs no GPU of its own. What it learns of its detector does not depend on mode and device.
+    own = None if chosen.is_here else dataclasses.replace(detector, device="cpu", mode="exact")
+    return dataclasses.replace(work, detector=detector, own_detector=own)
+
+
+def _check_names(request: ExtractRequest, *, runs_here: bool) -> None:
+    """Raises ValueError with all names that are unknown, and all files that are not there or of another kind."""
+    images, detector, out = request.images, request.detector, request.out
+    named = NamedFiles()
+    what = "SOURCE" if len(images.sources) == 1 else "SOURCE (the last argument is the store)"
+    for source in images.sources:
+        named.need(what, None if is_pattern(source) else source)
+    named.need("--photos", images.image_root, FOLDER)
+    named.need("--boxes", images.boxes)
+    named.need("--captions", images.captions, FILE)
+    need_detector(named, detector, runs_here=runs_here)
+    named.look(lambda: _check_out(out, images.sources))
+    named.look(lambda: check_runner_name(request.run.runner))
+    named.check()
+
+
+def _check_out(out: str, sources: Sequence[str]) -> None:
+    """Raises ValueError where no store can be written, or where the next run would look for photos in it."""
+    if is_url(out):
+        return
+    if os.path.isfile(out):
+        hint = "; a shell makes photos/*.jpg many names: quote the pattern" if len(sources) > 1 else ""
+        raise ValueError(f"OUT {out!r} is a file; the last argument is the folder to write the store into{hint}")
+    suffix = Path(out).suffix.lower()
+    if suffix in _FILE_SUFFIXES and not os.path.isdir(out):
+        folder = out[: -len(suffix)]
+        raise ValueError(
+            f"OUT {out!r}: a store is a folder, no {suffix} file; write a store first: roibeam extract ... {folder}; "
+            f"then roibeam store export {folder} {out} --format NAME"
+        )
+    check_output_is_no_file(out)
+    for source in sources:
+        if os.path.isdir(source) and Path(out).resolve().is_relative_to(Path(source).resolve()):
+            raise ValueError(f"OUT {out!r} lies in SOURCE {source!r}, which is only read; name a folder beside it")
+
+
+def _place(request: ExtractRequest, work: Work) -> str:
+    """Where the images are, for the user."""
+    source, (first, *more) = work.source, request.images.sources
+    if more:
+        return f"{len(more) + 1} sources below {source.location}"
+    beside = (source.location, os.path.dirname(source.location))
+    was_found = request.images.image_root is None and os.path.isfile(first) and source.image_root not in beside
+    return f"{first}, photos in {source.image_root}" if was_found else first
+
+
+def _options(asked: RequestedRecords) -> ExtractOptions:
+    return ExtractOptions(
+        feature_dtype=asked.dtype,
+        distribution=asked.distribution,
+        max_pixels=asked.max_pixels,
+        decode_threads=asked.decode_threads,
+        image_feature=asked.image_feature,
+        load_timeout=asked.load_timeout,
+        detect_timeout=asked.detect_timeout,
+    )
+
+
+def _threads(asked: int | None, run: RunOptions) -> int | None:
+    """CPU threads of each process: local workers share them."""
+    if run.workers <= 1:
+        return asked
+    if run.runner != "local":
+        raise ValueError(
+            f"--workers {run.workers} goes with --runner local; {run.runner} has its own options, after --"
+        )
+    return asked or max(1, (os.cpu_count() or 1) // run.workers)
+
+
+def _store(request: ExtractRequest) -> OutputFolder:
+    if any(map(is_url, request.images.sources)) or is_url(request.images.image_root or ""):
+        use_beam_options(request.run.beam_args)
+    if slash := _ONE_SLASH.match(request.out):
+        raise ValueError(f"OUT {request.out!r}: a slash is missing; write {slash[1]}://{slash[2]}")
+    store = output_folder(request.out if "://" in request.out else os.path.abspath(request.out))
+    if request.run.scratch is not None and store.local_path is not None:
+        raise ValueError("--scratch is for stores at a URL; a store on a disk is written in its own folder")
+    if store.local_path is not None:  # of a URL it is looked at when the run begins
+        check_output_folder(store)
+    return store
+
+
+def _source(asked: RequestedImages) -> tuple[Source, LeakReport | None, Callable[[str], bool] | None]:
+    """The images, what of them was held out, and whether an image is."""
+    source = open_sources(
+        asked.sources,
+        image_root=asked.image_root,
+        id_rule=asked.id_rule,
+        skip_bad_archives=asked.skip_bad_archives,
+        caption_column=asked.caption_column if asked.captions is None else "",
+    )
+    if asked.skip_bad_archives and source.kind != "archives":
+        raise ValueError(
+            f"--skip-bad-archives is for a folder or pattern of .tar or .zip archives; leave it out for "
+            f"{source.location!r}"
+        )
+    if not asked.held_out:
+        return source, None, None
+    data_set = checked_data_set(asked.images_of, data_set_of_source(source))
+    rules = HeldOut(asked.held_out, id_prefix=asked.id_prefix)
+    source, leaks = keep_out(rules, source, data_set, leave_out=asked.leave_out_held_out)
+    return source, leaks, lambda image_id: rules.holds_out(image_id.removeprefix(asked.id_prefix), data_set)
+
+
+def _with_boxes(source: Source, asked: RequestedImages) -> tuple[Source, GivenBoxes | None]:
+    return (source, None) if asked.boxes is None else give_boxes(source, asked.boxes)
+
+
+def _with_captions(source: Source, asked: RequestedImages) -> tuple[Source, GivenCaptions | None]:
+    if asked.captions is None:
+        return source, None
+    return give_captions(source, asked.captions, min_match=asked.min_match, caption_column=asked.caption_column)

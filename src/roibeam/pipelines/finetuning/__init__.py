@@ -1,4 +1,5 @@
-"""Downstream tasks: their official metrics, the result files that are scored, and what a score says of itself.
+"""Downstream tasks: fine-tuning and predicting with any system, official metrics, and scores of result files.
 
-No torch is imported here. A data set's own files are read by sources/datasets/. Read score_run.py first.
+A data set's own files are read by pipelines/data/datasets. Tasks and systems share rows.py and task.py alone. Read
+task.py first, then run/finetune_run.py.
 """

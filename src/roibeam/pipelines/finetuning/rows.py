@@ -1,4 +1,4 @@
-"""What a downstream task asks of a system: rows of text beside images, and the groups that they come in.
+"""Rows of text beside images, and groups of rows, as a downstream task gives them to a system.
 
 A task (tasks/) makes groups and knows no system; a system (systems/) lays a row out and knows no task. This file is all
 that they share.

@@ -1,58 +1,66 @@
-"""The tasks that can be scored: which official files say what is right, and how a result file is joined with them."""
+"""Tasks that can be scored: their official files, the join of a result file with them, and tasks of a user's own file.
+
+A file of Python in place of a task, `--task gqa.py`, sets `TASK`, an `OwnTask`; `label_task` of tasks/labels.py makes
+one from a few lines. It is run, as any program that its user starts, so only when it is named: a run's folder keeps its
+digest, and never a copy that `roibeam predict` would run by itself.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
-from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
-from roibeam.pipelines.finetuning.metrics.own_labels import own_label_measures
-from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
-from roibeam.pipelines.finetuning.metrics.vcr import vcr_measures
-from roibeam.pipelines.finetuning.metrics.vqa import few_measures, vqa_measures
-from roibeam.pipelines.finetuning.results.glue_results import SUBMISSION, open_glue, open_submission
-from roibeam.pipelines.finetuning.results.grounding_results import open_entities_labels
-from roibeam.pipelines.finetuning.results.label_results import read_label_results
-from roibeam.pipelines.finetuning.results.nlvr2_results import judged_statements, read_nlvr2_predictions
-from roibeam.pipelines.finetuning.results.open_task import Measures, OpenTask, ScoredTask
-from roibeam.pipelines.finetuning.results.referring_results import (
+from roibeam.messages import printable
+from roibeam.pipelines.data.datasets.karpathy import read_captioned
+from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
+from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer, read_refer_detections
+from roibeam.pipelines.data.datasets.rows import MissingFileError, find_file
+from roibeam.pipelines.data.datasets.tables import TableRow, read_answer_table, read_table, table_of, tables_in
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
+from roibeam.pipelines.data.datasets.vcr import read_vcr_labels
+from roibeam.pipelines.data.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
+from roibeam.pipelines.finetuning.metrics.glue import SUBMISSION, open_glue, open_submission
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, open_entities_labels
+from roibeam.pipelines.finetuning.metrics.measure import (
+    OFFICIAL,
+    STRICT,
+    Measure,
+    Measures,
+    OpenTask,
+    ScoredTask,
+    check_row_ids,
+)
+from roibeam.pipelines.finetuning.metrics.nlvr2 import judged_statements, nlvr2_measures, read_nlvr2_predictions
+from roibeam.pipelines.finetuning.metrics.own_labels import own_label_measures, read_label_results
+from roibeam.pipelines.finetuning.metrics.referring import (
+    BOX_RULES,
     detected_bound,
     read_referring_results,
     referring_measures,
 )
-from roibeam.pipelines.finetuning.results.retrieval_results import (
+from roibeam.pipelines.finetuning.metrics.retrieval import (
     PairScores,
     checked_scores,
     retrieval_measures,
     retrieval_numbers,
 )
-from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, STRICT, check_row_ids
-from roibeam.pipelines.finetuning.results.vcr_results import chosen_rows, read_vcr_results, scores_by_question
-from roibeam.pipelines.finetuning.results.vqa_results import (
+from roibeam.pipelines.finetuning.metrics.vcr import chosen_rows, read_vcr_results, scores_by_question, vcr_measures
+from roibeam.pipelines.finetuning.metrics.vqa import (
     answered_questions,
     answers_by_question,
+    few_measures,
     read_own_answers,
     read_vqa_results,
+    vqa_measures,
 )
-from roibeam.pipelines.sources.captions.captioned_pictures import read_captioned
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
-from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
-from roibeam.pipelines.sources.datasets.own_table import (
-    TableRow,
-    read_answer_table,
-    read_table,
-    table_of,
-    tables_in,
-)
-from roibeam.pipelines.sources.datasets.refer import ReferringSentence, read_refer, read_refer_detections
-from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
-from roibeam.pipelines.sources.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
-from roibeam.pipelines.sources.task_files import MissingFileError, find_file
+from roibeam.pipelines.finetuning.task import NamedTask
 
 # Of referring expressions: names of files. Instances are those of the data set, or all of COCO's.
 REFS: Mapping[str, str] = MappingProxyType(
@@ -331,3 +339,84 @@ SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
         SUBMISSION: ScoredTask({"dev": None, "test": None}, BOTH_RULES, open_submission),
     }
 )  # fmt: skip
+
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".py"
+
+
+class OwnTask(NamedTuple):
+    """Attributes:
+    task: what is trained and asked.
+    scored: how result files are scored; None where `roibeam score` cannot.
+    """
+
+    task: NamedTask
+    scored: ScoredTask | None = None
+
+
+def is_own(name: str) -> bool:
+    """Whether a task is named by its file."""
+    return name.endswith(SUFFIX)
+
+
+def task_name(name: str) -> str:
+    """What a task is called in settings and cards: "gqa" of "tasks/gqa.py"."""
+    return Path(name).stem if is_own(name) else name
+
+
+def digest_of_task(name: str) -> str:
+    """SHA-256 (hex) of the file; "" of a task that roibeam has itself."""
+    return hashlib.sha256(Path(name).expanduser().read_bytes()).hexdigest() if is_own(name) else ""
+
+
+def own_task(name: str, option: str = "--task") -> OwnTask:
+    """Runs the file and takes its `TASK`.
+
+    Raises:
+        ValueError: when there is no such file, it does not run, or it sets no `TASK`.
+    """
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ValueError(f"{option} {name!r}: no such file")
+    if not path.stem.isidentifier():
+        raise ValueError(f"{option} {name!r}: the name is that of the task in --set; use letters, digits and _ alone")
+    spec = importlib.util.spec_from_file_location(f"roibeam_own_task_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        told = printable(f"{type(error).__name__}: {error}", 300)
+        raise ValueError(f"{option} {name!r} does not run: {told}") from error
+    found = getattr(module, "TASK", None)
+    if not isinstance(found, OwnTask):
+        what = "sets no TASK" if found is None else f"sets TASK to a {type(found).__name__}"
+        raise ValueError(f"{option} {name!r} {what}; expected an OwnTask, such as label_task makes")
+    return found
+
+
+def asked_task(described: Mapping[str, Any], task_file: str | None) -> str:
+    """The name or the file of the task that a run learned.
+
+    Args:
+        described: the task, in the run's configuration.
+        task_file: that the user named.
+    Raises:
+        ValueError: when the task is one of the user's own and its file is not named, or the named one is another.
+    """
+    name, digest = str(described["task"]), described.get("task_file")
+    if digest is None:
+        if task_file is not None and task_file != name:
+            raise ValueError(f"--task {task_file!r}: the run learned {name}; leave --task out")
+        return name
+    if task_file is None:
+        raise ValueError(f"--task is missing: the run learned a task of your own; name its file, such as {name}.py")
+    if not is_own(task_file) or task_name(task_file) != name:
+        raise ValueError(f"--task {task_file!r}: the run learned {name}, of a file {name}.py")
+    if not Path(task_file).expanduser().is_file():
+        raise ValueError(f"--task {task_file!r}: no such file")
+    if digest_of_task(task_file) != digest:
+        logger.warning("%s has changed since the run learned it", task_file)
+    return task_file

@@ -1,4 +1,4 @@
-"""A task as the frame sees it: its groups, what is right, how predictions are judged and written. No torch."""
+"""Interface of a downstream task: its groups, labels, metric and result file. No torch."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class DownstreamTask:
     Attributes:
         name: as the command line has it.
         form: one of `FORMS`.
-        loss: a name that `loss_named` of frame/losses.py takes for this form.
+        loss: a name that `loss_named` of run/losses.py takes for this form.
         read: the groups of a split.
         train, validation: splits that a run trains on, and is judged on; None for none.
         judge: groups and what was said to them -> measures by name, the first of them the main one.

@@ -1,4 +1,4 @@
-"""Which images a fine-tuning run may train on, and what of a split its model has seen before.
+"""Images that a fine-tuning run may train on, and images of a split that its model has seen before.
 
 The task's own files tell what results are reported on: its validation and test splits, by the rules that `--held-out`
 has for each task. Images of them stop a run. Of other tasks images' own names and files beside the task's may tell;
@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roibeam.features.counted import counted
-from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.sources.held_out import RULES, HeldOut, LeakReport, refuse_leaks, reported_files
-from roibeam.pipelines.sources.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
-from roibeam.pipelines.training.run_folder.trained_images import known_keys, perhaps_trained_among, trained_among
+from roibeam.messages import counted, printable
+from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, refuse_leaks, reported_files
+from roibeam.pipelines.data.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
+from roibeam.pipelines.training.run_folder.training_data import known_keys, perhaps_trained_among, trained_among
 
 
 @dataclass(frozen=True)

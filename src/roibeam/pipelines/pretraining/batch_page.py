@@ -1,4 +1,4 @@
-"""Rows of a pre-training batch as one HTML page: what the model reads, what is hidden from it, what it must predict."""
+"""HTML page of a pre-training batch: its rows, hidden words and regions, and targets."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.features.printable import escaped
+from roibeam.messages import counted, escaped
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
-from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.foundation.pages.frame import PAGE_HEAD, PAGE_STYLE
-from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.inputs.shown_photos import Shown
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
+from roibeam.pipelines.common.page_layout import PAGE_HEAD, PAGE_STYLE, Banner, banner_html
+from roibeam.pipelines.data.batches.image_batch import Shown
+from roibeam.pipelines.data.vocabulary import Names
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE
 
 _SEEN, _PREDICTED, _HIDDEN = "#aeb6c2", "#f3a800", "#c2185b"  # boxes: as they are; predicted but seen; hidden

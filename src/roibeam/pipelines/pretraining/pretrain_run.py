@@ -1,40 +1,134 @@
-"""A pre-training run: a store and captions, or several, in, a run folder out.
+"""Pre-training run: stores and captions, or a text corpus, in; a run folder out.
 
 caption rows x store -> join -> leak guard -> corpus -> a system's samples -> VLBatch -> model -> losses -> the loop
 end to end: samples -> their photos -> masked pixels -> region encoder -> model, on the same loop
+text alone: lines -> a system's rows of text -> VLBatch -> model -> masked words -> the loop
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
-from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
-from roibeam.pipelines.inputs.encoder_change import EncoderChange
-from roibeam.pipelines.inputs.objects.image_objects import ImageObjects
-from roibeam.pipelines.inputs.unknown_words import unknown_notes
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, check_object_classes
-from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
-from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
-from roibeam.pipelines.pretraining.run_data import RunData, corpus_of, gather
-from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings, tell
-from roibeam.pipelines.pretraining.run_tasks import StoreTasks, tasks_of
-from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.pretraining.validation import told
-from roibeam.pipelines.training.processes.launched import is_main_process
+from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
+from roibeam.pipelines.analysis.evaluation.measures import HiddenWords
+from roibeam.pipelines.common.compute import choose_device, is_main_process
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.captions.captioned_store import CaptionedStore, JoinedSource, LeakGuard
+from roibeam.pipelines.data.record_photos import RecordPhotos
+from roibeam.pipelines.data.record_regions import ImageObjects
+from roibeam.pipelines.data.vocabulary import StoreClasses, known_classes
+from roibeam.pipelines.pretraining.end_to_end_encoder import DetectorChange, EndToEnd, LabelledStream, row_sizes
+from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask, TaskPhotos
+from roibeam.pipelines.pretraining.recipes.named_systems import check_kinds, check_text_alone, text_alone_settings
+from roibeam.pipelines.pretraining.run_data import RunData, Search, Validation, corpus_of, gather, told
+from roibeam.pipelines.pretraining.run_setup import PretrainResult, RunFrame, RunModel, RunSettings, tell
+from roibeam.pipelines.pretraining.samples.sampler import TextCorpus
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
+from roibeam.pipelines.pretraining.systems import ModelChoice
+from roibeam.pipelines.pretraining.task import BudgetedTask, PretrainTask, RowLengths, TextTask, count_regions
+from roibeam.pipelines.training.encoder_change import EncoderChange
+from roibeam.pipelines.training.hooks import TrainResult
+from roibeam.pipelines.training.model_files.provenance import (
+    TrainedWith,
+    check_feature_space,
+    check_object_classes,
+    trained_with,
+)
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, unknown_notes
 from roibeam.pipelines.training.run_folder.folder import defaults_of
-from roibeam.pipelines.training.run_in_work import TrainResult
 from roibeam.pipelines.training.train_config import TrainConfig
+
+
+@dataclass(frozen=True, eq=False)
+class StoreTasks:
+    """
+    Attributes:
+        trained: the model on all sources.
+        validation: the same model on the held-out captions that evaluations ask about; None for none.
+    """
+
+    trained: PretrainTask | EndToEndTask
+    validation: Validation | None
+
+    def skipped(self) -> dict[str, str]:
+        """Ids of the images that this process could not use so far, each with why."""
+        found: dict[str, str] = {}
+        for each in (self.trained, None if self.validation is None else self.validation.task):
+            found |= each.skipped if isinstance(each, EndToEndTask) else {}
+        return found
+
+    def hidden_words(self) -> HiddenWords:
+        """Those that the last evaluation, which there was, asked for."""
+        found = (self.trained if self.validation is None else self.validation.task).hidden_words
+        assert found is not None
+        return found
+
+
+def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> StoreTasks:
+    """
+    Raises:
+        ValueError: when model and data do not fit, see the tasks; or a search is asked for that the model cannot do.
+    """
+    validation = None
+    if read.asked is not None:
+        search = _search(read, read.asked, made, data)
+        validated = _task(read, made, data, [read.asked], photos=read.asked_photos, options={})
+        validation = Validation(validated, search)
+    options: dict[str, Any] = {"lines": read.lines, "validation": validation}
+    labelled = None
+    if read.end_to_end is None:
+        options["weights"] = [each.source.weight for each in read.joined if each.source.weight is not None] or None
+    else:
+        labelled = read.end_to_end.labelled_stream(seed=made.seed)
+    trained = _task(read, made, data, read.joined, photos=read.photos, labelled=labelled, options=options)
+    return StoreTasks(trained, validation)
+
+
+def _task(
+    read: RunData,
+    made: RunModel,
+    data: DataConfig,
+    joined: Sequence[JoinedSource],
+    *,
+    photos: RecordPhotos | None,
+    labelled: LabelledStream | None = None,
+    options: Mapping[str, Any],
+) -> PretrainTask | EndToEndTask:
+    """The one task that fits what is trained: end to end, within a token budget, or neither."""
+    corpus = corpus_of(joined)
+    given: dict[str, Any] = {"pad_id": made.tokenizer.pad_id, "seed": made.seed, **options}
+    if made.joint is not None and photos is not None and read.end_to_end is not None:
+        sizes = row_sizes(joined[0].store, joined[0].rows)
+        scale = read.end_to_end.encoder.learning_rate_scale
+        task_photos = TaskPhotos(photos, sizes, read.end_to_end.photos, labelled, scale)
+        return EndToEndTask(made.joint, corpus, made.sampler, task_photos, data, **given)
+    if not data.max_tokens:
+        return PretrainTask(made.model, corpus, made.sampler, data, **given)
+    lengths = RowLengths(corpus, count_regions((each.store, each.rows) for each in joined), made.tokenizer)
+    return BudgetedTask(made.model, corpus, made.sampler, data, lengths=lengths, **given)
+
+
+def _search(read: RunData, asked: JoinedSource, made: RunModel, data: DataConfig) -> Search | None:
+    """What evaluations search among; None where they search nothing."""
+    if read.searched is None:
+        return None
+    first = read.searched.corpus.record(0)
+    classes = known_classes(asked.store, first)
+    is_wider = made.model.config.region_feature_size == first.features.shape[1] + BOX_NUMBERS
+    search = Search(
+        made.model, made.tokenizer, classes, read.searched, data.batch_size, made.joint, read.asked_photos,
+        as_read=RegionRecord.with_box_numbers if is_wider else None,
+    )  # fmt: skip
+    search.check()
+    return search
+
 
 logger = logging.getLogger(__name__)
 
@@ -250,3 +344,75 @@ def _changes(
         return None, of_encoder
     device = choose_device(config.device).name
     return read.end_to_end.detector_change(run.run_dir, made.joint, made.heads, device=device), of_encoder
+
+
+def pretrain_on_text(
+    text_files: Sequence[Path], run_dir: Path, settings: RunSettings, choice: ModelChoice | None = None
+) -> PretrainResult:
+    """Pre-trains a model on the words of a text corpus, and writes a run folder.
+
+    The parts of the model that see images are made and learn nothing; weight decay is theirs too. A run on images that
+    goes on from this one has its feature width and region labels, so give those of its store (`ModelChoice.overrides`).
+
+    Args:
+        text_files: see `TextCorpus`.
+        settings: `train_config` may be made from the number of lines, each of which begins one row an epoch;
+            `data.batch_size` counts rows.
+        choice: None for a small VL-BERT with new weights.
+    Raises:
+        ValueError: whatever does not fit, saying what to do.
+    """
+    run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
+    check_kinds(
+        run.choice.system.named,
+        num_stores=0,
+        has_text_corpus=True,
+        has_task_texts=False,
+        is_end_to_end=False,
+        has_validation=False,
+    )
+    check_text_alone(run.choice.system.named, run.settings.data, run.settings.sampling)
+    texts = TextCorpus(text_files)
+    config = run.train_config(len(texts.lines))
+    tokenizer, unknown = run.tokenizer([("the text corpus", texts.lines)])
+    tell(texts.notes)
+    notes = [*texts.notes, *unknown]
+    run.note_trained_images(())
+    torch.manual_seed(config.seed)
+    system, start = run.choice.system, run.choice.start
+    # What a later stage on images is held against: features and classes are those of an earlier one.
+    before = TrainedWith() if start is None else trained_with(start)
+    reads_text = system.text_only_fields or {}
+    model: Any = run.choice.model(reads_text, vocab_size=tokenizer.vocab_size, changes=reads_text)
+    num_classes = model.config.num_region_labels - 1
+    sampler: Any = system.sampler(run.settings.sampling, tokenizer, model.config, num_classes=num_classes)
+    made = RunModel(model, tokenizer, sampler, num_classes, config.seed)
+    task = TextTask(model, texts.lines, sampler, run.settings.data, pad_id=tokenizer.pad_id, seed=config.seed)
+    run.show_first_batch(task, made, config)
+    data = text_alone_settings(run.settings.data)
+    sampling = {name: getattr(run.settings.sampling, name) for name in system.text_only_sampling}
+    features = {} if before.feature_space is None else {"feature_space": before.feature_space}
+    training = run.train(
+        task,
+        config,
+        description=run.described(task, made, data=data, sampling=sampling) | {"text_corpus": texts.digest} | features,
+        recorded={
+            "notes": notes,
+            "text_files": [str(file) for file in text_files],
+            "classes": before.classes,
+            **({"features": [each.to_json() for each in before.features]} if before.features else {}),
+        },
+    )
+    evaluation, asked = training.evaluation or task.evaluate(), "the first rows of text trained on, with other masks"
+    assert task.hidden_words is not None
+    figures = run.tell_how_good(training, evaluation, task.hidden_words, made, [texts.lines], of=asked, held_out=False)
+    return PretrainResult(
+        run_dir=run.run_dir,
+        sources=(),
+        notes=notes,
+        num_classes=num_classes,
+        vocab_size=tokenizer.vocab_size,
+        training=training,
+        figures=figures,
+        asked=asked,
+    )

@@ -1,7 +1,11 @@
-"""Which model, sizes and rules make a system, by the name that users choose it with."""
+"""Systems: model, sizes and rules by the name that users choose, and the weights that a run starts from.
+
+New weights, those of BERT, or the model of an earlier stage.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,23 +14,41 @@ from typing import Any
 from torch import nn
 
 from roibeam.features.record.region_record import BOX_NUMBERS
-from roibeam.model.end_to_end_choices import DEFAULT_MASKING
+from roibeam.model.common.bert import BertSizes
+from roibeam.model.common.fields import DEFAULT_MASKING
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS, ClassObjective, NamedSystem, named_system
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.feature_settings import Features
+from roibeam.pipelines.data.vocabulary import StoreClasses, check_background
+from roibeam.pipelines.pretraining.recipes.named_systems import (
+    NAMED_SYSTEMS,
+    ClassObjective,
+    NamedSystem,
+    named_system,
+    wrong_start,
+)
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
 from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler
 from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
+from roibeam.pipelines.pretraining.samples.sampling import NAMED
 from roibeam.pipelines.pretraining.samples.vilbert import ViLbertSampler
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, review_captions
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import NAMED
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.model_start import (
+    PublishedBert,
+    built_config,
+    changed_model,
+    start_from_bert,
+)
+from roibeam.pipelines.training.model_files.provenance import TrainedWith, trained_with
 
 
 @dataclass(frozen=True)
@@ -186,3 +208,226 @@ def system_named(name: str) -> System:
     """Raises ValueError for an unknown name."""
     named_system(name)
     return SYSTEMS[name]
+
+
+logger = logging.getLogger(__name__)
+_CLASS_PARAMETERS = ("masked_region_head.decoder.weight", "masked_region_head.decoder.bias")
+
+
+@dataclass(frozen=True)
+class ClassChoice:
+    """What a run makes of the classes that its stores know.
+
+    Attributes:
+        number: foreground classes; 0 where the rules are not to ask.
+        fields: of a new model's configuration that follow from it.
+        changes: fields that a model to start from must have too.
+        note: what a user should know of it; "" for nothing.
+    """
+
+    number: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelChoice:
+    """Which model a run trains, and what it starts from.
+
+    Attributes:
+        system: whose model and rules.
+        build_config: makes the model's configuration from keyword fields; None for the system's small one. Vocabulary,
+            feature width and region labels are filled in.
+        overrides: further fields of the configuration.
+        tokenizer_spec: see `load_tokenizer`; a resumed run reads the tokenizer it saved.
+        bert: what the model starts from; its sizes take the place of the preset's (but see `System.as_deep_as_bert`).
+        start: a trained model of the same system to start from, as stages do; its configuration takes the place of the
+            preset's. Parts that `overrides` add are drawn anew, parts that they leave out are dropped.
+        background: of `start`, see `continued_model`.
+        recipe, features: the recipe's name, and what it needs of a store; "" and None without one, and of its toy.
+    """
+
+    system: System = SYSTEMS["vlbert"]
+    build_config: Callable[..., BertSizes] | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer_spec: str = "captions"
+    bert: PublishedBert | None = None
+    start: ModelCheckpoint | None = None
+    background: str | None = None
+    recipe: str = ""
+    features: Features | None = None
+
+    def check_start(self) -> None:
+        """Raises ValueError when `start` is a model of another system."""
+        if self.start is not None:
+            check_system(self.start, self.system)
+
+    def model(
+        self, fields: Mapping[str, Any], *, vocab_size: int, changes: Mapping[str, Any] = MappingProxyType({})
+    ) -> nn.Module:
+        """The model as the run begins with it; its parameters are drawn from torch's random state.
+
+        Args:
+            fields: of a new model's configuration, as data and rules ask for them.
+            changes: fields that the model of `start` must have too.
+        Raises:
+            ValueError: as `new_model` and `continued_model`.
+        """
+        if self.start is not None:
+            changed = {**changes, **self.overrides}
+            return continued_model(self.start, self.system, changed, background=self.background)
+        build = self.build_config or self.system.sizes["small"]
+        return new_model(self.system, build, fields, vocab_size=vocab_size, bert=self.bert, overrides=self.overrides)
+
+    def class_choice(self, classes: StoreClasses, *, width: int, given: int | None) -> ClassChoice:
+        """Whether masked regions are predicted by their class: where the stores do not tell enough, they are not.
+
+        Args:
+            classes: of the run's stores.
+            width: D of their features.
+            given: number of classes that the user says.
+        Raises:
+            ValueError: when the user asks for classes that the stores do not have, or says a number that nothing asks
+                for.
+        """
+        system, objective = self.system, self.system.class_objective
+        fields = {} if classes.number is None else system.region_label_fields(classes.number)
+        loss = None if objective is None else self.field_of_model(objective.field)
+        if given is not None and (objective is None or loss != objective.on):
+            why = "" if objective is None else f" (model.{objective.field}={loss})"
+            raise ValueError(
+                f"--num-classes {given}: this {system.name} predicts no classes of regions{why}; leave the option out"
+            )
+        if objective is None:
+            return ClassChoice(0)
+        if loss in objective.feature_losses:
+            return ClassChoice(classes.number or 0, {objective.labels: width})
+        if loss != objective.on or classes.number is not None:
+            return ClassChoice(classes.number or 0, fields, note=self._note_of_a_missing_head(objective, loss, fields))
+        asking = (objective.field, objective.labels, *objective.read_with_it)
+        asked = [name for name in asking if name in self.overrides]
+        if asked:
+            raise ValueError(
+                f"--set model.{asked[0]}={self.overrides[asked[0]]} is for predicting classes of masked regions, but "
+                f"{classes.missing}; {classes.remedy}, or leave the setting out"
+            )
+        if self.start is not None and classes.has_ids:
+            learned = getattr(self.start.model.config, objective.labels) - objective.background
+            note = f"{classes.missing}: taken for the {learned:,} that {self.start.source} was made for"
+            return ClassChoice(learned, note=note)
+        off = {objective.field: objective.off}
+        why = f"{classes.missing}; {classes.remedy}{objective.instead}"
+        return ClassChoice(0, off, off, f"{system.name} predicts no classes of masked regions: {why}")
+
+    def _note_of_a_missing_head(self, objective: ClassObjective, loss: Any, fields: Mapping[str, Any]) -> str:
+        """Of a model to start from, whose own stores had no classes; "" where the user wants it so."""
+        if self.start is None or loss == objective.on or objective.field in self.overrides or not fields:
+            return ""
+        settings = {objective.field: str(objective.on).lower(), **fields}
+        adding = " ".join(f"--set model.{name}={value}" for name, value in settings.items())
+        return f"{self.start.source} predicts no classes of masked regions; {adding} adds that"
+
+    def field_of_model(self, name: str) -> Any:
+        """Its value in the configuration: the user's, of the model or BERT to start from, or of the preset."""
+        if name in self.overrides:
+            return self.overrides[name]
+        if self.start is not None:
+            return getattr(self.start.model.config, name)
+        if self.bert is not None and name in self.bert.sizes:
+            return self.bert.sizes[name]
+        return getattr((self.build_config or self.system.sizes["small"])(), name)
+
+    def most_pieces(self, sampling: Any) -> int:
+        """How many pieces of a caption the model reads, [CLS] and [SEP] counted."""
+        return self.system.most_pieces(sampling, self.field_of_model)
+
+    def recorded(self) -> dict[str, Any]:
+        """For the folder of the run: facts that may differ on resume."""
+        return {
+            "tokenizer_spec": self.tokenizer_spec,
+            "bert": None if self.bert is None else self.bert.spec,
+            "start": None if self.start is None else str(self.start.source),
+            "recipe": self.recipe,
+        }
+
+
+def new_model(
+    system: System,
+    build: Callable[..., BertSizes],
+    fields: Mapping[str, Any],
+    *,
+    vocab_size: int,
+    bert: PublishedBert | None,
+    overrides: Mapping[str, Any],
+) -> nn.Module:
+    """A model as drawn, filled from BERT where one is given.
+
+    Args:
+        build: makes its configuration.
+        fields: of that, as data and rules ask for them.
+        bert: its sizes, that of the vocabulary among them, take the place of the preset's, but see
+            `System.as_deep_as_bert`.
+        overrides: further fields, as a user sets them.
+    Raises:
+        ValueError: as `built_config`.
+    """
+    sizes = {"vocab_size": vocab_size} if bert is None else dict(bert.sizes)
+    if not system.as_deep_as_bert:
+        sizes.pop("num_hidden_layers", None)
+    model = system.model_class(built_config(build, {**sizes, **fields, **overrides}, overrides))
+    if bert is not None:
+        left = start_from_bert(model, bert)
+        logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
+    return model
+
+
+def check_system(start: ModelCheckpoint, system: System) -> None:
+    """
+    Raises:
+        ValueError: when it is a model of another system.
+    """
+    if not isinstance(start.model, system.model_class):
+        raise wrong_start(start.source, type(start.model).__name__, system.named)
+
+
+def continued_model(
+    start: ModelCheckpoint, system: System, overrides: Mapping[str, Any], *, background: str | None = None
+) -> nn.Module:
+    """The model of an earlier stage, with its weights, as this stage wants it.
+
+    Args:
+        overrides: fields of its configuration that change. Parameters that come with them are as they were drawn,
+            those that go with them are dropped.
+        background: where the classes of its region head have background (first, last or none), if it is not a run's:
+            those of our stores have it last, so it is moved there. Published models have it first, most of them.
+    Raises:
+        ValueError: when it is a model of another system, a parameter that stays would have another shape, or nobody
+            says where background is.
+    """
+    check_system(start, system)
+    state = start.model.state_dict()
+    if _has_background_first(start, background):
+        state |= {name: state[name].roll(-1, dims=0) for name in _CLASS_PARAMETERS}
+        logger.info("%s: background moved behind the other classes of regions, as in our stores", start.source)
+    return changed_model(start.model, overrides, source=start.source, state=state)
+
+
+def _has_background_first(start: ModelCheckpoint, background: str | None) -> bool:
+    check_background(background)
+    objective = region_objective(start.model.config)
+    with_background = objective is not None and objective.loss in ("cross entropy", "kl")
+    of_run = trained_with(start) != TrainedWith()
+    wrong = {"first", "none"} if with_background and of_run else {"none"} if with_background else {"first"}
+    if background in wrong:
+        why = "it predicts no classes of regions"
+        if with_background:
+            why = "a run of roibeam pretrain has background last" if of_run else "it predicts background too"
+        raise ValueError(f"--background {background}: {start.source}: {why}; leave it out")
+    if background is None and with_background and not of_run:
+        raise ValueError(
+            f"{start.source} does not tell whether its {objective.labels if objective else 0} classes of regions begin "
+            f"with background, as those of most published models do, or end with it, as in our stores: say "
+            f"--background first or --background last"
+        )
+    return background == "first"

@@ -1,35 +1,36 @@
-"""Pre-training as a task of the one loop: any of the five models, on captions and stored records, or on text alone."""
+"""Pre-training as a task of the training loop: any of five models, on captions and stored records, or on text alone.
+
+With a token budget the captions of a step go into micro-batches of alike lengths, shared out among processes: the same
+steps as without, padded less. Lengths of rows are computed without reading features.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 from torch import nn
 
+from roibeam.features.store import FeatureStore
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.pretraining import PreTrainingModel, only_matched, only_row
-from roibeam.pipelines.analysis.evaluation.chance import Chance
 from roibeam.pipelines.analysis.evaluation.evaluation_results import figure_of
-from roibeam.pipelines.analysis.evaluation.measures import ImageTerms
-from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.foundation.statistics.verdict import Figure, Judged
-from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
-from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate, in_float32
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.pretraining.samples.sampler import Sampler
-from roibeam.pipelines.pretraining.samples.text_rows import TextRows, TextSampler
+from roibeam.pipelines.analysis.evaluation.measures import Chance, HiddenWords, ImageTerms
+from roibeam.pipelines.common.statistics.verdict import Bootstrap, Figure, Judged
+from roibeam.pipelines.data.batches.batch_workers import batches_ahead
+from roibeam.pipelines.data.batches.sample import PretrainSample, collate, in_float32
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.pretraining.samples.sampler import Sampler, TextRows, TextSampler
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
-from roibeam.pipelines.training.sample_order import SampleOrder
-from roibeam.pipelines.training.source_mixture import SourceMixture
+from roibeam.pipelines.training.sample_order import SampleOrder, SourceMixture
 
 EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
 _TEXT_ONLY = "text_only"  # losses and accuracies of rows without an image begin so
@@ -306,3 +307,218 @@ def _predicted(config: Any, rows: VLBatch) -> VLBatch:
         matched = only_matched(rows)
         return replace(rows, region_targets=matched.region_targets, region_target_mask=matched.region_target_mask)
     return rows
+
+
+# Into so many bands of alike region counts a step is cut before its words are looked at; what pads least is taken.
+_BANDS = (1, 2, 4, 8)
+_UNKNOWN = -1
+
+
+class RowLengths:
+    """Captions are cut into pieces when their length is first asked for, and their number is kept: 4 bytes a row.
+
+    Args:
+        num_regions: (rows,) int, of each row's record, see `count_regions`.
+    """
+
+    def __init__(self, corpus: Corpus, num_regions: np.ndarray, tokenizer: CaptionTokenizer) -> None:
+        self._corpus, self._num_regions, self._tokenizer = corpus, num_regions, tokenizer
+        self._pieces = np.full(len(corpus), _UNKNOWN, np.int32)
+
+    @property
+    def most_regions(self) -> int:
+        """Of any record."""
+        return int(self._num_regions.max())
+
+    def pieces(self, row: int) -> int:
+        """Of the row's caption, first and last special token counted."""
+        if self._pieces[row] == _UNKNOWN:
+            self._pieces[row] = self._tokenizer.count_pieces(self._corpus.caption(row))
+        return int(self._pieces[row])
+
+    def regions(self, row: int) -> int:
+        """Of the row's record."""
+        return int(self._num_regions[row])
+
+
+def count_regions(sources: Iterable[tuple[FeatureStore, CaptionTable]]) -> np.ndarray:
+    """(rows,) int32, of the record of each row, or of several together, source behind source; from the stores' offset
+    indexes alone."""
+    counts = []
+    for store, rows in sources:
+        counts.append(rows.by_row(store.num_regions_of(rows.captioned_ids())))
+    return np.concatenate(counts)
+
+
+def padded_tokens(sizes: np.ndarray) -> int:
+    """Words and regions of a batch, padding counted.
+
+    Args:
+        sizes: (captions, 3) int: rows of the batch that a caption brings, the most pieces and the most regions of one.
+    """
+    return int(sizes[:, 0].sum() * (sizes[:, 1].max() + sizes[:, 2].max()))
+
+
+def plan_step(sizes: np.ndarray, *, max_tokens: int, max_captions: int, processes: int) -> list[list[np.ndarray]]:
+    """Micro-batches of one step: every caption in one of them, as many for each process, all of about one size.
+
+    It depends on its arguments alone, so all processes come to the same plan.
+
+    Args:
+        sizes: (captions, 3) int as of `padded_tokens`.
+        max_tokens: of a padded micro-batch. A caption that has more by itself is a micro-batch of its own.
+        max_captions: of a micro-batch.
+        processes: of which the number of captions is a multiple.
+    Returns:
+        for each process its micro-batches, the largest first; each the numbers of its captions, ascending.
+    """
+    assert len(sizes) % processes == 0
+    tried = [(order, _greedy(sizes, order, max_tokens, max_captions)) for order in _orders(sizes)]
+    order, batches = min(tried, key=lambda each: sum(padded_tokens(sizes[batch]) for batch in each[1]))
+    # Never more than there are captions, if these can be shared out evenly.
+    wanted = -(-len(batches) // processes) * processes
+    batches = _evened(sizes, order, max_tokens, max_captions, wanted)
+    while len(batches) < wanted:
+        splittable = (at for at, batch in enumerate(batches) if len(batch) > 1)
+        at = max(splittable, key=lambda at: padded_tokens(sizes[batches[at]]))
+        batches[at : at + 1] = np.array_split(batches[at], 2)
+    batches.sort(key=lambda each: (-padded_tokens(sizes[each]), each[0]))
+    shares: list[list[np.ndarray]] = [[] for _ in range(processes)]
+    for at, batch in enumerate(batches):
+        turn, place = divmod(at, processes)
+        # There and back, so that no process always gets the larger one.
+        shares[place if turn % 2 == 0 else processes - 1 - place].append(np.sort(batch))
+    return shares
+
+
+def _orders(sizes: np.ndarray) -> list[np.ndarray]:
+    """Ways to put captions of alike sizes beside each other: bands of region counts, in each up or down by pieces."""
+    by_regions = np.lexsort((-sizes[:, 1], -sizes[:, 2]))
+    orders = []
+    for count in _BANDS:
+        bands = [band[np.argsort(-sizes[band, 1], kind="stable")] for band in np.array_split(by_regions, count)]
+        orders.append(np.concatenate([band if at % 2 == 0 else band[::-1] for at, band in enumerate(bands)]))
+    return orders
+
+
+def _greedy(sizes: np.ndarray, order: np.ndarray, max_tokens: int, max_captions: int) -> list[np.ndarray]:
+    """Cuts where the next caption would be too much."""
+    cuts, first, rows, pieces, regions = [], 0, 0, 0, 0
+    listed = sizes[order].tolist()
+    for at, (own_rows, own_pieces, own_regions) in enumerate(listed):
+        rows, pieces, regions = rows + own_rows, max(pieces, own_pieces), max(regions, own_regions)
+        if at > first and (rows * (pieces + regions) > max_tokens or at - first == max_captions):
+            cuts.append(at)
+            first, rows, pieces, regions = at, own_rows, own_pieces, own_regions
+    return np.split(order, cuts)
+
+
+def _evened(sizes: np.ndarray, order: np.ndarray, max_tokens: int, max_captions: int, most: int) -> list[np.ndarray]:
+    """The cut with the smallest budget that still makes no more than `most` batches."""
+    low, high = 0, max_tokens  # too small, and small enough
+    while high - low > max(1, max_tokens // 64):
+        middle = (low + high) // 2
+        if len(_greedy(sizes, order, middle, max_captions)) <= most:
+            high = middle
+        else:
+            low = middle
+    return _greedy(sizes, order, high, max_captions)
+
+
+_LEAST_PIECES = 3  # first and last special token, and one between
+
+_Place = tuple[int, int]  # epoch and row
+
+
+class _Part(NamedTuple):
+    """A micro-batch, or what it is made of, and whether it is the last of its step."""
+
+    of: Any
+    ends_step: bool
+
+
+class BudgetedTask(PretrainTask):
+    """A `PretrainTask` that shares the captions of each step out by itself: a `PlannedTask`.
+
+    The captions of a step are the same ones as without a budget, and so are their masks and partners; every loss is a
+    mean over the step. So what is trained is the same, but for the last digits. A loss that draws among rows must do so
+    within one row (contrastive: negative_rows=1), since a micro-batch has any number of them. Lengths are looked up by
+    what is drawn for a sample before its masks: each process plans the whole step, and reads the records of its share.
+
+    Args:
+        lengths: of the corpus's captions and records.
+        others: as of `PretrainTask`; `config.max_tokens` is the budget.
+    Raises:
+        ValueError: as `PretrainTask`; when a record's regions alone are more than the budget.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: Corpus,
+        sampler: Sampler,
+        config: DataConfig,
+        *,
+        lengths: RowLengths,
+        **others: Any,
+    ) -> None:
+        super().__init__(model, corpus, sampler, config, **others)
+        self._lengths = lengths
+        sizes = sampler.sizes(corpus, 0, _Shortest(lengths.most_regions), np.random.default_rng(0))
+        least = len(sizes) * max(pieces + regions for pieces, regions in sizes)
+        if least > config.max_tokens:
+            raise ValueError(
+                f"DataConfig: max_tokens {config.max_tokens} is less than one caption with its image may need, "
+                f"{lengths.most_regions} regions and its words; give at least {least}, better some times as many"
+            )
+
+    def steps(self, start_sample: int, *, step_samples: int, rank: int, num_ranks: int) -> Iterator[list[VLBatch]]:
+        """See `PlannedTask`."""
+
+        def parts() -> Iterator[_Part]:
+            for places in self._order.batches(start_sample, batch_size=step_samples, rank=0, num_ranks=1):
+                share = self._planned(places, num_ranks)[rank]
+                yield from (_Part(part, at == len(share) - 1) for at, part in enumerate(share))
+
+        workers = self._config.workers
+        made = batches_ahead(parts, self._made, workers=workers) if workers else map(self._made, parts())
+        step = []
+        for batch, ends_step in made:
+            step.append(batch)
+            if ends_step:
+                yield step
+                step = []
+
+    def evaluation_batches(self, max_samples: int) -> Iterator[VLBatch]:
+        places = [(EVALUATION_EPOCH, row) for row in self._corpus.first_rows(max_samples)]
+        yield from map(self._batch, self._planned(places, 1)[0])
+
+    def _made(self, part: _Part) -> _Part:
+        return part._replace(of=self._batch(part.of))
+
+    def _planned(self, places: Sequence[_Place], num_ranks: int) -> list[list[list[_Place]]]:
+        """Of each process the micro-batches of a step."""
+        sizes = np.array([self._size(epoch, row) for epoch, row in places], np.int64)
+        config = self._config
+        shares = plan_step(sizes, max_tokens=config.max_tokens, max_captions=config.batch_size, processes=num_ranks)
+        return [[[places[number] for number in batch] for batch in share] for share in shares]
+
+    def _size(self, epoch: int, row: int) -> tuple[int, int, int]:
+        """Rows that a caption brings into a batch, and the most pieces and regions of one."""
+        number = self._number(epoch, row)
+        sizes = self._sampler.sizes(self._corpus, row, self._lengths, np.random.default_rng([MASKS, *number]))
+        if self._texts is not None:
+            sizes += self._texts.sizes(*number[1:])
+        return len(sizes), max(pieces for pieces, _ in sizes), max(regions for _, regions in sizes)
+
+
+class _Shortest(NamedTuple):
+    """Lengths of a corpus whose every row has the shortest caption and the most regions."""
+
+    most_regions: int
+
+    def pieces(self, row: int) -> int:
+        return _LEAST_PIECES
+
+    def regions(self, row: int) -> int:
+        return self.most_regions

@@ -1,4 +1,5 @@
-"""A small world that the project draws itself, written in the official files of the data sets. Needs no download.
+"""Small world that the project draws itself, written in the official files of the data sets. Needs no download.
 
-Nothing here knows detectors or models. Read world.py and scene.py first.
+Knows no detector and no model. web_texts.py, web_pages.py and write_web.py make a toy web of its pictures. Read
+world.py first, then scene.py and write.py.
 """

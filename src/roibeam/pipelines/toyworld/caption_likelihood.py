@@ -1,4 +1,4 @@
-"""How likely the writer of captions is to write a given text of a given scene: exactly, for it is our own writer.
+"""Likelihood of a text as a caption of a scene: exact, for the writer of captions is our own.
 
     KnownWays([(scene, relations)]).likelihood("a red ball to the left of a box")
 

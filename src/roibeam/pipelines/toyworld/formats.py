@@ -1,4 +1,4 @@
-"""Pictures into the official files of the data sets, for the readers in `pipelines.datasets`.
+"""Writers of pictures into the official files of the data sets, for the readers in `pipelines.data.datasets`.
 
 Each writer takes the pictures of its own set one by one, keeps little in memory, and puts its files in place when it is
 closed. Layouts: cocodataset.org/#format-data; peteanderson80/bottom-up-attention data/genome/setup_vg.py (xml, where
@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Protocol
 from xml.etree import ElementTree
 
 from roibeam.pipelines.toyworld.captions import Caption
-from roibeam.pipelines.toyworld.files import JsonListFile, write_text
 from roibeam.pipelines.toyworld.picture import Picture
-from roibeam.pipelines.toyworld.raster import run_lengths
 from roibeam.pipelines.toyworld.scene import SceneObject
+from roibeam.pipelines.toyworld.shapes import run_lengths
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, RELATIONS
+from roibeam.pipelines.toyworld.world_files import JsonListFile, write_text
 
 CATEGORY_IDS = {name: place for place, name in enumerate(CATEGORIES, start=1)}
 # Text that is the same on each run, where the real files have dates and addresses.

@@ -1,31 +1,179 @@
-"""The store of a perfect perception beside a toy world: the regions of all its pictures, under the ids that an
-extraction of the world's folder gives them."""
+"""Perfect perception: regions as from a detector that knows the scene graph, and their store beside a toy world.
+
+A feature is the sum of one random vector for the category and one for each attribute, plus noise. So the learning of a
+model from such regions does not depend on the quality of a detector. The cost of a worse detector can be measured one
+fault at a time. The store has all pictures, under the ids that an extraction of the world's folder gives them.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
+from typing import Self
 
-from roibeam.features.folders.folder_lock import store_lock
+import numpy as np
+
+from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.record.digest import record_digest
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
+from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest
-from roibeam.features.writing.finished_shards import FinishedShards, check_folder
-from roibeam.features.writing.store_writer import DEFAULT_SHARD_BYTES
-from roibeam.features.writing.writer_settings import WriterSettings
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.files.image_ids import image_id_of
-from roibeam.pipelines.toyworld.beside_world import check_beside
-from roibeam.pipelines.toyworld.perfect_perception import CLASS_NAMES, Perception, perceive, write_perfect_store
+from roibeam.features.writing.partial_store import FinishedShards, check_folder
+from roibeam.features.writing.store_writer import DEFAULT_SHARD_BYTES, write_store
+from roibeam.features.writing.writer_input import WriterSettings
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.image_ids import image_id_of
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, read_pictures
 from roibeam.pipelines.toyworld.scene import Scene, generate
-from roibeam.pipelines.toyworld.splits import place_of
 from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task, read_names
-from roibeam.pipelines.toyworld.world import ATTRIBUTES
+from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, place_of
+from roibeam.pipelines.toyworld.world_files import check_beside
 from roibeam.pipelines.toyworld.write import PICTURES
+
+FEATURE_DIM = 96
+CLASS_NAMES = tuple(CATEGORIES)
+SPACE_PREFIX = "toyworld-perfect-"
+MOST_DEVIATION = 100  # beyond it a feature is noise alone; float16 ends at 65,504
+_VECTORS, _FAULTS, _NOISE, _JITTER = 100, 101, 102, 103  # purposes of random numbers
+
+_DEVIATION = (MOST_DEVIATION, "a standard deviation")
+_SPACE = re.compile(SPACE_PREFIX + "noise(.+)-missed(.+)-doubled(.+)-jitter(.+)")
+
+
+@dataclass(frozen=True)
+class Perception:
+    """How well objects are seen; the defaults see all of them, each once, in its own box.
+
+    Attributes:
+        noise: standard deviation of what is added to each number of a feature; the vectors have 1.
+        missed: share of objects that no region shows, 0..1.
+        doubled: share of objects that two regions show, with noise and box of their own, 0..1.
+        box_jitter: standard deviation of a box's edges, as a share of its width or height.
+    Raises:
+        ValueError: for a share outside 0..1, a deviation outside 0..`MOST_DEVIATION`, or more than six digits: the name
+            of the store has six.
+    """
+
+    noise: float = 0.3
+    missed: float = 0.0
+    doubled: float = 0.0
+    box_jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            spoken = name.replace("_", " ")
+            most, what = (1, "a share of the objects") if name in ("missed", "doubled") else _DEVIATION
+            if not 0 <= value <= most:  # also no number
+                raise ValueError(f"{spoken} {value:g}: expected {what}, 0 to {most}")
+            if float(f"{value:g}") != value:
+                raise ValueError(f"{spoken} {value!r}: give at most six digits, such as {value:g}")
+
+    @property
+    def feature_space(self) -> str:
+        """The name that a store of it has: stores of other faults are another detector's."""
+        faults = f"missed{self.missed:g}-doubled{self.doubled:g}-jitter{self.box_jitter:g}"
+        return f"{SPACE_PREFIX}noise{self.noise:g}-{faults}"
+
+    @classmethod
+    def of_feature_space(cls, name: str) -> Self | None:
+        """The perception of a store with this name; None for the name of other features."""
+        found = _SPACE.fullmatch(name)
+        try:
+            return None if found is None else cls(*map(float, found.groups()))
+        except ValueError:
+            return None
+
+    @property
+    def words(self) -> str:
+        """Such as "noise 0.3, missed 0, doubled 0, box jitter 0"."""
+        return ", ".join(f"{each.name.replace('_', ' ')} {getattr(self, each.name):g}" for each in fields(self))
+
+
+def perceive(scene: Scene, image_id: str, perception: Perception) -> RegionRecord:
+    """The regions of a scene: its objects from the lowest to the uppermost, then those that are seen a second time.
+
+    The random numbers depend on the scene alone, so that more of one fault leaves the others as they were.
+
+    Returns:
+        A record of R regions: features (R, `FEATURE_DIM`) float16, boxes x1 y1 x2 y2 in pixels, classes with a score of
+        1, the colour as the attribute, a distribution of 1 at the class.
+    """
+    things = scene.objects
+    drawn = _random(_FAULTS, scene).random((len(things), 2))
+    seen = np.flatnonzero(drawn[:, 0] >= perception.missed)
+    twice = seen[drawn[seen, 1] < perception.doubled]
+    views = np.concatenate([seen, twice + len(things)])  # rows of the random numbers: of a first and a second view
+    shown = [things[view % len(things)] for view in views]
+    features = np.reshape([_vector(thing.category, thing.attributes) for thing in shown], (len(shown), FEATURE_DIM))
+    noise = _random(_NOISE, scene).standard_normal((2 * len(things), FEATURE_DIM))[views]
+    class_ids = np.array([CLASS_NAMES.index(thing.category) for thing in shown], np.uint16)
+    distribution = np.zeros((len(shown), len(CLASS_NAMES) + 1), np.float16)
+    distribution[np.arange(len(shown)), class_ids] = 1
+    ones = np.ones(len(shown), np.float32)
+    return RegionRecord(
+        image_id=image_id,
+        height=scene.height,
+        width=scene.width,
+        boxes=_boxes(scene, views, perception.box_jitter),
+        features=(features + perception.noise * noise).astype(np.float16),
+        class_ids=class_ids,
+        class_scores=ones,
+        attribute_ids=np.array([ATTRIBUTES.index(thing.colour) for thing in shown], np.uint16),
+        attribute_scores=ones,
+        class_distribution=distribution,
+    )
+
+
+def write_perfect_store(
+    out: Path, scenes: Iterable[tuple[str, Scene]], perception: Perception, *, photos: Path | None = None
+) -> StoreManifest:
+    """Writes the regions of all scenes as a store; goes on where it was stopped.
+
+    Args:
+        out: folder of the store: new, empty, or begun by this function with the same perception.
+        scenes: image id and scene.
+        photos: folder of the pictures, below which an image id is a path; None where nobody needs to see them.
+    Raises:
+        ValueError: if the folder holds other things.
+    """
+    return write_store(
+        out,
+        (perceive(scene, image_id, perception) for image_id, scene in scenes),
+        feature_space=perception.feature_space,
+        classes=CLASS_NAMES,
+        attributes=ATTRIBUTES,
+        photos=photos,
+    )
+
+
+def _boxes(scene: Scene, views: np.ndarray, jitter: float) -> np.ndarray:
+    """(R, 4) float32, inside the picture and of at least one pixel."""
+    given = np.array([thing.box for thing in scene.objects], np.float64).reshape(-1, 4)  # x, y, width, height
+    given = given[views % max(1, len(given))]
+    corners = np.concatenate([given[:, :2], given[:, :2] + given[:, 2:]], axis=1)
+    moved = _random(_JITTER, scene).standard_normal((2 * len(scene.objects), 4))[views]
+    corners += jitter * moved * np.tile(given[:, 2:], 2)
+    limits = np.array([scene.width, scene.height])
+    first = np.clip(np.minimum(corners[:, :2], corners[:, 2:]), 0, limits - 1)
+    last = np.clip(np.maximum(corners[:, :2], corners[:, 2:]), first + 1, limits)
+    return np.concatenate([first, last], axis=1).astype(np.float32)
+
+
+@cache
+def _vector(category: str, attributes: tuple[str, ...]) -> np.ndarray:
+    """(`FEATURE_DIM`,) float64: what all objects of this kind have in common."""
+    vectors = np.random.default_rng(_VECTORS).standard_normal((len(CLASS_NAMES) + len(ATTRIBUTES), FEATURE_DIM))
+    chosen = [CLASS_NAMES.index(category), *(len(CLASS_NAMES) + ATTRIBUTES.index(name) for name in attributes)]
+    return vectors[chosen].sum(axis=0)
+
+
+def _random(purpose: int, scene: Scene) -> np.random.Generator:
+    return np.random.default_rng([purpose, scene.seed, scene.index])
+
 
 _NLVR2 = Nlvr2Task.name
 

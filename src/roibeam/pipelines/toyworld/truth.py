@@ -1,4 +1,4 @@
-"""Which captions of the toy world are true of which scenes: a caption says little, so it is true of many.
+"""Truth of captions in scenes of the toy world: a caption states little, so it is true of many.
 
 `parse_caption` reads a sentence back as a claim, and the claim is held against a `KnownScene`, which is indexed once:
 

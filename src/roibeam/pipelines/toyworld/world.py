@@ -1,10 +1,11 @@
-"""What there is in the toy world and how often: categories, attributes, themes, grounds.
+"""Contents of the toy world and their frequencies: categories, attributes, themes, grounds; and splits of scenes.
 
-FROZEN: detectors and models are compared on this world. Whoever changes a number here, in `shapes`, `scene`, `captions`
-or `render` makes another world and must raise `WORLD_VERSION`.
+FROZEN: detectors and models are compared on this world. A change of a number here, in `shapes`, `scene`, `captions` or
+`rendering` makes another world and must raise `WORLD_VERSION`.
 
-Nothing is drawn evenly: a few categories are common, each has its favourite colours and usual size, and what lies
-together in a scene belongs together. So words alone predict something (a tree is likely green), but not everything.
+Nothing is drawn evenly: a few categories are common, each has its favourite colours and usual size, and things that lie
+together in a scene belong together. So words alone predict something (a tree is likely green), but not everything. Data
+set and split follow from a scene's number: no scene is in two, and more scenes move none.
 """
 
 from __future__ import annotations
@@ -101,3 +102,60 @@ CATEGORIES: dict[str, Category] = {
     "moon": Category(4, 42, ("playroom",), ("yellow", "white", "gray"), ("dotted", "striped")),
 }
 RELATIONS = ("left of", "above", "inside", "in front of", "larger than")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A split of a data set, and where its pictures lie.
+
+    Attributes:
+        dataset: folder below OUT.
+        pattern: path below it, with the number of the picture (its index and 1).
+        share: scenes of 40.
+    """
+
+    dataset: str
+    split: str
+    pattern: str
+    share: int
+
+    def file_name(self, number: int) -> str:
+        """Path below the folder of the data set."""
+        return self.pattern.format(number)
+
+
+# As in life, COCO's val2014 holds the pictures that Karpathy's splits call restval, val and test.
+PLACES = (
+    Place("visual_genome", "train", "VG_100K/{}.jpg", 12),
+    Place("coco", "train", "train2014/COCO_train2014_{:012d}.jpg", 8),
+    Place("conceptual_captions", "train", "training/{}.jpg", 8),
+    Place("flickr30k", "train", "flickr30k-images/{}.jpg", 2),
+    Place("sbu", "train", "images/{}.jpg", 2),
+    Place("visual_genome", "val", "VG_100K/{}.jpg", 1),
+    Place("visual_genome", "test", "VG_100K/{}.jpg", 1),
+    Place("coco", "restval", "val2014/COCO_val2014_{:012d}.jpg", 1),
+    Place("coco", "val", "val2014/COCO_val2014_{:012d}.jpg", 1),
+    Place("coco", "test", "val2014/COCO_val2014_{:012d}.jpg", 1),
+    Place("conceptual_captions", "val", "validation/{}.jpg", 1),
+    Place("flickr30k", "val", "flickr30k-images/{}.jpg", 1),
+    Place("flickr30k", "test", "flickr30k-images/{}.jpg", 1),
+)
+CYCLE = sum(place.share for place in PLACES)
+
+
+def _spread() -> tuple[Place, ...]:
+    """The places of a cycle, each as evenly as can be, so that the first scenes are of many kinds."""
+    given = dict.fromkeys(PLACES, 0)
+    order = []
+    for position in range(1, CYCLE + 1):
+        chosen = max(PLACES, key=lambda place: place.share * position - CYCLE * given[place])
+        given[chosen] += 1
+        order.append(chosen)
+    return tuple(order)
+
+
+_ORDER = _spread()
+
+
+def place_of(index: int) -> Place:
+    return _ORDER[index % CYCLE]

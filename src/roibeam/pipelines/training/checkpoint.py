@@ -28,15 +28,16 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from roibeam.model.common.exponential_average import FIRST_UPDATE, ExponentialAverage
-from roibeam.pipelines.foundation.console.spokesman import OF_THIS_PROCESS
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.training.run_folder.checkpoint_sums import other_checkpoints, write_sums
+from roibeam.pipelines.common.compute import OF_THIS_PROCESS
+from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.training.run_folder.files import (
     CHECKPOINTS,
     checkpoint_folder,
     checkpoint_step,
+    other_checkpoints,
     sync_to_disk,
     write_json,
+    write_sums,
 )
 from roibeam.pipelines.training.train_config import TrainConfig
 

@@ -1,9 +1,8 @@
-"""The one training loop. What is trained is a `TrainTask`; the detector is one, pre-training another.
+"""The training loop. What is trained is a `TrainTask`; the detector is one, pre-training another.
 
     micro-batches -> a step (pipelines/training/train_step.py) -> log -> evaluation -> checkpoint
 
 A run folder holds:
-
     config.json                    the resolved configuration
     log.jsonl                      one JSON line for each step, each step once
     evaluation.jsonl               one for each evaluation, where there are any
@@ -30,26 +29,19 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
-from roibeam.features.counted import counted
+from roibeam.messages import counted
 from roibeam.model.common.exponential_average import ExponentialAverage
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.console.progress_text import folded
-from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError, StopSignals
-from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.training.checkpoint import (
-    Position,
-    TrainingState,
-    load_checkpoint,
-    set_later_aside,
-)
-from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
-from roibeam.pipelines.training.processes.accelerator import make_accelerator
-from roibeam.pipelines.training.rehearsal import rehearse
-from roibeam.pipelines.training.run_folder.best import is_out_of_patience
-from roibeam.pipelines.training.run_folder.checkpoint_sums import check_sums
-from roibeam.pipelines.training.run_folder.files import checkpoint_step, latest_checkpoint
+from roibeam.pipelines.common.compute import choose_device, num_processes
+from roibeam.pipelines.common.console.progress import folded, waiting
+from roibeam.pipelines.common.console.termination import StoppedBySignalError, StopSignals
+from roibeam.pipelines.training.checkpoint import Position, TrainingState, load_checkpoint, set_later_aside
+from roibeam.pipelines.training.hooks import RunInWork, TrainResult
+from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
+from roibeam.pipelines.training.run_folder.files import check_sums, checkpoint_step, latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,
@@ -57,14 +49,39 @@ from roibeam.pipelines.training.run_folder.folder import (
     check_run_folder,
     check_same_run,
     checkpoint_to_resume,
+    is_out_of_patience,
     run_folder_lock,
     write_config,
 )
 from roibeam.pipelines.training.run_folder.train_log import TrainLog, read_evaluations
-from roibeam.pipelines.training.run_in_work import RunInWork, TrainResult
-from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, steps_of
+from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, rehearse, steps_of
 from roibeam.pipelines.training.train_config import TrainConfig
 from roibeam.pipelines.training.train_step import TrainStep
+
+
+def make_accelerator(config: TrainConfig) -> Accelerator:
+    """Device, precision and processes of a run, by its settings; ValueError where the machine has no such device."""
+    if config.device.startswith("cuda"):
+        name = choose_device(config.device).name
+        if ":" in name and num_processes() > 1:
+            raise ValueError(
+                f"--device {name} is for one process; of several each takes a GPU of its own: --device cuda"
+            )
+        if ":" in name:
+            torch.cuda.set_device(name)
+    # accelerate keeps device and precision in a process-wide state and refuses a second, different one; a process may
+    # train twice (tests, a notebook).
+    AcceleratorState._reset_state(reset_partial_state=True)
+    if config.precision == "fp16" and not torch.accelerator.is_available():
+        raise ValueError("precision fp16 needs an accelerator, and this machine has none; choose bf16 or fp32")
+    return Accelerator(
+        # Without being told so, accelerate does not join processes of a machine that has no accelerator.
+        cpu=config.device == "cpu" or not torch.accelerator.is_available(),
+        mixed_precision="no" if config.precision == "fp32" else config.precision,
+        # A loss, and with it a head, may have no sample in one process and some in another.
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+
 
 logger = logging.getLogger(__name__)
 

@@ -108,7 +108,7 @@ class UpdatesApart(NamedTuple):
 
     Attributes:
         where: fields of the task's options by which one model learns several.
-        fields: those by which each has its own update (alternating_task.py).
+        fields: those by which each has its own update (`AlternatingTask`).
         problems: how many.
     """
 

@@ -1,15 +1,16 @@
-"""How a run is trained, whatever its task: the settings."""
+"""Settings of a training run, whatever its task; and the number type in which a trained model computes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, cast
 
-from roibeam.pipelines.foundation.device_choice import check_device_name
-from roibeam.pipelines.foundation.names_elsewhere import TRAIN_NAMES
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
+from roibeam.pipelines.common.compute import check_device_name
+from roibeam.pipelines.common.console.overrides import TRAIN_NAMES, apply_overrides
+from roibeam.pipelines.common.statistics.measure_names import less_is_better
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
 OPTIMIZERS = ("adamw", "sgd", "bert-adam", "adamw-transformers", "adamw-transformers-uncorrected")
@@ -49,11 +50,11 @@ class TrainConfig:
         plateau_patience, plateau_cooldown, plateau_threshold: of "plateau": evaluations without a better one before a
             fall, those that do not count behind one, and the share of the best by which a better one beats it.
         optimizer: "adamw" (torch's), "sgd" with momentum, or one of a release: "bert-adam", "adamw-transformers",
-            "adamw-transformers-uncorrected" (pipelines/training/optimizer/release_optimizers.py).
+            "adamw-transformers-uncorrected" (pipelines/training/optimizer.py).
         weight_decay: on every parameter unless its group says otherwise; decoupled in all but SGD.
         parameter_groups: "task" takes the task's own; a name of `PARAMETER_RULES` groups as that release does.
         frozen: parts of the model that are not trained, by the beginnings of their parameters' names, such as
-            "embeddings" or "encoder.layers.0" (pipelines/training/optimizer/parts.py). Their dropout stays.
+            "embeddings" or "encoder.layers.0" (pipelines/training/optimizer.py). Their dropout stays.
         rates: such parts -> factor of the rate that they would have, such as {"head": 10}.
         betas, epsilon: of all but SGD. The defaults are those of VL-BERT's release (cfgs/pretrain).
         momentum: of SGD.
@@ -255,3 +256,42 @@ def idle_fields(train: Mapping[str, Any]) -> dict[str, str]:
         "average_start": (train["average_rate"] > 0, "is for an average, and average_rate is 0"),
     }
     return {name: what for name, (is_read, what) in rules.items() if not is_read}
+
+
+FLOAT32 = "float32"
+# As --precision says it -> as `TrainConfig.precision`.
+NAMES: Mapping[str, str] = MappingProxyType({FLOAT32: "fp32", "bf16": "bf16", "fp16": "fp16"})
+
+
+def check_precision(asked: str | None) -> None:
+    """Raises ValueError for a name that is none; None leaves it to `precision_of`."""
+    if asked is not None and asked not in NAMES:
+        raise ValueError(f"--precision {asked!r}: choose one of {', '.join(NAMES)}")
+
+
+def learned_in(train: Mapping[str, Any]) -> str:
+    """By the settings of a run, as `NAMES` call it."""
+    kept = train.get("precision", "fp32")
+    return next((name for name, value in NAMES.items() if value == kept), FLOAT32)
+
+
+def precision_of(asked: str | None, learned: str, device: str) -> str:
+    """What is computed in: as asked, else on CUDA as the run learned and judged itself, elsewhere in float32.
+
+    Args:
+        device: its name for torch.
+    Raises:
+        ValueError: for fp16 on a CPU.
+    """
+    if asked == "fp16" and device == "cpu":
+        raise ValueError("--precision fp16 needs an accelerator, device is cpu; choose bf16 or float32")
+    return asked or (learned if device.startswith("cuda") else FLOAT32)
+
+
+def computing_in(precision: str, device: str) -> AbstractContextManager[Any]:
+    """Where a model computes so; its weights stay float32."""
+    import torch
+
+    if precision == FLOAT32:
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, torch.bfloat16 if precision == "bf16" else torch.float16)

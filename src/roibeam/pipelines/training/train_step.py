@@ -1,28 +1,135 @@
 """One optimizer step of the loop, over the micro-batches of all processes.
 
 counts of all -> losses over them -> backward -> clip -> is it finite? -> optimizer -> means of all
+
+Where a loss or a gradient is not finite, `blame` finds the weights or the samples, each tried alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.training.checkpoint import way_back
-from roibeam.pipelines.training.not_finite import blame
-from roibeam.pipelines.training.optimizer.build import clip_each
-from roibeam.pipelines.training.processes.sums_over_processes import SumsOverProcesses
+from roibeam.pipelines.training.optimizer import clip_each
 from roibeam.pipelines.training.task import TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
+
+
+class SumsOverProcesses:
+    """Adds up rows of `width` numbers by name.
+
+    A process may have names that others lack, such as the loss of a kind of sample that its batch has none of. The
+    list of names is agreed on when one of them has a new name; after that it takes one reduction, whatever is in it.
+    """
+
+    def __init__(self, accelerator: Accelerator, width: int) -> None:
+        self._accelerator, self._width = accelerator, width
+        self._names: list[str] = []
+
+    def __call__(self, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """
+        Args:
+            own: by name (width,) numbers of this process, exact in float64.
+        Returns:
+            by name (width,) float64 on the accelerator's device, for all names that any process has; every process
+            calls it, and gets the same.
+        """
+        device = self._accelerator.device
+        mine = {name: row.to(device, torch.float64) for name, row in own.items()}
+        if self._accelerator.num_processes == 1:
+            return mine
+        sums = self._reduce(mine)
+        if sums[-1, 0] > 0:  # somebody has a name that is not in the list
+            known = set(self._names)
+            self._names += sorted({name for name in gather_object(list(own)) if name not in known})
+            sums = self._reduce(mine)
+        place = {name: index for index, name in enumerate(self._names)}
+        present = sums[:, -1].tolist()
+        found = [*own, *(name for name in self._names if name not in own and present[place[name]])]
+        return {name: sums[place[name], :-1] for name in found}
+
+    def _reduce(self, mine: Mapping[str, Tensor]) -> Tensor:
+        """(names + 1, width + 1): sums and how many processes have the name; last, how many names are not listed."""
+        rows = torch.zeros(len(self._names) + 1, self._width + 1, dtype=torch.float64, device=self._accelerator.device)
+        for index, name in enumerate(self._names):
+            if name in mine:
+                rows[index, :-1] = mine[name]
+                rows[index, -1] = 1
+        rows[-1, 0] = len(mine.keys() - set(self._names))
+        return self._accelerator.reduce(rows, "sum")
+
+
+_FEW = 3  # samples that may all be bad
+
+
+@runtime_checkable
+class SplitsBatches(Protocol):
+    """What a `TrainTask` may offer beside: its batches sample by sample, so that one bad sample can be named."""
+
+    def one_by_one(self, batch: Any) -> Iterator[Any]:
+        """Batches of one sample each, in the order of `sample_ids`."""
+
+
+def blame(task: Any, micro_batches: Sequence[Any], accelerator: Accelerator, *, remedy: str = "") -> str:
+    """A clause that says who is to blame for a step of all processes that came out not finite; every process calls it.
+
+    Args:
+        task: a `TrainTask`, whose model has the weights from before the step. Its gradients are dropped.
+        remedy: what to do where the weights are to blame; "" before any step, which cannot have spoiled them.
+    """
+    broken = [name for name, weight in task.model.named_parameters() if not bool(weight.isfinite().all())]
+    if broken:
+        return (
+            f"the weights were not finite before it ({broken[0]}, {len(broken)} in all); "
+            f"{remedy or 'look at what the run starts from'}"
+        )
+    names = [name for batch in micro_batches for name in task.sample_ids(batch)]
+    guilty = list(_guilty(task, micro_batches, accelerator)) if isinstance(task, SplitsBatches) else []
+    if accelerator.num_processes > 1:
+        names, guilty = gather_object(names), gather_object(guilty)
+    if remedy and len(guilty) == len(names) > _FEW:
+        return f"none of its {len(names)} samples is finite by itself: the weights are spoiled, not the data; {remedy}"
+    if guilty:
+        return (
+            f"not finite by itself: {', '.join(guilty)} (of {len(names)} samples in the step); look at what is stored "
+            f"for them"
+        )
+    alone = ", each of them finite alone" if isinstance(task, SplitsBatches) else ""
+    return f"samples: {', '.join(names)}{alone}; look at their features, or lower the learning rate and start again"
+
+
+def _guilty(task: Any, micro_batches: Sequence[Any], accelerator: Accelerator) -> Iterator[str]:
+    """Samples whose own loss, or whose gradient by itself, is not finite; without dropout."""
+    model: nn.Module = task.model
+    model.eval()
+    for batch in micro_batches:
+        for name, single in zip(task.sample_ids(batch), task.one_by_one(batch), strict=True):
+            model.zero_grad(set_to_none=True)
+            with accelerator.autocast():
+                losses = task.losses(model, single.to(accelerator.device)).losses.values()
+                total = sum((term.total for term in losses), start=torch.zeros((), device=accelerator.device))
+            finite = bool(total.isfinite())
+            if finite and total.requires_grad:
+                total.backward()
+                finite = all(
+                    bool(weight.grad.isfinite().all()) for weight in model.parameters() if weight.grad is not None
+                )
+            if not finite:
+                yield name
+    model.zero_grad(set_to_none=True)
+    model.train()
+
 
 _STOP = "stop signal"  # travels with the losses, so that processes agree without another reduction
 _SMALLEST_SCALE = 2.0**-14  # of an fp16 loss; gradients that overflow below it are no matter of its scale

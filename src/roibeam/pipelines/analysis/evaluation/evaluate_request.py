@@ -1,6 +1,6 @@
-"""An evaluation by the names of its parts: a checkpoint, a store and a caption file, opened and evaluated.
+"""Evaluation by the names of its parts: a checkpoint, a store and a caption file, opened and evaluated.
 
-Files and settings are looked at before torch is imported.
+Files and settings are checked before torch is imported.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.answer_place import answer_place
-from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
-from roibeam.pipelines.extract.annotations import stored_captions
-from roibeam.pipelines.foundation.console.progress import waiting
-from roibeam.pipelines.foundation.device_choice import check_device
-from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
-from roibeam.pipelines.inputs.captioned.checked_reads import ALL, checked_one_in
-from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
-from roibeam.pipelines.model_files.start_files import check_tokenizer_file
-from roibeam.pipelines.model_files.trained_with import check_feature_space
-from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, answer_place
+from roibeam.pipelines.common.compute import check_device
+from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.captions.caption_files import CaptionFile, stored_captions
+from roibeam.pipelines.data.compatibility import ALL, checked_one_in
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file, found_model
+from roibeam.pipelines.training.model_files.provenance import check_feature_space
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
@@ -79,10 +76,10 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
     with waiting("loading torch"):
         import torch
 
-        from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
         from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
-        from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
-        from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+        from roibeam.pipelines.analysis.load_for_evaluation import pretraining_model, tokenizer_spec
+        from roibeam.pipelines.training.model_files.joint_checkpoint import load_model_or_joint
+        from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)

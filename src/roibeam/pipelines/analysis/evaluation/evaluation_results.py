@@ -1,20 +1,45 @@
-"""What an evaluation writes: results.json, every figure image by image, so that two models can be compared on it."""
+"""Results of an evaluation: results.json, with every figure image by image, and report.html.
+
+Two models can be compared on the images of results.json. The report has each measure with its interval, beside chance,
+and in words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roibeam.features.folders.durable_files import read_regular_file
+from roibeam.features.folders.durable_files import read_regular_file, write_bytes_atomically
 from roibeam.features.folders.kept_work import DamagedError, check_sum, write_summed_json
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap, floor_median
-from roibeam.pipelines.foundation.statistics.measure_names import less_is_better
-from roibeam.pipelines.foundation.statistics.verdict import Figure, mean_figure
+from roibeam.messages import counted, escaped
+from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.common.console.progress import duration
+from roibeam.pipelines.common.page_layout import (
+    PAGE_END,
+    folded,
+    interval_bar,
+    note,
+    page_start,
+    table,
+    tiles,
+    verdict_markup,
+)
+from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, less_is_better, measure_name
+from roibeam.pipelines.common.statistics.verdict import (
+    INTERVALS,
+    Bootstrap,
+    Figure,
+    floor_median,
+    mean_figure,
+    sentence_of,
+    verdict_of,
+)
+from roibeam.pipelines.training.run_folder.files import PAGE_NAME
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.measures import Measure
@@ -142,3 +167,138 @@ def compare_results(first: Path, second: Path, *, seed: int = 0) -> list[Differe
                 of_first, of_second = (float(pairs[place].sum() / pairs[place + 1].sum()) for place in (0, 2))
                 found.append(Difference(name, of_first, of_second, low, high))
     return found
+
+
+_RECALLS = ("_r1", "_r5", "_r10")
+_LEGEND = "dot: measured; band: 95 % interval; bar: chance"
+_LEGEND_WITH_WORDS = f"dot: measured; band: 95 % interval; orange bar: chance; green bar: {WORDS_ALONE}"
+_HEAD = (
+    "measure", "value", "95 % interval", CHANCE, WORDS_ALONE, "best possible", "answers", "in words", "from 0 to 100 %",
+)  # fmt: skip
+
+
+def write_evaluation_page(folder: Path, facts: Mapping[str, Any], figures: Sequence[Figure]) -> Path:
+    """Writes report.html beside results.json.
+
+    Args:
+        folder: that results.json is in.
+        facts: what results.json says beside its figures.
+        figures: in the order to be shown.
+    Returns:
+        The path of the page.
+    """
+    path = folder / PAGE_NAME
+    write_bytes_atomically(path, "".join(_page(facts, figures)).encode())
+    return path
+
+
+def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
+    checkpoint, question = facts["checkpoint"], facts["question"]
+    shares = [figure for figure in figures if measure_name(figure.name).is_share]
+    recalls = [figure for figure in shares if figure.name.endswith(_RECALLS)]
+    answers = [figure for figure in shares if figure not in recalls]
+    ranks = [figure for figure in figures if measure_name(figure.name).is_rank]
+    losses = [figure for figure in figures if figure not in shares and figure not in ranks]
+    step = "" if checkpoint["step"] is None else f" after {counted(checkpoint['step'], 'step')}"
+    asked = f"{counted(question['captions'], 'caption')} of {counted(question['images'], 'image')}"
+    first = [*answers, *(figure for figure in recalls if figure.name.endswith("_r1"))]
+    source, model = Path(checkpoint["source"]), checkpoint["model"].removesuffix("ForPreTraining")
+    run = source if checkpoint["step"] is None else source.absolute().parents[2]
+    good = "; ".join(sentence_of(figure) for figure in first)
+    way = " end to end" if checkpoint["end_to_end"] else ""
+    yield page_start(
+        f"Evaluation of {run.name}",
+        f"{model}{way}{step}, asked about {asked} of the store {facts['store']['path']}.",
+        f"{good[0].upper()}{good[1:]}." if good else "",
+    )
+    for remark in facts["remarks"]:
+        yield note("Note:", remark)
+    yield tiles(
+        [
+            ("captions", f"{question['captions']:,}"),
+            ("images", f"{question['images']:,}"),
+            ("time", duration(facts["seconds"])),
+        ]
+    )
+    if answers:
+        known = any(figure.words_alone is not None for figure in answers)
+        yield _section("Right answers", _LEGEND_WITH_WORDS if known else _LEGEND, answers)
+    if recalls:
+        total = 100 * sum(figure.value or 0 for figure in recalls)
+        remark = f"found among the first 1, 5 and 10; sum of the {len(recalls)}: {total:.1f}"
+        yield _section("Retrieval", remark, [*recalls, *ranks])
+    if losses:
+        yield _section("Losses", "less is better", losses)
+    yield _asked(facts, with_words=any(figure.words_alone is not None for figure in figures))
+    yield PAGE_END
+
+
+def _section(title: str, remark: str, figures: Sequence[Figure]) -> str:
+    drawn = any(measure_name(figure.name).is_share for figure in figures)
+    left_out = set() if any(figure.words_alone is not None for figure in figures) else {WORDS_ALONE}
+    left_out |= set() if drawn else {_HEAD[-1]}
+    shown = [place for place, name in enumerate(_HEAD) if name not in left_out]
+    head = [_HEAD[place] for place in shown]
+    rows = [[row[place] for place in shown] for row in map(_row, figures)]
+    numbers = range(1, head.index("in words"))
+    return (
+        f"<section><h2>{title} <small>{escaped(remark)}</small></h2>\n{table(head, rows, numbers=numbers)}</section>\n"
+    )
+
+
+def _row(figure: Figure) -> list[str]:
+    called = measure_name(figure.name)
+    interval = ""
+    if figure.low is not None and figure.high is not None:
+        interval = f"{called.shown(figure.low)} to {called.shown(figure.high)}"
+    bar = ""
+    if called.is_share and figure.value is not None:
+        label = f"{called.shown(figure.value)}, interval {interval}, chance {called.shown(figure.chance)}"
+        if figure.words_alone is not None:
+            label += f", {WORDS_ALONE} {called.shown(figure.words_alone)}"
+        bar = interval_bar(figure.value, figure.low, figure.high, figure.chance, figure.words_alone, label=label)
+    return [
+        escaped(called.title),
+        called.shown(figure.value),
+        interval,
+        "" if figure.chance is None else called.shown(figure.chance),
+        "" if figure.words_alone is None else called.shown(figure.words_alone),
+        "" if figure.best_possible is None else called.shown(figure.best_possible),
+        f"{figure.items:,}",
+        verdict_markup(verdict_of(figure)),
+        bar,
+    ]
+
+
+def _asked(facts: Mapping[str, Any], *, with_words: bool) -> str:
+    question, settings = facts["question"], facts["settings"]
+    folds = "" if question["folds"] == 1 else f", in {question['folds']} parts that are searched by themselves"
+    what = (
+        f"15 % of the words and of the regions were hidden, by seed {question['seed']}, and each was to be guessed. "
+        f"For matching, each caption stood once beside its image and once beside another one. For retrieval, all "
+        f"captions stood beside all images{folds}. {INTERVALS} Chance is what a guess reaches that is always the "
+        f"commonest answer, or drawn. The page of a training run asks by the training rules of its system, with other "
+        f"masks, so its numbers differ from these."
+    )
+    if with_words:
+        what += (
+            " Words alone is what counting neighbouring words of the captions that the run was trained on finds, "
+            "without any picture. A model that is trained on words alone may find more."
+        )
+    named = {
+        "checkpoint": facts["checkpoint"]["source"],
+        "weights": facts["checkpoint"]["weights"],
+        "store": facts["store"]["path"],
+        "captions": (facts.get("asked") or {}).get("captions") or "those that the store keeps",
+        "captions digest": question["captions_digest"],
+        "torch": facts["torch"],
+        **settings,
+    }
+    rows = [
+        [escaped(name), escaped(value if isinstance(value, str) else json.dumps(value))]
+        for name, value in named.items()
+    ]
+    return (
+        f"<section><h2>What was asked</h2>\n<p>{what}</p>\n"
+        f"{folded('Checkpoint, store and settings', table(['setting', 'value'], rows))}</section>\n"
+    )

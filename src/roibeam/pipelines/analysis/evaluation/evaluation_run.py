@@ -1,4 +1,4 @@
-"""A held-out evaluation: a checkpoint, a store and captions in, results.json out.
+"""Held-out evaluation: a checkpoint, a store and captions in, results.json out.
 
 captions x store -> join -> samples -> model -> measures by image -> bootstrap -> figures
 """
@@ -16,44 +16,53 @@ from typing import Any
 import torch
 
 from roibeam.extraction.network.state import weights_digest
-from roibeam.features.counted import counted
-from roibeam.features.printable import printable
-from roibeam.features.record.imported import has_classes
+from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.answer_place import check_new, gone_if_it_fails
-from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, assumed_of_features, pretraining_model
-from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
-from roibeam.pipelines.analysis.evaluation.evaluation_page import write_evaluation_page
-from roibeam.pipelines.analysis.evaluation.evaluation_results import figure_of, median_rank_of, write_results
+from roibeam.messages import counted, printable
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, check_new, gone_if_it_fails
+from roibeam.pipelines.analysis.evaluation.evaluation_results import (
+    figure_of,
+    median_rank_of,
+    write_evaluation_page,
+    write_results,
+)
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import (
+    ALL,
+    NONE,
     EvaluationSet,
+    HiddenWords,
     Measure,
     evaluation_set,
     masked_measures,
     matching_measures,
+    words_alone,
 )
-from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, features_for
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
-from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, HiddenWords, words_alone
-from roibeam.pipelines.analysis.trained_on import run_of, trained_images_among
-from roibeam.pipelines.extract.report.feature_words import boxes_words, dtype_words
-from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
-from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.foundation.statistics.verdict import Figure
-from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.captioned.store_classes import known_classes
-from roibeam.pipelines.inputs.fit import check_task
-from roibeam.pipelines.inputs.unknown_words import unknown_notes
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
-from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile
-from roibeam.pipelines.sources.captions.caption_join import JoinReport
-from roibeam.pipelines.training.run_folder.word_counts import read_word_counts
+from roibeam.pipelines.analysis.load_for_evaluation import (
+    NO_MATCH_HEAD,
+    PhotoFeatures,
+    assumed_of_features,
+    features_for,
+    pretraining_model,
+    run_of,
+    trained_images_among,
+)
+from roibeam.pipelines.common.compute import choose_device
+from roibeam.pipelines.common.console.progress import CAPTIONS, Progress
+from roibeam.pipelines.common.statistics.verdict import Bootstrap, Figure
+from roibeam.pipelines.data.captions.caption_files import Caption, CaptionFile
+from roibeam.pipelines.data.captions.caption_join import JoinReport
+from roibeam.pipelines.data.captions.captioned_store import digest_of_captions, join_captions
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.compatibility import check_task
+from roibeam.pipelines.data.feature_settings import boxes_words, dtype_words
+from roibeam.pipelines.data.vocabulary import known_classes
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, describe_joint
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.provenance import check_feature_space, check_tokenizer, trained_with
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, unknown_notes
+from roibeam.pipelines.training.run_folder.training_data import read_word_counts
 
 log = logging.getLogger(__name__)
 

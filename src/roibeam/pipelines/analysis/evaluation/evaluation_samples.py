@@ -1,7 +1,7 @@
-"""What is asked of a model in evaluation, by rules that are the same for all systems.
+"""Samples of an evaluation, by rules that are the same for all systems.
 
 So that two models can be compared on the same masks: 15 % of the words and 15 % of the regions of a pair that belongs
-together are hidden, each of them predicted; whether a pair matches is asked with nothing hidden. Text is one caption
+together are hidden, each of them predicted; a match is predicted with nothing hidden. Text is one caption
 between [CLS] and [SEP]. The rules that a system trains by (random words in place of masks, two captions, cuts to a
 length) are not applied.
 """
@@ -22,16 +22,15 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.masking import mask_regions, mask_words
 from roibeam.model.imagebert.model import ImageBertConfig
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.interbert.config import InterBertConfig
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.interbert.model import InterBertConfig
+from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.single_stream import SingleStreamConfig
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.model.vlbert.config import VLBertConfig
-from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_float32
-from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.fit import check_width
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, EncodedCaption
+from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_float32, collate
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.compatibility import check_width
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, EncodedCaption
 
 MASK_PROBABILITY = 0.15
 

@@ -1,4 +1,5 @@
-"""Two trained judges, as ../judges.py asks for them: is a picture a natural photo, and does a text describe it?
+"""Judges: trained models that decide whether a picture is a natural photo, and whether a text describes it.
 
-How pages become pictures and pairs stands outside. Read boosted_model.py first, then picture_judge.py, pair_judge.py.
+Pages, pictures and pairs are made outside. Read judges.py first, then boosted_model.py, picture_judge.py and
+pair_judge.py.
 """

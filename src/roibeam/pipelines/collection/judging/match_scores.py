@@ -1,4 +1,4 @@
-"""Whether a text matches a picture, by a model that `roibeam pretrain` trained: log-odds, one pair at a time."""
+"""Match scores of texts and pictures by a model that `roibeam pretrain` trained: log-odds, one pair at a time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_model, tokenizer_spec
-from roibeam.pipelines.analysis.probing.probe import check_fit, pair_batch
-from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.model_files.trained_with import check_tokenizer
+from roibeam.pipelines.analysis.load_for_evaluation import NO_MATCH_HEAD, pretraining_model, tokenizer_spec
+from roibeam.pipelines.analysis.probe import check_fit, pair_batch
+from roibeam.pipelines.training.model_files.model_checkpoint import load_model
+from roibeam.pipelines.training.model_files.provenance import check_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 
 class MatchScores:

@@ -1,4 +1,4 @@
-"""What a run did and how far it is, read from the store's own files: progress, summary, report page.
+"""Reports of a run, read from the store's own files: progress, summary, page, warnings; and the dry run.
 
-Nothing here changes a store or needs the run to be alive. Read store_status.py first.
+Nothing here changes what a store holds or needs the run to be alive. Read store_progress.py first.
 """

@@ -15,21 +15,18 @@ import torch
 
 from roibeam.extraction.fast.modes import mode_named
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.features.counted import byte_count, counted
-from roibeam.features.printable import on_a_line
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import encode_meta, encode_regions
+from roibeam.messages import byte_count, counted, on_a_line
+from roibeam.pipelines.common.compute import choose_device
+from roibeam.pipelines.common.console.progress import IMAGES, duration, waiting
 from roibeam.pipelines.extract.beam_extraction import PIPELINE
-from roibeam.pipelines.extract.new_work import UNTIMED, existing_plan, extract_one, new_images, new_shard_size
+from roibeam.pipelines.extract.planning import UNTIMED, existing_plan, extract_one, new_images, new_shard_size
 from roibeam.pipelines.extract.request import RunOptions
 from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE
-from roibeam.pipelines.extract.runners.option_sets import missing_options, runner_flags
-from roibeam.pipelines.extract.runners.slots import Slots, slots_of
-from roibeam.pipelines.extract.shard.job import shared_detector
+from roibeam.pipelines.extract.runners.runner_options import Slots, missing_options, runner_flags, slots_of
+from roibeam.pipelines.extract.shard.shared_detector import shared_detector
 from roibeam.pipelines.extract.work import UnlistedWork, Work
-from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import IMAGES, waiting
-from roibeam.pipelines.foundation.device_choice import choose_device
 
 log = logging.getLogger(__name__)
 MOST_PHOTOS = 3

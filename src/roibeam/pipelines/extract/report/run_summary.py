@@ -20,9 +20,9 @@ from typing import Any
 
 from roibeam.features.folders.durable_files import json_bytes
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.pipelines.extract.report.run_state import FinishedShard, ProgressView
+from roibeam.pipelines.data.shard_plan import Plan
+from roibeam.pipelines.extract.shard.run_progress import FinishedShard, ProgressView
 from roibeam.pipelines.extract.shard.store_folder import SUMMARY_FORMAT, SUMMARY_NAME
-from roibeam.pipelines.extract.shard_plan import Plan
 
 log = logging.getLogger(__name__)
 SUMMARY_VERSION = 1

@@ -1,5 +1,5 @@
-"""Where Beam runs: option sets of each runner, our worker pool and its processes, and in engines/ Flink and Spark.
+"""Where Beam runs: options of each runner, our worker pool and its processes, checks of Flink and Spark clusters.
 
-Knows nothing of photos; of shards only that those in work can be stopped. Read option_sets.py first, then
+Knows nothing of photos; of shards only that those in work can be stopped. Read runner_options.py first, then
 worker_pool.py.
 """

@@ -18,13 +18,11 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import ExternalEnvironment
 
-from roibeam.pipelines.extract.runners.engines.flink_job import ended_with_the_run
-from roibeam.pipelines.extract.runners.engines.spark_master import NOT_TAKEN
-from roibeam.pipelines.extract.runners.engines.spark_packages import SCALA_VERSION, SPARK_VERSION
-from roibeam.pipelines.extract.runners.hang_ups import keep_hang_ups_quiet
-from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options
+from roibeam.pipelines.extract.runners.clusters import NOT_TAKEN, ended_with_the_run
+from roibeam.pipelines.extract.runners.runner_options import check_cluster, pipeline_options
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, run_with_workers
-from roibeam.pipelines.extract.shard.running_shards import stopping_with_the_caller
+from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet, stopping_with_the_caller
+from roibeam.version import SCALA_VERSION, SPARK_VERSION
 
 STOP_SECONDS = 6.0  # for dropping the work in hand after Ctrl-C; a detector call is not waited for
 
@@ -35,7 +33,7 @@ BuildPipeline = Callable[[PipelineOptions, PipelineRunner | None], beam.Pipeline
 @dataclass(frozen=True)
 class RunnerChoice:
     """Attributes:
-    runner: see `option_sets`.
+    runner: see `runner_options`.
     beam_args: further Beam pipeline options, as on its command line.
     workers: processes of the local runner; 1 means this one.
     pool_token_file: see `pipeline_options`.

@@ -1,9 +1,13 @@
-"""The worker pool: Beam's external environment, a process for each worker that a runner asks for.
+"""Worker pool: Beam's external environment, a process for each worker that a runner asks for.
 
 Beam's own pool starts the `python` that PATH happens to name, and its workers outlive a runner that was killed. Ours
 starts this interpreter with the working directory off its path, and a worker ends when its runner, its job or the pool
 does (`worker_process`). A run may have a pool of its own (`run_with_workers`): no worker is left behind, and none dies
 unnoticed.
+
+Beam's Java runners take a worker's death for a failed bundle only once it has connected for instructions and for data
+(`ExternalEnvironmentFactory` waits without end, `GrpcDataService` three minutes). So for a worker that died before, the
+pool connects in its place, takes what is sent first, and hangs up.
 """
 
 from __future__ import annotations
@@ -18,20 +22,68 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
+from apache_beam.runners.worker.bundle_processor import DATA_INPUT_URN
+from apache_beam.runners.worker.worker_id_interceptor import WorkerIdInterceptor
 
 from roibeam.extraction.engine.background_threads import start_thread
-from roibeam.features.counted import counted
-from roibeam.pipelines.extract.runners.dead_worker import hang_up_for
-from roibeam.pipelines.extract.runners.hang_ups import keep_hang_ups_quiet
+from roibeam.messages import counted
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, is_right, new_token
 from roibeam.pipelines.extract.runners.worker_process import STOP_SECONDS
+from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet
 
 log = logging.getLogger(__name__)
+HANG_UP_SECONDS = 60.0  # a runner that has met the worker sends nothing
+
+
+def hang_up_for(worker_id: str, control: str) -> None:
+    """Returns once the runner has met the worker and lost it, had met it before, or is gone itself.
+
+    Args:
+        worker_id: as the runner calls it.
+        control: "host:port" of the runner's control service.
+    """
+    hung_up = threading.Event()
+
+    def silence() -> Iterator[Any]:
+        hung_up.wait()
+        yield from ()
+
+    try:
+        with grpc.insecure_channel(control) as channel:
+            stub = beam_fn_api_pb2_grpc.BeamFnControlStub(_named(channel, worker_id))
+            first = next(stub.Control(silence(), timeout=HANG_UP_SECONDS), None)
+            if first is not None and first.HasField("process_bundle"):
+                wanted = beam_fn_api_pb2.GetProcessBundleDescriptorRequest(
+                    process_bundle_descriptor_id=first.process_bundle.process_bundle_descriptor_id
+                )
+                bundle = stub.GetProcessBundleDescriptor(wanted, timeout=HANG_UP_SECONDS)
+                with grpc.insecure_channel(_data_address(bundle)) as data:
+                    next(
+                        beam_fn_api_pb2_grpc.BeamFnDataStub(_named(data, worker_id)).Data(
+                            silence(), timeout=HANG_UP_SECONDS
+                        )
+                    )
+    except grpc.RpcError as error:
+        log.debug("hanging up for worker %s: %s", worker_id, error)
+    finally:
+        hung_up.set()
+
+
+def _named(channel: grpc.Channel, worker_id: str) -> grpc.Channel:
+    return grpc.intercept_channel(channel, WorkerIdInterceptor(worker_id))
+
+
+def _data_address(bundle: beam_fn_api_pb2.ProcessBundleDescriptor) -> str:
+    """Where its elements come from, "host:port"."""
+    (source, *_) = (one for one in bundle.transforms.values() if one.spec.urn == DATA_INPUT_URN)
+    return str(beam_fn_api_pb2.RemoteGrpcPort.FromString(source.spec.payload).api_service_descriptor.url)
+
+
 KILL_SECONDS = STOP_SECONDS + 4.0
 LOOK_SECONDS = 0.1
 _IN_USE = "cannot listen at {host}:{port}: is another worker pool running there?"

@@ -15,11 +15,9 @@ import os
 import sys
 import threading
 
-from roibeam.pipelines.extract.runners.hang_ups import keep_hang_ups_quiet
-from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
-from roibeam.pipelines.extract.shard.running_shards import stop_running_shards
-from roibeam.pipelines.foundation.console.our_logs import show_our_logs
-from roibeam.pipelines.foundation.console.printable_streams import printable_streams
+from roibeam.pipelines.common.console.printable_streams import printable_streams
+from roibeam.pipelines.common.console.progress import show_our_logs
+from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet, stop_running_shards, use_one_arena
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 5.0  # for dropping the shards in work; a detector call is not waited for

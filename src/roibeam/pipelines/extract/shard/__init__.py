@@ -1,5 +1,5 @@
-"""One shard on a worker: its job, its heartbeat, its card, its place in the store's folder.
+"""One shard on a worker: its job, its detector, its progress, its place in the store's folder.
 
-The manifest comes last, and the first attempt wins. Nothing here knows the other shards of a run: the plan is in the
-room above. Read shard_job.py first.
+The manifest comes last, and the first attempt wins. Only run_progress.py and store_folder.py look at all shards of a
+run; the plan is in the room above. Read shard_job.py first.
 """

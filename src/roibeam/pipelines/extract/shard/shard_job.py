@@ -1,40 +1,94 @@
 """One shard from its planned images to its manifest. Independent of Beam; safe to repeat, to kill and to run twice.
 
 Work happens in OUT/.tmp-<attempt>/; then the data file moves to its final name and, last, the shard manifest names it.
-Whatever a killed attempt leaves behind is named by no manifest, so nobody reads it and the next run clears it away.
-Where OUT is a URL, work happens in a temporary folder of the worker's disk, and the data file is uploaded.
+Files of a killed attempt are named by no manifest, so they are never read, and the next run clears them away. Where OUT
+is a URL, work happens in a temporary folder of the worker's disk, and the data file is uploaded. Whole records of a
+shard that is written anew, because some of its images failed, are kept.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import secrets
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from roibeam.extraction.engine.region_iterator import extract_regions
-from roibeam.extraction.engine.stage_times import StageTimes
+from roibeam.extraction.engine.region_iterator import StageTimes, extract_regions
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.features.folders.folder_choice import output_folder
-from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
+from roibeam.features.folders.local_folder import output_folder
+from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import merged_numerics
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary
 from roibeam.features.shard.publish import publish_shard
+from roibeam.features.shard.reader import ShardReader
 from roibeam.features.shard.writer import ShardWriter
+from roibeam.features.verify import record_problem
+from roibeam.pipelines.common.locations import read_image
+from roibeam.pipelines.data.shard_plan import PlannedShard, read_members
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
-from roibeam.pipelines.extract.shard.heartbeat import Heartbeat
-from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
-from roibeam.pipelines.extract.shard.kept_records import KeptRecords, kept_records
-from roibeam.pipelines.extract.shard.running_shards import running_shard, shards_must_stop
+from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop
+from roibeam.pipelines.extract.shard.run_progress import Heartbeat
+from roibeam.pipelines.extract.shard.shared_detector import (
+    shared_calls,
+    shared_detector,
+    shared_fingerprint,
+    shared_global_feature,
+)
 from roibeam.pipelines.extract.shard.store_folder import finished_manifest, retried_manifest
-from roibeam.pipelines.extract.shard_plan import PlannedShard, read_members
-from roibeam.pipelines.foundation.files.locations import read_image
 from roibeam.version import __version__
+
+log = logging.getLogger(__name__)
+
+
+class KeptRecords:
+    """Records by image id; every one of them was looked at. None at all without a reader."""
+
+    def __init__(self, reader: ShardReader | None = None) -> None:
+        self._reader = reader
+        self._rows: dict[str, int] = {}
+        for row, image_id in enumerate(() if reader is None else reader.ids()):
+            assert reader is not None
+            what = record_problem(reader, row, image_id)
+            if what is None:
+                self._rows[image_id] = row
+            else:
+                log.warning("record %r: %s; extracting it again", image_id, what)
+
+    def __contains__(self, image_id: object) -> bool:
+        return image_id in self._rows
+
+    def record(self, image_id: str) -> RegionRecord:
+        assert self._reader is not None
+        return self._reader.record_at(self._rows[image_id], image_id=image_id, copy=False)
+
+
+@contextmanager
+def kept_records(folder: OutputFolder, manifest: ShardManifest | None) -> Iterator[KeptRecords]:
+    """Those of the attempt that a manifest names; none for None, and where its file is damaged as a whole. A file at a
+    URL is copied to the scratch folder for a while."""
+    if manifest is None or manifest.data_file is None:
+        yield KeptRecords()
+        return
+    with folder.local_file(manifest.data_file, manifest.data_bytes) as path:
+        try:
+            reader = ShardReader(path, manifest)
+            if content_digest(reader.digests()) != manifest.content_digest:
+                raise ValueError(f"{path}: its index gives another content digest than its manifest")
+            kept = KeptRecords(reader)
+        except UnreachableError:
+            raise
+        except (OSError, ValueError) as error:
+            log.warning("%s; extracting its shard again", error)
+            kept = KeptRecords()
+        yield kept
 
 
 @dataclass(frozen=True)

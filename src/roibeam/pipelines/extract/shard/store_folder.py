@@ -1,4 +1,8 @@
-"""The output folder between runs: may it become a store, what of it is finished, what did killed runs leave behind."""
+"""Output folder of a run: whether it may become a store, what of it is finished, and the manifest that ends a run.
+
+Before a run it is checked, and cleared of what killed runs left behind. The last step of a run writes
+dead_letters.parquet, annotations.parquet, then manifest.json over all shards of the plan.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,34 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from roibeam.features.annotations import checked_annotations, write_annotations
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
-from roibeam.features.folders.folder_choice import output_folder
-from roibeam.features.folders.folder_lock import LOCK_NAME
-from roibeam.features.folders.folder_protocol import ABANDONED_SECONDS, OutputFolder
-from roibeam.features.folders.local_folder import SCRATCH_PREFIX, LocalFolder
+from roibeam.features.folders.folder_protocol import ABANDONED_SECONDS, LOCK_NAME, OutputFolder
+from roibeam.features.folders.local_folder import SCRATCH_PREFIX, LocalFolder, output_folder
+from roibeam.features.record.fingerprint import Fingerprint, merged_numerics
 from roibeam.features.shard.manifest import (
+    DEAD_LETTERS_NAME,
     RETRIED_PREFIX,
     STORE_MANIFEST_NAME,
+    AnnotationsEntry,
     ShardManifest,
     StoreManifest,
     retried_manifest_name,
     shard_manifest_name,
 )
+from roibeam.features.shard.publish import publish_store
 from roibeam.features.shard.reader import ShardReader
-from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
-from roibeam.pipelines.extract.shard_plan import MEMBERS_START, Plan, PlannedShard, read_plan
+from roibeam.messages import counted
+from roibeam.pipelines.common.dead_letters import write_dead_letters
+from roibeam.pipelines.data.captions.caption_files import planned_annotations
+from roibeam.pipelines.data.shard_plan import MEMBERS_START, Plan, PlannedShard, read_plan
+from roibeam.pipelines.data.vocabulary import Vocabulary
+from roibeam.pipelines.extract.shard.run_progress import REMOTE_PREFIX
 
 log = logging.getLogger(__name__)
 SUMMARY_NAME = "run_summary.json"  # where the output folder was taken away in mid-run, alone in the one put there
@@ -331,3 +344,89 @@ def _tidy_retried(
         else:
             kept.add(waiting.data_file)
     return kept
+
+
+@dataclass(frozen=True)
+class StoreText:
+    """What the store manifest states beside the shards: resolved config, names, fingerprint with details."""
+
+    config: dict[str, Any]
+    vocabulary: Vocabulary
+    fingerprint: Fingerprint
+
+
+def publish_run(store: str | Path | OutputFolder, text: StoreText, *, keep: bool = False) -> StoreManifest:
+    """Publishes the store of a plan whose shards are all finished.
+
+    Args:
+        text: what the manifest states beside the shards; numerics are taken from the shards.
+        keep: leave a manifest that lists these shards as it is: nothing was extracted, so nothing is to be restated.
+
+    Raises:
+        ValueError: if a planned shard has no manifest yet, or shards do not fit together.
+    """
+    folder = output_folder(store)
+    plan = read_plan(folder)
+    if plan is None:
+        raise ValueError(f"{folder}: no plan.json: nothing to publish")
+    done: list[ShardManifest] = []
+    digests: dict[str, str] = {}  # SHA-256 of the manifests by name
+    for name, data in folder.read_many(shard_manifest_name(shard.number) for shard in plan.shards):
+        if data is not None:
+            done.append(ShardManifest.from_bytes(data, folder.where(name)))
+            digests[name] = hashlib.sha256(data).hexdigest()
+    if len(done) < len(plan.shards):
+        unfinished = counted(len(plan.shards) - len(done), "shard")
+        raise ValueError(f"{folder}: {unfinished} unfinished; run the same command again")
+    if keep and (published := _published(folder, digests)) is not None:
+        return published
+    write_dead_letters(folder, done)
+    annotations = write_annotations(folder, planned_annotations(folder, plan, done))
+    return publish_store(
+        folder,
+        [manifest.shard for manifest in done],
+        fingerprint=replace(text.fingerprint, numerics=_numerics(folder, done)),
+        config=text.config,
+        classes=text.vocabulary.classes,
+        attributes=text.vocabulary.attributes,
+        annotations=annotations,
+    )
+
+
+def _published(folder: OutputFolder, digests: dict[str, str]) -> StoreManifest | None:
+    """The store manifest, if it is there and lists exactly these shard manifests as they are now."""
+    try:
+        manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
+    except (FileNotFoundError, ValueError):
+        return None
+    listed = {entry.manifest: entry.manifest_sha256 for entry in manifest.shards}
+    is_whole = listed == digests and folder.num_bytes(DEAD_LETTERS_NAME) is not None
+    return manifest if is_whole and _has_annotations(folder, manifest.annotations) else None
+
+
+def _has_annotations(folder: OutputFolder, entry: AnnotationsEntry | None) -> bool:
+    """Whether the table that the manifest names is there; at a URL by its size alone."""
+    if entry is None:
+        return True
+    if folder.local_path is None:
+        return folder.num_bytes(entry.file) == entry.bytes
+    try:
+        checked_annotations(folder.local_path, entry)
+    except ValueError as error:
+        log.warning("%s; writing it again", error)
+        return False
+    return True
+
+
+def _numerics(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> dict[str, Any]:
+    """How the shards were computed; where they differ, the values of each field in a list, with a warning."""
+    numerics = merged_numerics(manifest.fingerprint.numerics for manifest in manifests)
+    mixed = [f"{key} {values}" for key, values in numerics.items() if isinstance(values, list)]
+    if isinstance(numerics.get("mode"), list):  # of stores that were begun by an earlier version
+        log.warning(
+            "%s: shards were computed in different modes (%s): regions and features differ more than in the last "
+            "digits; for one mode extract into a new folder", folder, ", ".join(numerics["mode"]),
+        )  # fmt: skip
+    elif mixed:
+        log.warning("%s: shards were computed differently (%s); features differ in the last digits", folder, mixed[0])
+    return numerics

@@ -1,29 +1,41 @@
-"""The metrics of GLUE (gluebenchmark.com), by scikit-learn and scipy, as its baselines and papers compute them.
+"""GLUE (gluebenchmark.com): metrics by scikit-learn and scipy; submissions, "index<TAB>prediction", alone or in a zip.
 
-One task has several figures, and tables print one of them, which they do not always name:
+    task                            headline                 others              predictions
+    CoLA                            Matthews correlation     accuracy            0 or 1
+    MRPC, QQP                       mean of accuracy and F1  F1, accuracy        0 or 1; F1 is that of label 1
+    STS-B                           mean of both             Pearson, Spearman   a number from 0 to 5
+    SST-2, MNLI, QNLI, RTE, WNLI    accuracy                                     words (MNLI, QNLI, RTE), or 0 or 1
 
-    task                                 headline of GLUE         others
-    CoLA                                 Matthews correlation     accuracy
-    MRPC, QQP                            mean of accuracy and F1  F1, accuracy
-    STS-B                                mean of both             Pearson, Spearman
-    SST-2, MNLI, QNLI, RTE, WNLI         accuracy
-
-F1 is that of label 1. InterBERT's Table 3 prints F1, Spearman and for the rest "accuracy": its CoLA has Matthews' size.
+InterBERT's Table 3 prints F1, Spearman and for the rest "accuracy": its CoLA has Matthews' size. The index counts rows
+of the test file from 0. Files of a zip are called CoLA.tsv, SST-2.tsv, ..., MNLI-m.tsv and MNLI-mm.tsv.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import math
 import warnings
+import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 import numpy as np
 
-from roibeam.pipelines.finetuning.metrics.drawn_rows import (
+from roibeam.features.folders.durable_files import write_bytes_atomically
+from roibeam.messages import printable
+from roibeam.pipelines.common.statistics.paper_figures import figures_of
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, GlueCounts, GlueRow, GlueTask, glue_files, read_glue
+from roibeam.pipelines.finetuning.metrics.measure import (
+    OFFICIAL,
     Drawn,
+    Measure,
+    Measures,
+    OpenTask,
+    Whole,
+    check_row_ids,
     drawn_accuracy,
     drawn_f1,
     drawn_matthews,
@@ -31,7 +43,6 @@ from roibeam.pipelines.finetuning.metrics.drawn_rows import (
     drawn_pearson,
     drawn_spearman,
 )
-from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
 
 ACCURACY, F1, MATTHEWS = "accuracy", "F1", "Matthews"
 ACCURACY_AND_F1 = "accuracy and F1"
@@ -184,3 +195,209 @@ def _near_one_number(right: Sequence[float]) -> float:
 def _rows(of: Sequence[float]) -> list[str]:
     """Rows have no image: each moves by itself."""
     return [str(row) for row in range(len(of))]
+
+
+HEADER = "index\tprediction"
+SUBMISSION = "glue"  # the task of all tasks
+_HIGHEST = 5.0  # of STS-B
+_MOST_BYTES = 64 * 2**20  # of a file in a zip; the largest, of QQP's test rows, has 3.5 MB
+Said = tuple[str, str]  # index and prediction
+
+
+def prediction_text(task: GlueTask, value: float) -> str:
+    """Of a label's number, or of a similarity, which is cut to 0 to 5 and has three digits."""
+    return task.labels[int(value)] if task.labels else f"{min(max(value, 0.0), _HIGHEST):.3f}"
+
+
+def write_glue_results(path: Path, said: Iterable[Said]) -> None:
+    lines = (f"{index}\t{prediction}\n" for index, prediction in [HEADER.split("\t"), *said])
+    write_bytes_atomically(path, "".join(lines).encode())
+
+
+def read_glue_results(path: str, task: GlueTask) -> Iterator[Said]:
+    """Index and prediction of each line.
+
+    Raises:
+        ValueError: naming the line that is none.
+    """
+    with open(path, "rb") as file:
+        yield from _said(file.read(), repr(path), task)
+
+
+def _said(content: bytes, where: str, task: GlueTask) -> Iterator[Said]:
+    try:
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"{where}: not UTF-8") from None
+    if not lines or lines[0] != HEADER:
+        shown = printable(lines[0], 60) if lines else "nothing"
+        raise ValueError(f"{where}: expected a first line index<TAB>prediction, got {shown}")
+    for number, line in enumerate(lines[1:], 2):
+        fields = line.split("\t")
+        if len(fields) != 2 or not fields[0].isdigit() or not _is_prediction(fields[1], task):
+            wanted = " or ".join(task.labels) or "a number"
+            raise ValueError(
+                f"{where}, line {number}: expected an index, a tab and {wanted}, got {printable(line, 60)}"
+            )
+        yield str(int(fields[0])), fields[1]
+
+
+def _is_prediction(text: str, task: GlueTask) -> bool:
+    if task.labels:
+        return text in task.labels
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def said_measures(task: GlueTask, said: Iterable[str], right: Iterable[str]) -> Measures:
+    """The figures of predictions and labels as they are written."""
+    if not task.labels:
+        return number_measures([float(each) for each in said], [float(each) for each in right])
+    number = {label: place for place, label in enumerate(task.labels)}
+    return label_measures(task.name, [number[each] for each in said], [number[each] for each in right])
+
+
+def open_glue(name: str) -> Callable[[Path, str, str], OpenTask]:
+    """What opens the label files of one task, see `ScoredTask.open`."""
+    task = GLUE_TASKS[name]
+
+    def opened(folder: Path, split: str, rules: str) -> OpenTask:
+        files = glue_files(folder, task, split)
+        rows = list(read_glue(files, task, split, GlueCounts()))
+
+        def check(results: str) -> Mapping[str, str]:
+            return _by_index(rows, list(read_glue_results(results, task)), repr(results), rules)
+
+        def scored(results: str) -> Measures:
+            return _scored(task, rows, check(results))
+
+        others = ""
+        if task.name in PAPER_COLUMN:
+            others = f"; InterBERT's Table 3 prints {PAPER_COLUMN[task.name]}: {_printed(f'GLUE {task.name}')}"
+        metric = f"{', '.join(FIGURES[task.name])}, the headline first (scikit-learn, scipy){others}"
+        return OpenTask(metric, _RULES[rules == OFFICIAL], files, len(rows), check, scored)
+
+    return opened
+
+
+_RULES = ("an index that is missing, doubled or unknown is an error", "of several lines of one index the last counts")
+
+
+def _by_index(rows: list[GlueRow], said: list[Said], where: str, rules: str) -> dict[str, str]:
+    ids = [row.id for row in rows]
+    check_row_ids(where, [index for index, _ in said], ids, unit="row", allow_doubled=rules == OFFICIAL)
+    return dict(said)
+
+
+def _scored(task: GlueTask, rows: list[GlueRow], said: Mapping[str, str]) -> Measures:
+    unknown = next((row.where for row in rows if row.label is None), None)
+    if unknown is not None:
+        raise ValueError(f"{unknown}: no label, so that nothing can be scored; --check looks at a submission")
+    return said_measures(task, [said[row.id] for row in rows], [row.label or "" for row in rows])
+
+
+def _printed(column: str) -> str:
+    """The rows of InterBERT's Table 3, on dev, at the printed digits."""
+    rows = ((row, figures_of("InterBERT", row, column)) for row in ("BERT-base", "Single Stream", "InterBERT"))
+    return ", ".join(f"{row} {' / '.join(each.printed for each in found)}" for row, found in rows) + " (dev)"
+
+
+def open_submission(folder: Path, split: str, rules: str) -> OpenTask:
+    """A zip with the files of all tasks, or of some: figures of each, and the averages of those that are all there."""
+    opened = {name: _opened_file(folder, task, its_split) for name, task, its_split in _files(split)}
+    files = tuple(path for _, paths, _ in opened.values() for path in paths)
+
+    def check(results: str) -> Mapping[str, Mapping[str, str]]:
+        given = read_submission(results)
+        lacks = [name for name in opened if name not in given]
+        if lacks:
+            raise ValueError(f"{results!r}: holds no {lacks[0]}; a submission has {', '.join(opened)}")
+        return read(given, results)
+
+    def read(given: Mapping[str, bytes], results: str) -> dict[str, Mapping[str, str]]:
+        found: dict[str, Mapping[str, str]] = {}
+        for name, (task, _, rows) in opened.items():
+            if name in given:
+                where = f"{results!r}, {name}"
+                found[name] = _by_index(rows, list(_said(given[name], where, task)), where, rules)
+        return found
+
+    def scored(results: str) -> Measures:
+        said = read(read_submission(results), results)
+        if not said:
+            raise ValueError(f"{results!r}: holds none of {', '.join(opened)}")
+        return _submission_measures(
+            {name: _scored(opened[name][0], opened[name][2], own) for name, own in said.items()}
+        )
+
+    metric = (
+        "the figures of each task, its headline first, and their averages, in which MNLI counts once; InterBERT's "
+        f"Table 3 prints {_printed('GLUE, average of the eight')}"
+    )
+    rows = sum(len(own) for _, _, own in opened.values())
+    return OpenTask(metric, _RULES[rules == OFFICIAL], files, rows, check, scored, is_own=True)
+
+
+def _files(split: str) -> Iterator[tuple[str, GlueTask, str]]:
+    """Name in a submission, task, and split of its file."""
+    for task in GLUE_TASKS.values():
+        if task.name == "MNLI":
+            yield from (
+                (f"MNLI-{end}.tsv", task, f"{split}_{kind}") for end, kind in (("m", "matched"), ("mm", "mismatched"))
+            )
+        else:
+            yield f"{task.name}.tsv", task, split
+
+
+def _opened_file(folder: Path, task: GlueTask, split: str) -> tuple[GlueTask, tuple[Path, ...], list[GlueRow]]:
+    files = glue_files(folder, task, split)
+    return task, files, list(read_glue(files, task, split, GlueCounts()))
+
+
+def read_submission(path: str) -> dict[str, bytes]:
+    """The tables of a zip by their names, in whatever folder of it they lie.
+
+    Raises:
+        ValueError: for what is no zip, has a table twice, or one that is larger than any can be.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(Path(path).read_bytes())) as archive:
+            for entry in archive.infolist():
+                name = PurePosixPath(entry.filename).name
+                if not name.endswith(".tsv"):
+                    continue
+                if name in found or entry.file_size > _MOST_BYTES:
+                    what = "holds it twice" if name in found else f"it has over {_MOST_BYTES} bytes"
+                    raise ValueError(f"{path!r}, {printable(name, 60)}: {what}")
+                found[name] = archive.read(entry)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ValueError(f"{path!r}: no zip of GLUE's tables: {printable(str(error), 100)}") from None
+    return found
+
+
+def _submission_measures(of_files: Mapping[str, Measures]) -> Measures:
+    found: Measures = {}
+    values: dict[str, dict[str, float]] = {}
+    for file, measures in of_files.items():
+        task = file.removesuffix(".tsv")
+        values["MNLI" if task == "MNLI-m" else task] = {name: each.mean for name, each in measures.items()}
+        for name, each in measures.items():
+            found[f"{task} {name}"] = each
+    mismatched = values.pop("MNLI-mm", {})
+    rows = [value for measures in of_files.values() for value in next(iter(measures.values())).values]
+    means = {
+        name: Whole(name, rows, [str(row) for row in range(len(rows))], value)
+        for name, value in averages(values, mismatched).items()
+    }
+    return {**means, **found}
+
+
+def measures_of(task: GlueTask, values: Iterable[float], right: Iterable[str]) -> dict[str, Measure]:
+    """The figures of what a model says: numbers of labels, or similarities as they are."""
+    if not task.labels:
+        return number_measures(list(values), [float(each) for each in right])
+    number = {label: place for place, label in enumerate(task.labels)}
+    return label_measures(task.name, [int(value) for value in values], [number[each] for each in right])

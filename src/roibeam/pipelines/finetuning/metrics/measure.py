@@ -1,16 +1,22 @@
-"""What a metric gives: one number for each row it counts, with the image that the row is about, and what guessing
-reaches; and the figures of several metrics, each with its interval over images."""
+"""Measures of predictions: one number for each counted row, with intervals over images; and the ids of scored rows.
+
+A measure has the image of each row, and the level of guessing. Figures that are no means over rows have intervals from
+rows drawn with replacement: (N, rows) weights, how often each row was drawn, give (N,) values. A result file must have
+one row for each question and no other. `OpenTask` has the splits and rules of a task for `roibeam score`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.foundation.statistics.verdict import Figure, mean_figure, whole_figure
+from roibeam.messages import counted, printable
+from roibeam.pipelines.common.statistics.verdict import Bootstrap, Figure, mean_figure, whole_figure
 
 
 @dataclass(frozen=True)
@@ -101,3 +107,189 @@ def figures_of(
         if name not in known:
             known[name] = None if measure.guess is None or not measure.values else measure.guess()
     return [measure.figure(number_of, bootstrap, known[name]) for name, measure in measures.items()]
+
+
+Drawn = Callable[[np.ndarray], np.ndarray]
+
+
+def drawn_matthews(said: Sequence[int], right: Sequence[int]) -> Drawn:
+    """Matthews correlation of labels; 0 where one of both is always alike, as scikit-learn has it."""
+
+    def drawn(weights: np.ndarray) -> np.ndarray:
+        table = _confusion(weights, said, right)
+        of_right, of_said = table.sum(axis=2), table.sum(axis=1)
+        total, hits = table.sum(axis=(1, 2)), np.trace(table, axis1=1, axis2=2)
+        spread = (total**2 - (of_said**2).sum(axis=1)) * (total**2 - (of_right**2).sum(axis=1))
+        together = hits * total - (of_right * of_said).sum(axis=1)
+        return np.divide(together, np.sqrt(spread), out=np.zeros(len(total)), where=spread > 0)
+
+    return drawn
+
+
+def drawn_f1(said: Sequence[int], right: Sequence[int]) -> Drawn:
+    """F1 of label 1; 0 where nothing is of that label."""
+
+    def drawn(weights: np.ndarray) -> np.ndarray:
+        table = _confusion(weights, said, right)
+        both = table[:, 1].sum(axis=1) + table[:, :, 1].sum(axis=1)
+        return np.divide(2 * table[:, 1, 1], both, out=np.zeros(len(both)), where=both > 0)
+
+    return drawn
+
+
+def drawn_accuracy(said: Sequence[int], right: Sequence[int]) -> Drawn:
+    hits = np.asarray(said) == np.asarray(right)
+    return lambda weights: weights @ hits.astype(np.float64) / weights.sum(axis=1)
+
+
+def drawn_balanced(hits: Sequence[float], labels: Sequence[str]) -> Drawn:
+    """The mean over labels of the accuracy of their own rows, of the labels that were drawn."""
+    order, starts = _groups(np.unique(np.asarray(labels), return_inverse=True)[1])
+    ordered = np.asarray(hits, np.float64)[order]
+
+    def drawn(weights: np.ndarray) -> np.ndarray:
+        chosen = weights[:, order]
+        counts = np.add.reduceat(chosen, starts, axis=1)
+        right = np.add.reduceat(chosen * ordered, starts, axis=1)
+        shares = np.divide(right, counts, out=np.zeros(right.shape), where=counts > 0)
+        return shares.sum(axis=1) / (counts > 0).sum(axis=1)
+
+    return drawn
+
+
+def drawn_pearson(said: Sequence[float], right: Sequence[float]) -> Drawn:
+    """NaN where one of both is always alike."""
+    first, second = np.asarray(said, np.float64)[None], np.asarray(right, np.float64)[None]
+    return lambda weights: _correlation(weights, first, second)
+
+
+def drawn_spearman(said: Sequence[float], right: Sequence[float]) -> Drawn:
+    """As `drawn_pearson` of ranks; equal numbers share the mean of theirs."""
+    return lambda weights: _correlation(weights, _ranks(weights, said), _ranks(weights, right))
+
+
+def drawn_mean(first: Drawn, second: Drawn) -> Drawn:
+    return lambda weights: (first(weights) + second(weights)) / 2
+
+
+def _confusion(weights: np.ndarray, said: Sequence[int], right: Sequence[int]) -> np.ndarray:
+    """(N, K, K) of labels 0..K - 1, at least two: rows that are right, columns that are said."""
+    count = max(2, 1 + max(*said, *right))
+    place = np.asarray(right, np.int64) * count + np.asarray(said, np.int64)
+    return (weights @ np.eye(count * count)[place]).reshape(-1, count, count)
+
+
+def _ranks(weights: np.ndarray, values: Sequence[float]) -> np.ndarray:
+    """(N, rows) from 1, among the rows that were drawn."""
+    group = np.unique(np.asarray(values, np.float64), return_inverse=True)[1]
+    order, starts = _groups(group)
+    counts = np.add.reduceat(weights[:, order], starts, axis=1)
+    middle = np.cumsum(counts, axis=1) - counts + (counts + 1) / 2
+    return middle[:, group]
+
+
+def _groups(group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The order in which rows of one group stand side by side, and where each group starts."""
+    order = np.argsort(group, kind="stable")
+    return order, np.flatnonzero(np.diff(group[order], prepend=-1))
+
+
+def _correlation(weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Pearson's of (N, rows) or (1, rows) numbers."""
+    total = weights.sum(axis=1, keepdims=True)
+    first, second = (each - (weights * each).sum(axis=1, keepdims=True) / total for each in (first, second))
+    spread = (weights * first**2).sum(axis=1) * (weights * second**2).sum(axis=1)
+    together = (weights * first * second).sum(axis=1)
+    # What is always alike has a spread of rounding alone.
+    scale = (weights.sum(axis=1) * np.finfo(np.float64).eps) ** 2
+    return np.divide(together, np.sqrt(spread), out=np.full(len(together), np.nan), where=spread > scale)
+
+
+STRICT, OFFICIAL = "strict", "official"
+
+
+class RowsError(ValueError):
+    """Rows that are missing, doubled or unknown, told in one line.
+
+    Attributes:
+        missing, doubled, unknown: how many ids of each.
+    """
+
+    def __init__(self, message: str, missing: int, doubled: int, unknown: int) -> None:
+        super().__init__(message)
+        self.missing, self.doubled, self.unknown = missing, doubled, unknown
+
+
+def check_row_ids(
+    source: str,
+    ids: Sequence[Hashable],
+    expected: Collection[Hashable],
+    *,
+    unit: str,
+    allow_doubled: bool = False,
+    allow_unknown: bool = False,
+    allow_missing: bool = False,
+) -> None:
+    """Compares the ids of a file's rows with those that it must have.
+
+    Args:
+        source: the file, for the error.
+        ids: of its rows, in their order.
+        expected: once each.
+        unit: what an id is of, in the singular, such as "question".
+    Raises:
+        RowsError: with the counts and the first id of each kind.
+    """
+    wanted, given = set(expected), Counter(ids)
+    missing = [] if allow_missing else [each for each in expected if each not in given]
+    doubled = [] if allow_doubled else [each for each, times in given.items() if times > 1]
+    unknown = [] if allow_unknown else [each for each in given if each not in wanted]
+    said = [
+        f"{counted(len(found), unit)} {what} (first: {printable(str(found[0]))})"
+        for found, what in ((missing, "without a row"), (doubled, "with several rows"), (unknown, "that nobody asked"))
+        if found
+    ]
+    if said:
+        message = f"{source}: {'; '.join(said)}; expected one row for each of {counted(len(wanted), unit)}"
+        raise RowsError(message, len(missing), len(doubled), len(unknown))
+
+
+Measures = dict[str, Measure]
+
+
+@dataclass(frozen=True)
+class OpenTask:
+    """The label files of one split, read.
+
+    Attributes:
+        metric: what is computed and whose rule it is, for the card.
+        rules: what the chosen rules do, for the card.
+        files: that say what is right.
+        rows: of a result file.
+        check: reads a result file and raises ValueError for what is wrong with it.
+        measures: scores a result file.
+        is_own: whether the data are the user's, so that no official number of rows is known.
+        numbers: what of a result file is no mean over rows, for the card; None for nothing.
+    """
+
+    metric: str
+    rules: str
+    files: tuple[Path, ...]
+    rows: int
+    check: Callable[[str], object]
+    measures: Callable[[str], Measures]
+    is_own: bool = False
+    numbers: Callable[[str], Mapping[str, float]] | None = None
+
+
+@dataclass(frozen=True)
+class ScoredTask:
+    """Attributes:
+    splits: the official ones with their numbers of rows, None where nobody knows; the first is the default.
+    rules: names of its rule sets.
+    open: reads the label files of a folder by split and rules.
+    """
+
+    splits: Mapping[str, int | None]
+    rules: Collection[str]
+    open: Callable[[Path, str, str], OpenTask]

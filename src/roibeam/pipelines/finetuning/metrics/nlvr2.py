@@ -1,15 +1,20 @@
-"""NLVR2: accuracy, and consistency, the share of groups of which every statement is judged rightly.
+"""NLVR2: accuracy, consistency, and prediction files with lines "identifier,True", no header, no space.
 
-Source: Suhr et al. (arXiv:1811.00491, section 5), as lil-lab/nlvr nlvr2/eval/metrics.py computes it. A group is an
-identifier (split-set-pair-sentence) without its third field, not a sentence's text: that may come again in other sets.
+Consistency is the share of groups with every statement right (Suhr et al., arXiv:1811.00491, section 5, as lil-lab/nlvr
+nlvr2/eval/metrics.py computes it). A group is an identifier (split-set-pair-sentence) without its third field, not a
+sentence's text, which may come again in other sets. The rules "official" treat other lines as the official scripts do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.features.folders.durable_files import write_bytes_atomically
+from roibeam.messages import printable
+from roibeam.pipelines.data.datasets.nlvr2 import Nlvr2Statement
+from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, check_row_ids
 
 
 class JudgedStatement(NamedTuple):
@@ -56,3 +61,99 @@ def nlvr2_measures(statements: Iterable[JudgedStatement]) -> dict[str, Measure]:
         "accuracy": Measure("accuracy", rights, sets, guess=commonest if told else None),
         "consistency": Measure("consistency", consistency, set_of_group, guess=consistent if told else None),
     }
+
+
+_WORDS = ("true", "false")
+
+
+class JudgedLine(NamedTuple):
+    """What is said of one statement."""
+
+    identifier: str
+    is_true: bool
+
+
+def write_nlvr2_predictions(path: Path, lines: Iterable[Sequence[Any]]) -> None:
+    """A file of all lines, or none: parted by newlines, without one at the end, as uclanlp/visualbert writes.
+
+    Args:
+        lines: identifier and answer of each, as `JudgedLine` or as the list that json makes of one.
+    """
+    text = "\n".join(f"{identifier},{bool(is_true)}" for identifier, is_true in lines)
+    marked = "utf-8-sig" if text.startswith("\ufeff") else "utf-8"  # readers take one mark off the first bytes
+    write_bytes_atomically(path, text.encode(marked))
+
+
+def predictions_of(lines: Iterable[str], identifiers: Sequence[str], source: str, rules: str) -> dict[str, str]:
+    """Identifier -> "true" or "false".
+
+    Official rules are those of metrics.py: more columns are ignored, the last of several lines counts, unknown ids (a
+    header too) do no harm, and a second column that is neither word stays as it is, so that it is wrong.
+
+    Raises:
+        RowsError: for ids that are missing, and by strict rules for doubled and unknown ones.
+        ValueError: naming a line that cannot be read.
+    """
+    is_official = rules == OFFICIAL
+    given: list[tuple[str, str]] = []
+    for number, line in enumerate(lines, 1):
+        cells = line.strip().split(",")
+        if len(cells) < 2 or (not is_official and len(cells) > 2):
+            raise ValueError(
+                f"{source}, line {number}: expected identifier,True or identifier,False, got {_short(line)}"
+            )
+        word = cells[1].lower()
+        if not is_official and word not in _WORDS:
+            raise ValueError(
+                f"{source}, line {number}: expected True or False right behind the comma, got {_short(cells[1])}"
+            )
+        given.append((cells[0], word))
+    ids = [identifier for identifier, _ in given]
+    check_row_ids(
+        source, ids, identifiers, unit="statement", allow_doubled=is_official, allow_unknown=is_official
+    )  # fmt: skip
+    return dict(given)
+
+
+def read_nlvr2_predictions(path: str, identifiers: Sequence[str], rules: str) -> dict[str, str]:
+    """`predictions_of` the lines of a file."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return predictions_of(file, identifiers, repr(path), rules)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path!r}: not UTF-8: {error}") from None
+
+
+def judged_statements(
+    statements: Iterable[Nlvr2Statement], predictions: Mapping[str, str]
+) -> Iterator[JudgedStatement]:
+    """The rows of the metric, in the order of the statements.
+
+    Raises:
+        ValueError: for a statement without a label, as those of a test file may be.
+    """
+    for each in statements:
+        if each.is_true is None:
+            raise ValueError(f"{each.where}: no label; a file without labels can only be checked (--check)")
+        is_right = predictions[each.identifier] == str(each.is_true).lower()
+        yield JudgedStatement(each.identifier, is_right, each.is_true)
+
+
+def filtered_accuracy(
+    statements: Sequence[Nlvr2Statement], lines: Sequence[str], source: str
+) -> tuple[float | None, int]:
+    """compute_filtered_accuracy.py: percent right among the predictions that are true or false, and how many are not.
+
+    None where no prediction is either. Raises ValueError for a line that has not two columns, and for missing ids.
+    """
+    for number, line in enumerate(lines, 1):
+        if line.count(",") != 1:
+            raise ValueError(f"{source}, line {number}: expected two columns, got {_short(line)}")
+    predictions = predictions_of(lines, [each.identifier for each in statements], source, OFFICIAL)
+    words = [(predictions[each.identifier], str(each.is_true).lower()) for each in statements]
+    counted = [word == label for word, label in words if word in _WORDS]
+    return (100.0 * sum(counted) / len(counted) if counted else None), len(words) - len(counted)
+
+
+def _short(text: str) -> str:
+    return repr(printable(text.rstrip("\r\n")[:60]))

@@ -1,20 +1,37 @@
-"""Retrieval as it is published: R@1, R@5, R@10, median and mean rank of both directions, and their sum.
+"""Retrieval: R@1, R@5, R@10, median and mean rank of both directions, and the file of all pairs' scores.
+
+    FILE            .npy, (captions, images) float32; larger is better
+    FILE.ids.json   {"captions": ["36979#0", ...], "images": ["36979", ...], "folds": 1}
 
 Ranks are those of `retrieval_ranks`, from 1, ties against us. A score that is not a number is refused: fartashf/vsepp
-ranks it first, jiasenlu/vilbert_beta last.
+ranks it first, jiasenlu/vilbert_beta last. A caption is called by its image and its number there, from 0. With folds,
+images are cut into so many parts of their order, as equal as can be; a row has the images of its caption's own part,
+the first ones of the columns, and NaN behind them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.foundation.statistics.bootstrap import floor_median
-from roibeam.pipelines.foundation.statistics.retrieval_ranks import CUTS, CaptionedImages, recall_by_chance
+from roibeam.features.folders.durable_files import write_bytes_atomically
+from roibeam.messages import printable
+from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.common.statistics.retrieval_ranks import (
+    CUTS,
+    CaptionedImages,
+    Ranks,
+    recall_by_chance,
+    retrieval_ranks,
+)
+from roibeam.pipelines.common.statistics.verdict import floor_median
+from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
 
 IMAGE, TEXT = "image", "sentence"  # what is found: as the papers name their columns
 
@@ -88,3 +105,202 @@ def _by_lot(what: str, cut: int, folds: Sequence[CaptionedImages]) -> float:
         else:
             recalls.append(recall_by_chance(np.bincount(fold.image_of_caption), captions, cut))
     return sum(recalls) / len(recalls)
+
+
+SUFFIX = ".ids.json"
+
+
+@dataclass(frozen=True, eq=False)
+class PairScores:
+    """
+    Attributes:
+        scores: (captions, images of the widest fold) float32, on disk.
+        captions, images: ids.
+        folds: parts of the images.
+    """
+
+    scores: np.ndarray
+    captions: Sequence[str]
+    images: Sequence[str]
+    folds: int
+
+
+@dataclass(frozen=True, eq=False)
+class FoldPairs:
+    """One fold.
+
+    Attributes:
+        captions: (T,) rows of the scores; images: (I,) numbers of the images, in their order.
+        image_of_caption: (T,) number within the fold.
+    """
+
+    captions: np.ndarray
+    images: np.ndarray
+    image_of_caption: np.ndarray
+
+    @property
+    def captioned(self) -> CaptionedImages:
+        count = len(self.captions)
+        return CaptionedImages(np.arange(count), self.image_of_caption, count, len(self.images))
+
+
+def ids_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}{SUFFIX}")
+
+
+def image_of(caption: str) -> str:
+    """The image that a caption's id names."""
+    return caption.rpartition("#")[0]
+
+
+def folds_of(captions: Sequence[str], images: Sequence[str], folds: int) -> list[FoldPairs]:
+    """The folds of a split, each with the captions of its images in their order.
+
+    Raises:
+        ValueError: for a caption of no image, and folds of less than two images.
+    """
+    if folds < 1 or len(images) < 2 * folds:
+        raise ValueError(f"{folds} folds of {len(images)} images: each needs two images or more")
+    number = {image: place for place, image in enumerate(images)}
+    unknown = [caption for caption in captions if image_of(caption) not in number]
+    if unknown:
+        raise ValueError(f"the caption {printable(unknown[0], 80)} is of no image that is searched")
+    of_caption = np.array([number[image_of(caption)] for caption in captions])
+    found = []
+    for part in np.array_split(np.arange(len(images)), folds):
+        rows = np.flatnonzero((of_caption >= part[0]) & (of_caption <= part[-1]))
+        if len(np.unique(of_caption[rows])) < len(part):
+            raise ValueError("an image without a caption; it cannot be searched for")
+        found.append(FoldPairs(rows, part, of_caption[rows] - part[0]))
+    return found
+
+
+def write_ids(path: Path, captions: Sequence[str], images: Sequence[str], folds: int) -> None:
+    """Beside the scores, whole or not at all."""
+    content = {"captions": list(captions), "images": list(images), "folds": folds}
+    write_bytes_atomically(ids_path(path), json.dumps(content).encode("utf-8"))
+
+
+def read_pair_scores(path: Path) -> PairScores:
+    """
+    Raises:
+        ValueError: naming the file, when it is no such array or its ids do not fit.
+    """
+    beside = ids_path(path)
+    ids = read_json_object(beside, hint="it says whose the rows and columns of the scores are")
+    captions, images, folds = ids.get("captions"), ids.get("images"), ids.get("folds", 1)
+    lists = (captions, images)
+    if not all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists):
+        raise ValueError(f"{beside}: expected captions and images, each a list of ids")
+    if not isinstance(folds, int) or isinstance(folds, bool):
+        raise ValueError(f"{beside}: folds must be a whole number")
+    try:
+        scores = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{path}: no array of numpy: {' '.join(str(error).split())}") from None
+    assert isinstance(captions, list) and isinstance(images, list)
+    try:
+        widest = max(len(fold.images) for fold in folds_of(captions, images, folds))
+    except ValueError as error:
+        raise ValueError(f"{beside}: {error}") from None
+    if scores.ndim != 2 or scores.shape != (len(captions), widest) or scores.dtype.kind != "f":
+        raise ValueError(
+            f"{path}: an array {scores.shape} of {scores.dtype}, expected numbers of {len(captions)} captions with "
+            f"{widest} images"
+        )
+    return PairScores(scores, captions, images, folds)
+
+
+def checked_scores(path: Path, captions: Sequence[str], images: Sequence[str], *, subset: bool) -> PairScores:
+    """The scores of a split, or of some of its images with all of their captions.
+
+    Args:
+        captions, images: ids of the split.
+        subset: whether some images will do.
+    Raises:
+        RowsError, ValueError: for ids that are missing, doubled or unknown.
+    """
+    found = read_pair_scores(path)
+    if subset:
+        kept = set(found.images)
+        captions = [each for each in captions if image_of(each) in kept]
+        images = [each for each in images if each in kept]
+    check_row_ids(repr(str(path)), found.images, images, unit="image")
+    check_row_ids(repr(str(path)), found.captions, captions, unit="caption")
+    return found
+
+
+def fold_ranks(
+    found: PairScores, folds: int | None = None, *, ties_count: bool = True
+) -> list[tuple[FoldPairs, Ranks]]:
+    """Ranks of each fold.
+
+    Args:
+        folds: other ones than those that were scored, of scores of all pairs; None for those.
+    Raises:
+        ValueError: for scores that are not finite, and for other folds of scores that have only some pairs.
+    """
+    if folds not in (None, found.folds) and found.folds != 1:
+        raise ValueError(f"these scores are of {found.folds} folds; other folds need the scores of all pairs")
+    ranks = []
+    for fold in folds_of(found.captions, found.images, folds or found.folds):
+        columns = fold.images if found.folds == 1 else np.arange(len(fold.images))
+        whole = len(fold.captions) == len(found.captions)
+        scores = found.scores if whole else found.scores[fold.captions][:, columns]
+        ranks.append((fold, retrieval_ranks(scores, fold.captioned, ties_count=ties_count)))
+    return ranks
+
+
+def retrieval_measures(found: PairScores, folds: int | None = None) -> dict[str, Measure]:
+    """R@K of both directions; of folds the plain mean, whatever the number of queries in each."""
+    ranks = fold_ranks(found, folds)
+    images = [found.images[number] for fold, _ in ranks for number in fold.images]
+    of_captions = [image_of(found.captions[row]) for fold, _ in ranks for row in fold.captions]
+    measures = recall_measures(
+        {
+            IMAGE: (np.concatenate([each.text_to_image for _, each in ranks]), of_captions),
+            TEXT: (np.concatenate([each.image_to_text for _, each in ranks]), images),
+        },
+        [fold.captioned for fold, _ in ranks],
+    )
+    if len(ranks) == 1:
+        return measures
+    counts = {
+        IMAGE: np.array([len(each.text_to_image) for _, each in ranks]),
+        TEXT: np.array([len(each.image_to_text) for _, each in ranks]),
+    }
+    weighted = {}
+    for name, measure in measures.items():
+        sizes = counts[name.partition(" ")[0]]
+        weights = np.repeat(sizes.sum() / (len(sizes) * sizes), sizes)
+        weighted[name] = replace(measure, values=(np.array(measure.values) * weights).tolist())
+    return weighted
+
+
+def retrieval_numbers(found: PairScores, folds: int | None = None) -> dict[str, float]:
+    """What is no mean of hits: median and mean rank of both directions, the sum of the recalls, and what of that sum
+    equal scores could add."""
+    figures = _figures(fold_ranks(found, folds))
+    ours = rsum(figures[TEXT], figures[IMAGE])
+    best = _figures(fold_ranks(found, folds, ties_count=False))
+    numbers: dict[str, float] = {}
+    for what, each in figures.items():
+        numbers |= {f"{what} {name.replace('_', ' ')}": asdict(each)[name] for name in ("median_rank", "mean_rank")}
+    return {**numbers, "rsum": ours, "rsum, ties in favour": rsum(best[TEXT], best[IMAGE])}
+
+
+def _figures(ranks: Sequence[tuple[FoldPairs, Ranks]]) -> Mapping[str, RankFigures]:
+    return {
+        IMAGE: mean_figures([rank_figures(each.text_to_image) for _, each in ranks]),
+        TEXT: mean_figures([rank_figures(each.image_to_text) for _, each in ranks]),
+    }
+
+
+def best_images(found: PairScores, fold: FoldPairs, row: int, count: int) -> list[tuple[int, float]]:
+    """The numbers of the images that score best with the caption of a row, and their scores; the right one behind all
+    that are as good."""
+    columns = fold.images if found.folds == 1 else np.arange(len(fold.images))
+    scores: Any = np.asarray(found.scores[fold.captions[row]])[columns]
+    is_right = np.arange(len(columns)) == fold.image_of_caption[row]
+    order = np.lexsort((is_right, -scores))[:count]
+    return [(int(fold.images[place]), float(scores[place])) for place in order]

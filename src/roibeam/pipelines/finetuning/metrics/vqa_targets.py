@@ -1,4 +1,4 @@
-"""Training targets of VQA: which answers are labels, and how right each is, as public codes count them.
+"""Training targets of VQA: answer labels and the score of each, as public codes count them.
 
 Not the metric: all of them look annotators' answers up as they were written.
 """
@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from roibeam.pipelines.finetuning.metrics.answer_text import plain_answer, without_signs
-from roibeam.pipelines.finetuning.metrics.vqa import ENOUGH
+from roibeam.pipelines.finetuning.metrics.vqa import ENOUGH, plain_answer, without_signs
 
 UNKNOWN = "<unk>"
 _SCORES = (0.0, 0.3, 0.6, 0.9, 1.0)  # of 0, 1, 2, 3, more people

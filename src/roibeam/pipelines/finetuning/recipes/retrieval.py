@@ -10,27 +10,25 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from roibeam.model.interbert.presets import interbert_fields
+from roibeam.model.interbert.fields import interbert_fields
+from roibeam.pipelines.common.statistics.paper_figures import figures_of
+from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.finetuning.recipes.interbert import ADAMW
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vilbert import PAPER_OPEN, REGIONS_OPEN
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
-from roibeam.pipelines.finetuning.tasks.retrieval.distractors import (
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
+from roibeam.pipelines.finetuning.tasks.retrieval import (
+    ALL_THREE,
+    BINARY,
     CAPTION,
     EITHER,
     HARD_IMAGE,
     IMAGE,
-)
-from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import (
-    ALL_THREE,
-    BINARY,
     MULTI_CLASS,
     PER_IMAGE,
     TRIPLET,
     RetrievalOptions,
 )
-from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
-from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _POOLS = ("Flickr30k", "COCO (1k)", "COCO (5k)")

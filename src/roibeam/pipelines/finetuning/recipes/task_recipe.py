@@ -1,22 +1,140 @@
-"""A published fine-tuning run as data: what it sets, what came of it, and what its source leaves open."""
+"""Published fine-tuning run as data: its settings, its results, and open points of its source.
+
+Parameters of published runs stand here by pre-training recipe and task; a test counts them again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
-from roibeam.pipelines.finetuning.recipes.parameters import PARAMETERS
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
-from roibeam.pipelines.inputs.needed_features import Features
-from roibeam.pipelines.training.step_policies import (
-    CORRECT,
-    STEP_RULES,
-    PublishedSchedule,
-    StepRule,
-    UpdatesApart,
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.data.feature_settings import Features
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
+from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, PublishedSchedule, StepRule, UpdatesApart
+
+LABELS_OPEN = (
+    "The release has a label file of its own; here the majority answers, in the order of their questions: "
+    "--set vqa.answers=FILE takes a file."
 )
+MINIVAL_OPEN = (
+    "The release keeps the last 3,000 validation questions for itself, whose images it trains on; here nothing is left "
+    "to be judged on (--set vqa.train=train+val-minival data.shared_images=true is the release's way)."
+)
+
+
+PARAMETERS: Mapping[tuple[str, str], int] = MappingProxyType(
+    {
+        ("vlbert-base", "vqa"): 115_041_849,
+        ("vlbert-large", "vqa"): 342_553_657,
+        ("vlbert-paper", "vqa"): 115_041_849,
+        ("vlbert-ablation-words", "vqa"): 115_041_849,
+        ("vlbert-base-captions", "vqa"): 115_041_849,
+        ("vlbert-ablation-relationship", "vqa"): 115_041_849,
+        ("vlbert-base-e2e", "vqa"): 115_041_849,
+        ("vlbert-base-e2e", "vcr"): 112_634_881,
+        ("vlbert-large-e2e", "vcr"): 339_345_409,
+        ("vlbert-paper", "vcr"): 112_635_649,
+        ("vlbert-base", "vcr"): 112_634_881,
+        ("vlbert-ablation-words", "vcr"): 112_634_881,
+        ("vlbert-base-captions", "vcr"): 112_634_881,
+        ("vlbert-ablation-relationship", "vcr"): 112_634_881,
+        ("vlbert-base-e2e", "refcoco+"): 112_634_881,
+        ("vlbert-large-e2e", "refcoco+"): 339_345_409,
+        ("vlbert-paper", "refcoco+"): 112_635_649,
+        ("vlbert-base", "refcoco+"): 112_634_881,
+        ("vlbert-ablation-words", "refcoco+"): 112_634_881,
+        ("vlbert-base-captions", "refcoco+"): 112_634_881,
+        ("vlbert-ablation-relationship", "refcoco+"): 112_634_881,
+        ("vilbert", "vqa"): 244_216_379,
+        ("vilbert-paper", "vqa"): 244_216_379,
+        ("vilbert-2-layer", "vqa"): 162_302_523,
+        ("vilbert-4-layer", "vqa"): 203_259_451,
+        ("vilbert-8-layer", "vqa"): 285_173_307,
+        ("vilbert-25-percent", "vqa"): 244_216_379,
+        ("vilbert-50-percent", "vqa"): 244_216_379,
+        ("vilbert-single-stream", "vqa"): 117_054_011,
+        ("vilbert", "vcr"): 235_706_881,
+        ("vilbert-2-layer", "vcr"): 153_793_025,
+        ("vilbert-4-layer", "vcr"): 194_749_953,
+        ("vilbert-8-layer", "vcr"): 276_663_809,
+        ("vilbert-25-percent", "vcr"): 235_706_881,
+        ("vilbert-50-percent", "vcr"): 235_706_881,
+        ("vilbert-single-stream", "vcr"): 111_064_321,
+        ("vilbert-without-bert", "vcr"): 235_706_881,
+        ("vilbert", "refcoco+"): 235_706_881,
+        ("vilbert-paper", "refcoco+"): 235_706_881,
+        ("vilbert-2-layer", "refcoco+"): 153_793_025,
+        ("vilbert-4-layer", "refcoco+"): 194_749_953,
+        ("vilbert-8-layer", "refcoco+"): 276_663_809,
+        ("vilbert-25-percent", "refcoco+"): 235_706_881,
+        ("vilbert-50-percent", "refcoco+"): 235_706_881,
+        ("vilbert-single-stream", "refcoco+"): 111_064_321,
+        ("visualbert-task-vqa", "vqa"): 113_856_825,
+        ("visualbert-task-vqa-late-fusion", "vqa"): 120_944_697,
+        ("visualbert-task-vqa-without-coco", "vqa"): 113_856_825,
+        ("visualbert-task-vcr", "vcr"): 111_396_737,
+        ("visualbert-task-vcr-late-fusion", "vcr"): 118_484_609,
+        ("visualbert-task-vcr-without-coco", "vcr"): 111_396_737,
+        ("visualbert-task-nlvr2", "nlvr2"): 111_452_162,
+        ("visualbert-task-nlvr2-late-fusion", "nlvr2"): 118_540_034,
+        ("visualbert-task-nlvr2-without-coco", "nlvr2"): 111_452_162,
+        ("visualbert-ablation-full", "nlvr2"): 111_452_162,
+        ("visualbert-9-regions", "nlvr2"): 111_452_162,
+        ("visualbert-18-regions", "nlvr2"): 111_452_162,
+        ("visualbert-72-regions", "nlvr2"): 111_452_162,
+        ("visualbert-without-images", "nlvr2"): 111_452_162,
+        ("visualbert-without-coco", "nlvr2"): 111_452_162,
+        ("visualbert-late-fusion", "nlvr2"): 118_540_034,
+        ("visualbert-without-bert", "nlvr2"): 111_452_162,
+        ("visualbert-without-second-caption", "nlvr2"): 111_452_162,
+        ("visualbert-task-flickr", "flickr30k-entities"): 111_549_056,
+        ("visualbert-task-flickr-late-fusion", "flickr30k-entities"): 118_636_928,
+        ("visualbert-task-flickr-without-coco", "flickr30k-entities"): 111_549_056,
+        ("interbert", "vcr"): 197_299_713,
+        ("interbert-single-masks", "vcr"): 197_299_713,
+        ("interbert-without-bert", "vcr"): 197_299_713,
+        ("interbert-release", "vcr"): 154_574_593,
+        ("vilbert", "retrieval"): 235_706_881,
+        ("vilbert-paper", "retrieval"): 235_707_906,
+        ("vilbert-2-layer", "retrieval"): 153_793_025,
+        ("vilbert-4-layer", "retrieval"): 194_749_953,
+        ("vilbert-8-layer", "retrieval"): 276_663_809,
+        ("vilbert-25-percent", "retrieval"): 235_706_881,
+        ("vilbert-50-percent", "retrieval"): 235_706_881,
+        ("imagebert-stage-2", "retrieval"): 111_062_785,
+        ("imagebert-stage-2-36-regions", "retrieval"): 111_062_785,
+        ("interbert", "retrieval"): 197_300_738,
+        ("interbert-release", "retrieval"): 154_575_618,
+        ("interbert", "qnli"): 152_208_386,
+        ("interbert", "cola"): 152_208_386,
+        ("interbert", "sst-2"): 152_208_386,
+        ("interbert", "sts-b"): 152_207_361,
+        ("interbert", "rte"): 152_208_386,
+        ("interbert", "mnli"): 152_209_411,
+        ("interbert", "qqp"): 152_208_386,
+        ("interbert", "mrpc"): 152_208_386,
+        ("interbert-single-stream", "qnli"): 109_681_154,
+        ("interbert-single-stream", "cola"): 109_681_154,
+        ("interbert-single-stream", "sst-2"): 109_681_154,
+        ("interbert-single-stream", "sts-b"): 109_680_129,
+        ("interbert-single-stream", "rte"): 109_681_154,
+        ("interbert-single-stream", "mnli"): 109_682_179,
+        ("interbert-single-stream", "qqp"): 109_681_154,
+        ("interbert-single-stream", "mrpc"): 109_681_154,
+        ("visualbert-coco-vqa", "qnli"): 109_483_778,
+        ("visualbert-coco-vqa", "cola"): 109_483_778,
+        ("visualbert-coco-vqa", "sst-2"): 109_483_778,
+        ("visualbert-coco-vqa", "sts-b"): 109_483_009,
+        ("visualbert-coco-vqa", "rte"): 109_483_778,
+        ("visualbert-coco-vqa", "mnli"): 109_484_547,
+        ("visualbert-coco-vqa", "qqp"): 109_483_778,
+        ("visualbert-coco-vqa", "mrpc"): 109_483_778,
+    }
+)
+
 
 PRETRAINED, BERT, NOTHING = "pre-trained", "bert", "nothing"
 STARTS = (PRETRAINED, BERT, NOTHING)

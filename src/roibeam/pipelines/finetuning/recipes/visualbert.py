@@ -11,15 +11,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
-from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN
-from roibeam.pipelines.finetuning.systems.layout_options import BEFORE_SEP, LayoutOptions
-from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions
+from roibeam.pipelines.common.statistics.paper_figures import figures_of
+from roibeam.pipelines.data.feature_settings import Features
+from roibeam.pipelines.finetuning.recipes.task_recipe import LABELS_OPEN, TaskRecipe
+from roibeam.pipelines.finetuning.systems.options import BEFORE_SEP, LayoutOptions
+from roibeam.pipelines.finetuning.tasks.language import EntitiesOptions
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
-from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
-from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"

@@ -11,16 +11,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from roibeam.model.vlbert.presets import vlbert_fields
-from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
-from roibeam.pipelines.finetuning.recipes.vqa_words import LABELS_OPEN
+from roibeam.model.vlbert.fields import vlbert_fields
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.data.feature_settings import Features
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, LABELS_OPEN, PRETRAINED, TaskRecipe
 from roibeam.pipelines.finetuning.rows import GROUNDED, UNGROUNDED
-from roibeam.pipelines.finetuning.systems.layout_options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
-from roibeam.pipelines.inputs.needed_features import Features
 from roibeam.pipelines.training.step_policies import parted_settings
 
 _CFGS, _PAPER = "jackroos/VL-BERT cfgs", "arXiv:1908.08530, version 1, section"

@@ -1,4 +1,5 @@
-"""How each system reads a task's rows: where texts, [MASK] and regions stand, which state is read, by which head.
+"""Systems on tasks: places of texts, [MASK] and regions in a row, the states that heads read, and the heads.
 
-A system knows no task; how a row's texts become pieces is alike for all. Read task_system.py first, then row_text.py.
+A system knows no task; a row's texts become pieces in one way for all. ImageBERT stands in visualbert.py, InterBERT in
+vilbert.py. Read task_system.py first, then vlbert.py.
 """

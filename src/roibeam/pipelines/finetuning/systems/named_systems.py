@@ -1,4 +1,4 @@
-"""The systems by name, and which of them a model is of."""
+"""Systems on tasks by name, and the system of a model."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from types import MappingProxyType
 
 from transformers import PreTrainedModel
 
-from roibeam.near_names import name_hint
-from roibeam.pipelines.finetuning.systems.imagebert import SYSTEM as IMAGEBERT
-from roibeam.pipelines.finetuning.systems.interbert import SYSTEM as INTERBERT
+from roibeam.messages import name_hint
 from roibeam.pipelines.finetuning.systems.task_system import TaskSystem
+from roibeam.pipelines.finetuning.systems.vilbert import INTERBERT_SYSTEM as INTERBERT
 from roibeam.pipelines.finetuning.systems.vilbert import SINGLE_STREAM
 from roibeam.pipelines.finetuning.systems.vilbert import SYSTEM as VILBERT
+from roibeam.pipelines.finetuning.systems.visualbert import IMAGEBERT_SYSTEM as IMAGEBERT
 from roibeam.pipelines.finetuning.systems.visualbert import SYSTEM as VISUALBERT
 from roibeam.pipelines.finetuning.systems.vlbert import SYSTEM as VLBERT
-from roibeam.pipelines.model_files.model_checkpoint import config_class_of
+from roibeam.pipelines.training.model_files.model_checkpoint import config_class_of
 
 SYSTEMS: Mapping[str, TaskSystem] = MappingProxyType(
     {each.name: each for each in (VLBERT, VILBERT, SINGLE_STREAM, VISUALBERT, IMAGEBERT, INTERBERT)}

@@ -1,12 +1,13 @@
-"""ViLBERT and its single-stream baseline on tasks (arXiv:1908.02265, section 3.2; vilbert_beta, vilbert-multi-task).
+"""ViLBERT, its single-stream baseline and InterBERT on tasks (section 3.2 of arXiv:1908.02265 and arXiv:2003.13198).
 
-    [CLS] question [SEP] | IMG regions               labels: the product of the pooled streams
-    [CLS] question [SEP] choice [SEP] | IMG regions  choices: the same; the choice is segment 1
-    [CLS] expression [SEP] | IMG regions             regions: their own states
+    [CLS] question [SEP] | IMG regions                labels: the product of the pooled streams
+    [CLS] question [SEP] choice [SEP] | IMG regions   choices: the same; the choice is segment 1
+    [CLS] expression [SEP] | IMG regions              regions: their own states
+    IMG regions [CLS] question [SEP] choice [SEP]     InterBERT: the pair's pooled vector; regions: their own states
 
 Two images make two rows, whose pooled vectors stand side by side (vilbert-multi-task, NLVR2). The baseline reads its
-pooled [CLS]. The heads of two releases and of the baseline's code are here; those for choices and regions are one layer
-in all of them.
+pooled [CLS]. A model that holds the heads of its release (vilbert_beta, vilbert-multi-task, black4321/InterBERT) for
+several tasks is called for the scores of one: that class stands before the model's own among the bases of a network.
 """
 
 from __future__ import annotations
@@ -15,28 +16,70 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from roibeam.model.vilbert.config import ViLbertConfig, vilbert_config, vilbert_small
-from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining, single_stream_small
-from roibeam.model.vilbert.single_stream_tasks import SingleStreamForTasks
-from roibeam.model.vilbert.tasks import IMAGE_PAIR_LABELS, ViLbertForMultiTask, ViLbertForTasks
-from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
-from roibeam.pipelines.finetuning.systems.head_options import RELEASE, RELEASE_MT
-from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
-from roibeam.pipelines.finetuning.systems.score_calls import (
-    CalledForAnswers,
-    CalledForChoices,
-    CalledForImagePairs,
-    CalledForRegions,
+from roibeam.model.inputs import VLBatch
+from roibeam.model.interbert.model import InterBertForPreTraining, InterBertForTasks, interbert_config, interbert_small
+from roibeam.model.vilbert.encoder import ViLbertConfig, vilbert_config, vilbert_small
+from roibeam.model.vilbert.model import IMAGE_PAIR_LABELS, ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
+from roibeam.model.vilbert.single_stream import (
+    SingleStreamConfig,
+    SingleStreamForPreTraining,
+    SingleStreamForTasks,
+    single_stream_small,
 )
+from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
+from roibeam.pipelines.finetuning.systems.options import RELEASE, RELEASE_MT
 from roibeam.pipelines.finetuning.systems.task_system import (
     AskedForm,
+    Pieces,
     ReleaseHead,
+    Span,
     TaskSystem,
     parts_with_separators,
     shared_parameters,
     with_labels,
 )
+
+
+class CalledModel:
+    """What is called: `encode` of the model, then one of its heads."""
+
+    encode: Any
+
+
+class CalledForAnswers(CalledModel):
+    """(B, A) logits."""
+
+    answers: Any
+
+    def forward(self, batch: VLBatch) -> Any:
+        return self.answers(self.encode(batch))
+
+
+class CalledForChoices(CalledModel):
+    """(B, 1) scores."""
+
+    score_pairs: Any
+
+    def forward(self, batch: VLBatch) -> Any:
+        return self.score_pairs(self.encode(batch))[:, None]
+
+
+class CalledForRegions(CalledModel):
+    """(B, R + 1) scores, the whole image first."""
+
+    score_regions: Any
+
+    def forward(self, batch: VLBatch) -> Any:
+        return self.score_regions(batch, self.encode(batch))
+
+
+class CalledForImagePairs(CalledModel):
+    """(B / 2, 2) logits of a statement about two images, which rows 2i and 2i + 1 show."""
+
+    image_pairs: Any
+
+    def forward(self, batch: VLBatch) -> Any:
+        return self.image_pairs(self.encode(batch))
 
 
 class ViLbertAnswers(CalledForAnswers, ViLbertForTasks): ...  # type: ignore[misc]
@@ -135,4 +178,34 @@ SINGLE_STREAM = replace(
     },
     parts=("embeddings.", "encoder.", "pooler."),
     unread_alone=("embeddings.features.", "embeddings.locations.", "embeddings.region_"),
+)
+
+
+class InterBertAnswers(CalledForAnswers, InterBertForTasks): ...
+
+
+class InterBertChoices(CalledForChoices, InterBertForTasks): ...
+
+
+class InterBertRegions(CalledForRegions, InterBertForTasks): ...
+
+
+def _head(network: type[InterBertForTasks], head: str) -> ReleaseHead:
+    return ReleaseHead(network, "InterBertForTasks", with_labels, shared_parameters, head)
+
+
+INTERBERT_SYSTEM = TaskSystem(
+    name="interbert",
+    model_class=InterBertForPreTraining,
+    sizes={"small": interbert_small, "base": interbert_config},
+    text=_text,
+    positions=lambda config: config.max_position_embeddings,
+    unread_alone=(".region_embeddings.", "interbert.image.", ".pooler.image."),
+    release_heads={
+        RELEASE: {
+            LABEL: _head(InterBertAnswers, "answer_head."),
+            CHOICE: _head(InterBertChoices, "pair_score."),
+            REGION: _head(InterBertRegions, "region_score."),
+        }
+    },
 )

@@ -1,10 +1,13 @@
-"""VisualBERT on tasks (arXiv:1908.03557, section 4; uclanlp/visualbert modeling.py).
+"""VisualBERT (arXiv:1908.03557, section 4; uclanlp/visualbert modeling.py) and ImageBERT on tasks.
 
 [CLS] question ? [MASK] [SEP] regions         labels: the state of [MASK]; all in one text
 [CLS] question [SEP] choice [SEP] regions     choices: pooled
 [CLS] statement [SEP] regions regions         labels for two images, in one row: pooled
 [CLS] expression [SEP] regions                regions: their own states
 [CLS] caption [SEP] regions                   phrases: the states of their last pieces, and of regions
+
+ImageBERT's paper (arXiv:2001.07966) has no tasks. Its rows are those of pre-training, with a [SEP] behind each part of
+a text; its pooled [CLS] is read, and for regions their own states.
 """
 
 from __future__ import annotations
@@ -14,27 +17,22 @@ from typing import Any
 
 from torch import Tensor
 
+from roibeam.model.imagebert.model import ImageBertForPreTraining, imagebert_base, imagebert_small
 from roibeam.model.inputs import VLBatch
 from roibeam.model.task_heads import reading
 from roibeam.model.visualbert.model import (
+    VisualBertForGrounding,
+    VisualBertForLabels,
     VisualBertForPreTraining,
     visualbert_config,
     visualbert_small,
 )
-from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
-from roibeam.pipelines.finetuning.rows import (
-    CHOICE,
-    GROUNDED,
-    LABEL,
-    PHRASE,
-    UNGROUNDED,
-    PartPieces,
-    TaskText,
-)
-from roibeam.pipelines.finetuning.systems.head_options import RELEASE
-from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
+from roibeam.pipelines.finetuning.rows import CHOICE, GROUNDED, LABEL, PHRASE, UNGROUNDED, PartPieces, TaskText
+from roibeam.pipelines.finetuning.systems.options import RELEASE
 from roibeam.pipelines.finetuning.systems.task_system import (
+    Pieces,
     ReleaseHead,
+    Span,
     TaskSystem,
     parts_with_separators,
     shared_parameters,
@@ -103,3 +101,19 @@ SYSTEM = TaskSystem(
         }
     },
 )  # fmt: skip
+
+
+def _imagebert_text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
+    return parts_with_separators(pieces, parts)
+
+
+IMAGEBERT_SYSTEM = TaskSystem(
+    name="imagebert",
+    model_class=ImageBertForPreTraining,
+    sizes={"small": imagebert_small, "base": imagebert_base},
+    text=_imagebert_text,
+    positions=lambda config: config.max_position_embeddings - int(config.final_separator != "none"),
+    has_whole_image=lambda config: config.global_feature_size > 0,
+    second_segment=0,  # its segments tell text from image
+    unread_alone=(".features.", ".locations.", ".region_norm.", ".global_feature."),
+)

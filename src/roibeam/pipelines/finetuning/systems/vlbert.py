@@ -22,12 +22,11 @@ from torch import Tensor
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.pretraining import count_true
-from roibeam.model.task_beside import REGION_CLASSES, ScoresBeside
-from roibeam.model.task_heads import reading
+from roibeam.model.task_heads import REGION_CLASSES, ScoresBeside, reading
+from roibeam.model.vlbert.checkpoint import task_start
 from roibeam.model.vlbert.config import PRE_TRAINING_FIELDS, VLBertConfig, VLBertTaskConfig, vlbert_base, vlbert_small
 from roibeam.model.vlbert.fields import REGION_SEGMENT
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.model.vlbert.start import task_start
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.finetuning.rows import (
     CHOICE,
@@ -38,9 +37,14 @@ from roibeam.pipelines.finetuning.rows import (
     PartPieces,
     TaskText,
 )
-from roibeam.pipelines.finetuning.systems.head_options import RELEASE
-from roibeam.pipelines.finetuning.systems.row_text import Pieces, Span
-from roibeam.pipelines.finetuning.systems.task_system import ReleaseHead, TaskSystem, parts_with_separators
+from roibeam.pipelines.finetuning.systems.options import RELEASE
+from roibeam.pipelines.finetuning.systems.task_system import (
+    Pieces,
+    ReleaseHead,
+    Span,
+    TaskSystem,
+    parts_with_separators,
+)
 from roibeam.pipelines.finetuning.task import BesideTask
 
 _ANSWER = 1  # segment

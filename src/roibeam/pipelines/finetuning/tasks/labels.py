@@ -12,18 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roibeam.features.counted import counted
-from roibeam.features.printable import printable
-from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.metrics.own_labels import ACCURACY, BALANCED, own_label_measures
-from roibeam.pipelines.finetuning.own_task_file import OwnTask
-from roibeam.pipelines.finetuning.results.label_results import read_label_results, write_label_results
-from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
+from roibeam.messages import counted, printable
+from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.datasets.tables import TableRow, read_table, table_of
+from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
+from roibeam.pipelines.finetuning.metrics.own_labels import (
+    ACCURACY,
+    BALANCED,
+    own_label_measures,
+    read_label_results,
+    write_label_results,
+)
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.scored_tasks import BOTH_RULES, OpenTask, ScoredTask, find_file, opened_rows
+from roibeam.pipelines.finetuning.scored_tasks import BOTH_RULES, OpenTask, OwnTask, ScoredTask, find_file, opened_rows
 from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Kept, NamedTask, Prediction, TaskSplit
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.sources.datasets.own_table import TableRow, read_table, table_of
 
 EQUAL, BALANCED_LOSS = "equal", "balanced"
 WEIGHTS = (EQUAL, BALANCED_LOSS)
@@ -68,7 +70,7 @@ class OwnLabelsOptions:
 
 
 def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | None) -> DownstreamTask:
-    """A table for each split in `folder`, see sources/datasets/own_table.py.
+    """A table for each split in `folder`, see pipelines/data/datasets/tables.py.
 
     Args:
         labels: that a model learned; None for those of the training table.

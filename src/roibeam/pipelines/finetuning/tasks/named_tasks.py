@@ -1,27 +1,24 @@
-"""The tasks by name."""
+"""Downstream tasks by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from roibeam.near_names import name_hint
-from roibeam.pipelines.finetuning.own_task_file import is_own, own_task
+from roibeam.messages import name_hint
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
+from roibeam.pipelines.finetuning.scored_tasks import is_own, own_task
 from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
-from roibeam.pipelines.finetuning.tasks.language.entities import NAME as ENTITIES
-from roibeam.pipelines.finetuning.tasks.language.entities import EntitiesOptions, open_entities
-from roibeam.pipelines.finetuning.tasks.language.glue import glue_task
+from roibeam.pipelines.finetuning.tasks.language import NAME as ENTITIES
+from roibeam.pipelines.finetuning.tasks.language import EntitiesOptions, glue_task, open_entities
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, open_nlvr2
 from roibeam.pipelines.finetuning.tasks.referring import SPLITS as REFERRING
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.referring_task import check_referring, check_stored_referring, open_referring
-from roibeam.pipelines.finetuning.tasks.retrieval.retrieval_task import RetrievalOptions, open_retrieval
-from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
-from roibeam.pipelines.finetuning.tasks.vcr_task import check_vcr, open_vcr
-from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
-from roibeam.pipelines.finetuning.tasks.vqa_table import open_vqa_or_table
-from roibeam.pipelines.sources.datasets.glue import GLUE_TASKS
+from roibeam.pipelines.finetuning.tasks.retrieval import RetrievalOptions, open_retrieval
+from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, check_vcr, open_vcr
+from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa_or_table
 
 TASKS: Mapping[str, NamedTask] = MappingProxyType(
     {

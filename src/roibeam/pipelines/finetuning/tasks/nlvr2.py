@@ -14,15 +14,18 @@ from typing import Protocol
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.metrics.nlvr2 import JudgedStatement, nlvr2_measures
-from roibeam.pipelines.finetuning.results.nlvr2_results import JudgedLine, write_nlvr2_predictions
-from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
+from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
+from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
+from roibeam.pipelines.finetuning.metrics.nlvr2 import (
+    JudgedLine,
+    JudgedStatement,
+    nlvr2_measures,
+    write_nlvr2_predictions,
+)
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import find_file
 from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Prediction, TaskSplit
-from roibeam.pipelines.inputs.fit import check_choice
-from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
 
 SPLITS = ("train", "dev", "test1", "test2")
 LABELS = ("False", "True")  # by their numbers

@@ -1,5 +1,4 @@
-"""The published runs as data, one file a system, listed in published.py.
+"""Published pre-training runs as data, one file a system, listed in published.py.
 
-No code of a run: a recipe names a system, its settings and its data, and the rooms around do the rest. Read recipe.py
-first.
+A recipe names a system, its settings and its data; the code of a run is outside. Read recipe.py first.
 """

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.presets import SMALL_SIZES
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
-from roibeam.pipelines.inputs.needed_features import Features
+from roibeam.model.common.fields import SMALL_SIZES
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
-from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import ImageBertSampling
 
 _CONFIG = "roibeam.model.imagebert.model.ImageBertConfig"
 _SOURCE = "arXiv:2001.07966, sections 4.3, 5.1 and 5.3"

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.interbert.presets import SMALL, interbert_fields
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
-from roibeam.pipelines.inputs.needed_features import Features
+from roibeam.model.interbert.fields import SMALL, interbert_fields
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
-from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import InterBertSampling
 from roibeam.pipelines.training.step_policies import release_settings
 
-_CONFIG = "roibeam.model.interbert.config.InterBertConfig"
+_CONFIG = "roibeam.model.interbert.model.InterBertConfig"
 _DATA = "Conceptual Captions, SBU Captions and COCO captions"
 _FEATURES = Features("interbert")
 _SOURCE = "arXiv:2003.13198, sections 2.3 and 3, appendix 6.2"

@@ -1,37 +1,34 @@
-"""The systems by name: what they are called and in which sizes their models come, as plain data. `systems.py` has the
-models and the rules for samples.
+"""Systems by name, with the sizes of their models, and the kinds of data that go together in a run; without torch.
+
+`systems.py` has the models and the rules for samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from roibeam.messages import name_hint
 from roibeam.model.common.fields import MASKING as ZERO_MASKING
-from roibeam.model.common.fields import BertFields
-from roibeam.model.common.presets import SMALL_SIZES
+from roibeam.model.common.fields import SMALL_SIZES, BertFields
 from roibeam.model.imagebert.fields import ImageBertFields
-from roibeam.model.interbert.fields import InterBertFields
-from roibeam.model.interbert.presets import SMALL as SMALL_INTERBERT
-from roibeam.model.interbert.presets import interbert_fields
-from roibeam.model.vilbert.fields import ViLbertFields
-from roibeam.model.vilbert.presets import DEPTHS, vilbert_fields
-from roibeam.model.vilbert.presets import SMALL as SMALL_VILBERT
-from roibeam.model.vilbert.single_stream_fields import SingleStreamFields
-from roibeam.model.visualbert.fields import VisualBertFields
-from roibeam.model.visualbert.presets import visualbert_fields
+from roibeam.model.interbert.fields import SMALL as SMALL_INTERBERT
+from roibeam.model.interbert.fields import InterBertFields, interbert_fields
+from roibeam.model.vilbert.fields import DEPTHS, SingleStreamFields, ViLbertFields, vilbert_fields
+from roibeam.model.vilbert.fields import SMALL as SMALL_VILBERT
+from roibeam.model.visualbert.fields import VisualBertFields, visualbert_fields
 from roibeam.model.vlbert.fields import MASKING as VLBERT_MASKING
-from roibeam.model.vlbert.fields import VLBertFields
-from roibeam.model.vlbert.presets import vlbert_fields
-from roibeam.near_names import name_hint
+from roibeam.model.vlbert.fields import VLBertFields, vlbert_fields
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
-from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
-from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
-from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import (
+    ImageBertSampling,
+    InterBertSampling,
+    ViLbertSampling,
+    VisualBertSampling,
+    VLBertSampling,
+)
 
 # ImageBERT decides whether a caption belongs to a picture, finds pictures by captions, and learns from one caption at a
 # time. VL-BERT's release can do neither; of those that can, ImageBERT gains most from its picture (docs/evidence.md).
@@ -160,7 +157,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             ViLbertSampling,
             ViLbertFields,
             _sizes(
-                "roibeam.model.vilbert.config.ViLbertConfig",
+                "roibeam.model.vilbert.encoder.ViLbertConfig",
                 small=SMALL_VILBERT,
                 base=vilbert_fields(),
                 **{f"base_{depth}_co_attentions": vilbert_fields(depth=depth) for depth in DEPTHS},
@@ -185,7 +182,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             InterBertSampling,
             InterBertFields,
             _sizes(
-                "roibeam.model.interbert.config.InterBertConfig",
+                "roibeam.model.interbert.model.InterBertConfig",
                 small=SMALL_INTERBERT,
                 base=interbert_fields(),
                 paper=interbert_fields("paper"),
@@ -223,3 +220,68 @@ def wrong_start(source: object, architecture: str, system: NamedSystem) -> Value
 
 def _with_article(name: str) -> str:
     return f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
+
+
+_OF_IMAGES = (  # fields of `DataConfig`
+    "share", "share_seed", "texts_per_caption", "max_tokens", "validation_captions", "validation_retrieval",
+)  # fmt: skip
+
+
+def text_alone_settings(section: Any) -> dict[str, Any]:
+    """Of `DataConfig`, those that a run on text alone looks at."""
+    return {each.name: getattr(section, each.name) for each in fields(section) if each.name not in _OF_IMAGES}
+
+
+def check_kinds(
+    system: NamedSystem,
+    *,
+    num_stores: int,
+    has_text_corpus: bool,
+    has_task_texts: bool,
+    is_end_to_end: bool,
+    has_validation: bool,
+) -> None:
+    """Raises ValueError for a text corpus, texts of a task, stores and held-out captions that do not go together."""
+    if has_text_corpus and system.text_only_fields is None:
+        if not num_stores:
+            raise ValueError(f"{system.title} reads no text without images; name a --store, or train a VL-BERT")
+        raise ValueError(f"{system.title} reads no text without images; leave out the text corpus, or train a VL-BERT")
+    if has_task_texts:
+        _check_task_texts(system, num_stores)
+        if has_validation:
+            raise ValueError("texts of a task have no validation here; judge the model on its task, or leave it out")
+    if is_end_to_end and num_stores > 1:
+        raise ValueError(
+            f"end to end a run reads one store, got {num_stores}; merge them (roibeam store copy), or train on "
+            f"stored features"
+        )
+
+
+def check_search(data: Any, *, has_validation: bool) -> None:
+    """Raises ValueError where `data`, a `DataConfig`, asks for a search and there is nothing to search in."""
+    if data.validation_retrieval and not has_validation:
+        raise ValueError(
+            "data.validation_retrieval searches among held-out images: name them with --validation-captions"
+        )
+
+
+def check_text_alone(system: NamedSystem, data: Any, sampling: Any) -> None:
+    """Raises ValueError for a setting that a run on text alone would not look at."""
+    _check_read(data, "data", _OF_IMAGES)
+    unread = (each.name for each in fields(sampling) if each.name not in system.text_only_sampling)
+    _check_read(sampling, "sampling", unread)
+
+
+def _check_read(settings: Any, section: str, unread: Iterable[str]) -> None:
+    for name in unread:
+        if getattr(settings, name) != getattr(type(settings)(), name):
+            raise ValueError(f"{section}.{name} is of captions with images; a run on text alone has none, leave it out")
+
+
+def _check_task_texts(system: NamedSystem, num_stores: int) -> None:
+    if not system.reads_task_text:
+        raise ValueError(
+            f"{system.title} was not pre-trained on a task's own text; leave it out, or train a VisualBERT"
+        )
+    if num_stores > 1:
+        raise ValueError(f"texts of a task are read with one store, got {num_stores}; merge them (roibeam store copy)")

@@ -1,4 +1,4 @@
-"""A published pre-training run as data: what it sets, what came of it, and what its source leaves open."""
+"""Published pre-training run as data: its settings, its results, and open points of its source."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure
-from roibeam.pipelines.inputs.needed_features import Features
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.presets import SMALL_SIZES
-from roibeam.model.vilbert.presets import SMALL, vilbert_fields
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
-from roibeam.pipelines.inputs.needed_features import Features
+from roibeam.model.common.fields import SMALL_SIZES
+from roibeam.model.vilbert.fields import SMALL, vilbert_fields
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
-from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
+from roibeam.pipelines.pretraining.samples.sampling import ViLbertSampling
 from roibeam.pipelines.training.step_policies import release_settings
 
-_CONFIG = "roibeam.model.vilbert.config.ViLbertConfig"
+_CONFIG = "roibeam.model.vilbert.encoder.ViLbertConfig"
 _SINGLE_STREAM = "roibeam.model.vilbert.single_stream.SingleStreamConfig"
 _PAPER = "arXiv:1908.02265, section 3.1; jiasenlu/vilbert_beta train_concap.py"
 _DATA = "Conceptual Captions, 3.1 M pairs; 10 to 36 regions"

@@ -15,12 +15,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.presets import SMALL_SIZES
-from roibeam.model.visualbert.presets import visualbert_fields
-from roibeam.pipelines.foundation.statistics.paper_figures import PaperFigure, figures_of
-from roibeam.pipelines.inputs.needed_features import Features
+from roibeam.model.common.fields import SMALL_SIZES
+from roibeam.model.visualbert.fields import visualbert_fields
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import NAMED, TASK_TEXT, VisualBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import NAMED, TASK_TEXT, VisualBertSampling
 from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.visualbert.model.VisualBertConfig"

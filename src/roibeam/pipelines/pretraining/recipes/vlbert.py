@@ -7,11 +7,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.vlbert.presets import vlbert_fields
-from roibeam.pipelines.foundation.statistics.paper_figures import figures_of
-from roibeam.pipelines.inputs.needed_features import Features
+from roibeam.model.vlbert.fields import vlbert_fields
+from roibeam.pipelines.common.statistics.paper_figures import figures_of
+from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import VLBertSampling
 from roibeam.pipelines.training.step_policies import release_settings
 
 _CONFIG = "roibeam.model.vlbert.config.VLBertConfig"

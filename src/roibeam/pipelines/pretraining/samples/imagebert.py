@@ -11,15 +11,13 @@ from torch import Tensor
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.masking import mask_pieces, mask_regions
 from roibeam.model.imagebert.model import ImageBertConfig
-from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_float32, as_tensor
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.fit import check_vocabulary, check_width
-from roibeam.pipelines.inputs.shown_regions import strongest_regions
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
-from roibeam.pipelines.pretraining.samples.pairs import Pair, draw_pair
+from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_float32, as_tensor
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
+from roibeam.pipelines.data.record_regions import strongest_regions
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+from roibeam.pipelines.pretraining.samples.sampling import ImageBertSampling, Pair, draw_pair
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 class ImageBertSampler:

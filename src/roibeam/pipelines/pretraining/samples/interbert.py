@@ -8,28 +8,22 @@ from __future__ import annotations
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.model.common.masking import mask_pieces, mask_regions
-from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.interbert.config import InterBertConfig
-from roibeam.model.interbert.group_masking import (
+from roibeam.model.common.masking import (
     mask_one_span,
+    mask_pieces,
     mask_region_groups,
     mask_region_groups_as_released,
+    mask_regions,
     mask_segments,
 )
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.fit import (
-    check_positions,
-    check_region_labels,
-    check_vocabulary,
-    check_width,
-)
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.samples.caption_and_regions import CaptionAndRegions
-from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
-from roibeam.pipelines.pretraining.samples.pairs import Pair, draw_pair
-from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.interbert.model import InterBertConfig
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.compatibility import check_positions, check_region_labels, check_vocabulary, check_width
+from roibeam.pipelines.pretraining.samples.sampler import CaptionAndRegions, Lengths, RowSize
+from roibeam.pipelines.pretraining.samples.sampling import InterBertSampling, Pair, draw_pair
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 ANCHOR_PROBABILITY, SINGLE_PROBABILITY = 0.1, 0.15
 

@@ -13,22 +13,14 @@ from torch import Tensor
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.masking import mask_overlapping_regions, mask_pieces, mask_regions
 from roibeam.model.common.regions import mean_feature
-from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.single_stream import SingleStreamConfig
-from roibeam.pipelines.inputs.batches.class_targets import ClassTargets
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.fit import (
-    check_positions,
-    check_region_labels,
-    check_vocabulary,
-    check_width,
-)
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.samples.caption_and_regions import CaptionAndRegions
-from roibeam.pipelines.pretraining.samples.pairs import Pair, draw_pair
-from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
-from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
+from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.compatibility import check_positions, check_region_labels, check_vocabulary, check_width
+from roibeam.pipelines.pretraining.samples.sampler import CaptionAndRegions, Lengths, RowSize
+from roibeam.pipelines.pretraining.samples.sampling import Pair, ViLbertSampling, draw_pair
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 class ViLbertSampler:

@@ -14,23 +14,24 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from roibeam.features.counted import counted
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.messages import counted
 from roibeam.model.common.masking import mask_pieces
 from roibeam.model.visualbert.model import VisualBertConfig
-from roibeam.pipelines.inputs.batches.class_targets import as_tensor, with_box_numbers
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.captioned.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
-from roibeam.pipelines.inputs.fit import check_vocabulary, check_width
-from roibeam.pipelines.inputs.objects.image_objects import WHOLE_IMAGE, ImageObjects
-from roibeam.pipelines.inputs.shown_regions import strongest_regions
-from roibeam.pipelines.inputs.unknown_words import MOST_TEXTS, evenly
-from roibeam.pipelines.inputs.whole_image import whole_image_feature
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
+from roibeam.pipelines.data.batches.sample import PretrainSample, as_tensor, whole_image_feature, with_box_numbers
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.captions.task_texts import GIVE_BOXES, TaskCorpus, TaskRow
+from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
+from roibeam.pipelines.data.record_regions import WHOLE_IMAGE, ImageObjects, strongest_regions
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import NAMED, TASK_TEXT, VisualBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import (
+    NAMED,
+    TASK_TEXT,
+    VisualBertSampling,
+    draw_pair,
+    draw_second_caption,
+)
+from roibeam.pipelines.training.model_files.tokenizer import MOST_TEXTS, CaptionTokenizer, evenly
 
 
 class _Texts(NamedTuple):

@@ -16,18 +16,12 @@ from roibeam.model.common.masking import mask_regions, mask_words
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import mean_of_visible
-from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_tensor
-from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.inputs.fit import (
-    check_region_labels,
-    check_vocabulary,
-    check_width,
-)
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.samples.pairs import Pair, draw_pair
+from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_tensor
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.compatibility import check_region_labels, check_vocabulary, check_width
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import Pair, VLBertSampling, draw_pair
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 class VLBertSampler:

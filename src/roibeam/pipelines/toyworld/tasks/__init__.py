@@ -1,5 +1,5 @@
-"""Downstream tasks about a drawn world, in the official files of VQA v2, VCR, RefCOCO+ and NLVR2, with two readers.
+"""Downstream tasks about a drawn world, in the official files of VQA v2, VCR, RefCOCO+, NLVR2 and GLUE.
 
-One file a task makes its rows; what is right is known from the scene graph. Nothing here scores anything. Read
-write_tasks.py first, then known_picture.py.
+A task has a file; right answers come from the scene graph, and two readers give results. Read write_tasks.py first,
+then scene_queries.py.
 """

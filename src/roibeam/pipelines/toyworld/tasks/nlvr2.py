@@ -1,24 +1,222 @@
-"""NLVR2: {train,dev,test1}.json, and images/ with the pictures under the names that statements give them.
+"""NLVR2 about drawn pictures: {train,dev,test1}.json, and images/ with the pictures under the names of NLVR2.
 
-A set has one statement and four pairs, which the official consistency joins to one group. NLVR2 names a picture after
-its pair, so that one picture of the world has many names here: images/ links them, left_url and right_url tell which.
+Each statement about two pictures has four pairs, two true and two false, which the official consistency joins to one
+group; so nothing can be guessed from a statement. A false pair is hard where possible: the same pictures the other way
+round, or a picture that has the thing with another attribute. NLVR2 names a picture after its pair, so one picture of
+the world has many names here: images/ links them, left_url and right_url give them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
-from roibeam.pipelines.toyworld.files import write_text
+from roibeam.pipelines.data.datasets.rows import read_json_lines
+from roibeam.pipelines.toyworld.captions import NUMBERS
 from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.randomness import IntegerStream
-from roibeam.pipelines.toyworld.tasks.known_picture import KnownPicture
-from roibeam.pipelines.toyworld.tasks.statements import PAIRS, PicturePool, Statement, make_statements
-from roibeam.pipelines.toyworld.tasks.task_splits import NLVR2_SPLITS, place_name
+from roibeam.pipelines.toyworld.tasks.scene_queries import (
+    INVERSE,
+    NLVR2_SPLITS,
+    Description,
+    KnownPicture,
+    place_name,
+    shuffled,
+)
+from roibeam.pipelines.toyworld.world_files import write_text
+
+PAIRS, TRIES = 4, 60
+_NUMBERS = {0: "no", 1: "one"} | NUMBERS
+Pair = tuple[int, int]  # places of the left and the right picture
+
+
+@dataclass(frozen=True)
+class Statement:
+    """`pairs` has (left and right picture, whether the text is true of them), in an order drawn by lot."""
+
+    text: str
+    pairs: tuple[tuple[Pair, bool], ...]
+
+
+@dataclass
+class PicturePool:
+    """Pictures that are joined to pairs; a picture is called by its place here."""
+
+    pictures: Sequence[KnownPicture]
+    _counts: dict[Description, list[int | None]] = field(default_factory=dict)
+
+    def counts(self, description: Description) -> list[int | None]:
+        """How many there are in each picture; None where one is not clear, so that it can be argued about."""
+        if description not in self._counts:
+            self._counts[description] = [_count(known, description) for known in self.pictures]
+        return self._counts[description]
+
+    def has_link(self, first: str, phrase: str, second: str) -> list[bool | None]:
+        """Whether a thing of the first category stands so to one of the second; None where it can be argued about."""
+        return [_has_link(known, first, phrase, second) for known in self.pictures]
+
+    @cached_property
+    def linked(self) -> list[tuple[str, str, str]]:
+        """What stands how to what in any picture, the clear things alone."""
+        return [
+            (first.category, phrase, second.category)
+            for known in self.pictures
+            for first, phrase, second in known.clear_links(INVERSE)
+        ]
+
+
+def _count(known: KnownPicture, description: Description) -> int | None:
+    found = known.meant(description)
+    return len(found) if all(map(known.is_clear, found)) else None
+
+
+def _has_link(known: KnownPicture, first: str, phrase: str, second: str) -> bool | None:
+    ones, others = known.meant(Description(first)), known.meant(Description(second))
+    pairs = [(one, other) for one in ones for other in others if one is not other]
+    if any(known.holds(one, phrase, other) and known.is_clear(one) and known.is_clear(other) for one, other in pairs):
+        return True
+    argued = any(one.ignored or other.ignored or known.could_hold(one, phrase, other) for one, other in pairs)
+    return None if argued else False
+
+
+def make_statements(pool: PicturePool, count: int, stream: IntegerStream) -> Iterator[Statement]:
+    """At most `count` different ones: some pools have not enough to say."""
+    said: set[str] = set()
+    for _ in range(count):
+        for _ in range(TRIES):
+            found = _make(pool, stream)
+            if found is not None and found.text not in said:
+                said.add(found.text)
+                yield found
+                break
+
+
+def _make(pool: PicturePool, stream: IntegerStream) -> Statement | None:
+    if stream.percent(30):
+        return _compared(pool, stream)
+    if stream.percent(25):
+        return _counted(pool, stream)
+    return _shown(pool, stream)
+
+
+def _shown(pool: PicturePool, stream: IntegerStream) -> Statement | None:
+    """What both, one or the left picture shows: a thing, or how two things lie."""
+    if pool.linked and stream.percent(35):
+        first, phrase, second = stream.pick(pool.linked)
+        words = f"{Description(first).indefinite} {phrase} {Description(second).indefinite}"
+        shows = pool.has_link(first, phrase, second)
+        near: list[int] = []
+    else:
+        known = stream.pick(pool.pictures)
+        thing = stream.pick(known.clear)
+        asked = Description(thing.category, (stream.pick(thing.attributes),) * stream.percent(60))
+        words, shows = asked.indefinite, [None if one is None else one > 0 for one in pool.counts(asked)]
+        near = [place for place, number in enumerate(pool.counts(Description(thing.category))) if number]
+    with_it = [place for place, is_there in enumerate(shows) if is_there]
+    without = [place for place, is_there in enumerate(shows) if is_there is False]
+    hard = [place for place in near if shows[place] is False]
+
+    def lacks() -> int:
+        return stream.pick(hard if hard and stream.percent(60) else without)
+
+    if len(with_it) < 2 or len(without) < 2:
+        return None
+    form = stream.pick(_SHOWN)
+    text, true, false = form.text.format(words), form.true, form.false
+
+    def pair(shown: tuple[bool, bool]) -> Pair:
+        left, right = (stream.pick(with_it) if one else lacks() for one in shown)
+        return left, right
+
+    return _with_pairs(text, lambda: pair(stream.pick(true)), lambda: pair(stream.pick(false)), stream)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A text, and which of the left and the right picture have the thing where it is true, and where it is false."""
+
+    text: str
+    true: tuple[tuple[bool, bool], ...]
+    false: tuple[tuple[bool, bool], ...]
+
+
+_BOTH, _LEFT, _RIGHT, _NEITHER = (True, True), (True, False), (False, True), (False, False)
+_SHOWN = (
+    _Form("Both images show {}.", (_BOTH,), (_LEFT, _RIGHT)),
+    _Form("Only one of the images shows {}.", (_LEFT, _RIGHT), (_BOTH, _NEITHER)),
+    _Form("At least one of the images shows {}.", (_LEFT, _RIGHT, _BOTH), (_NEITHER,)),
+    _Form("The left image shows {}.", (_LEFT, _BOTH), (_RIGHT,)),
+    _Form("The right image shows {}.", (_RIGHT, _BOTH), (_LEFT,)),
+    _Form("Only the left image shows {}.", (_LEFT,), (_RIGHT, _BOTH)),
+)
+
+
+def _compared(pool: PicturePool, stream: IntegerStream) -> Statement | None:
+    """Which picture shows more of something; the false pairs are the true ones the other way round, or have as many."""
+    asked = _several(pool, stream)
+    places = [(number, place) for place, number in enumerate(pool.counts(asked)) if number is not None]
+    if len({number for number, _ in places}) < 2:
+        return None
+    more, fewer = ("left", "right") if stream.percent(50) else ("right", "left")
+
+    def pair(is_true: bool) -> Pair | None:
+        (count, one), (other_count, other) = stream.pick(places), stream.pick(places)
+        left_less_right = (count - other_count) * (1 if more == "left" else -1)
+        if is_true:
+            return (one, other) if left_less_right > 0 else (other, one) if left_less_right < 0 else None
+        if left_less_right == 0:
+            return (one, other) if stream.percent(20) else None
+        return (one, other) if left_less_right < 0 else (other, one)
+
+    text = f"The {more} image shows more {asked.plural} than the {fewer} image."
+    return _with_pairs(text, lambda: pair(True), lambda: pair(False), stream)
+
+
+def _counted(pool: PicturePool, stream: IntegerStream) -> Statement | None:
+    """How many there are in both together; the false pairs have one more or less."""
+    asked = _several(pool, stream)
+    places = [(number, place) for place, number in enumerate(pool.counts(asked)) if number is not None]
+    if len(places) < PAIRS:
+        return None
+    total = stream.pick(places)[0] + stream.pick(places)[0]
+    if total not in range(1, len(_NUMBERS)):
+        return None
+
+    def pair(is_true: bool) -> Pair | None:
+        (count, one), (other_count, other) = stream.pick(places), stream.pick(places)
+        wanted = 0 if is_true else 1
+        return (one, other) if abs(count + other_count - total) == wanted else None
+
+    words, verb = (asked.words, "is") if total == 1 else (asked.plural, "are")
+    text = f"There {verb} {_NUMBERS[total]} {words} in the two images together."
+    return _with_pairs(text, lambda: pair(True), lambda: pair(False), stream)
+
+
+def _several(pool: PicturePool, stream: IntegerStream) -> Description:
+    thing = stream.pick(stream.pick(pool.pictures).clear)
+    return Description(thing.category) if stream.percent(50) else Description("", (thing.colour,))
+
+
+def _with_pairs(
+    text: str, true: Callable[[], Pair | None], false: Callable[[], Pair | None], stream: IntegerStream
+) -> Statement | None:
+    """Two different pairs of each, of two pictures each; None where they are not found."""
+    found: dict[Pair, bool] = {}
+    for make, is_true in ((true, True), (false, False)):
+        for _ in range(TRIES):
+            pair = make()
+            if pair is not None and pair[0] != pair[1]:
+                found.setdefault(pair, is_true)
+            if sum(each is is_true for each in found.values()) == PAIRS // 2:
+                break
+        else:
+            return None
+    return Statement(text[0].upper() + text[1:], tuple(shuffled(found.items(), stream)))
+
 
 _PURPOSE = 8
 IMAGES_FOLDER = "images"

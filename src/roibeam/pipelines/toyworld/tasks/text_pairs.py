@@ -4,8 +4,8 @@
     rte    does the second sentence follow from the first? It is the caption itself with words left out or turned round,
            or with one word changed, added or at another place, so that it may be true of the scene and does not follow.
 
-Texts cannot always tell whether two captions are of one scene. The reader "perfect" of mrpc knows all scenes that are
-asked about, and how likely the writer is to write each caption of each: who has the texts alone is no better.
+Texts cannot always tell whether two captions are of one scene. The reader "perfect" of mrpc knows all scenes of
+the questions, and how likely the writer is to write each caption of each; the texts alone allow nothing better.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ import numpy as np
 
 from roibeam.pipelines.toyworld.caption_likelihood import KnownWays
 from roibeam.pipelines.toyworld.captions import RELATION_PHRASES, noun_phrase
-from roibeam.pipelines.toyworld.files import write_text
 from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.randomness import IntegerStream
-from roibeam.pipelines.toyworld.tasks.task_splits import (
+from roibeam.pipelines.toyworld.tasks.scene_queries import (
     COCO_TEST,
     COCO_TRAIN,
     COCO_VAL,
@@ -33,6 +32,7 @@ from roibeam.pipelines.toyworld.tasks.task_splits import (
 )
 from roibeam.pipelines.toyworld.truth import Existence, Noun, parse_caption
 from roibeam.pipelines.toyworld.world import CATEGORIES, COLOURS
+from roibeam.pipelines.toyworld.world_files import write_text
 
 TEXT_SPLITS = {"train": COCO_TRAIN + OTHER_TRAIN, "dev": COCO_VAL + OTHER_VAL, "test": COCO_TEST + OTHER_TEST}
 PER_PICTURE = 4  # rows that begin with a caption of one picture

@@ -1,18 +1,13 @@
-"""The tasks of a toy world on disk:
+"""Tasks of a toy world on disk, and the scores that their perfect and blind readers reach.
 
     TASKS/
-      tasks.json      what is here: version, world, rows, ceilings and floors, a digest for each task
-      vqa/            v2_OpenEnded_mscoco_{train,val}2014_questions.json, v2_mscoco_{train,val}2014_annotations.json
-      vcr/            {train,val,test}.jsonl, vcr1images/ with pictures and their boxes, object_names.txt
-      refcoco+/       refs(unc).p, instances.json
-      nlvr2/          {train,dev,test1}.json, images/
-      mrpc/, rte/     {train,dev,test}.tsv: texts alone, in GLUE's form
+      tasks.json      version, world, rows, ceilings and floors, a digest for each task
+      vqa/  vcr/  refcoco+/  nlvr2/     official files, see vqa.py, vcr.py, refcoco.py, nlvr2.py
+      mrpc/  rte/     {train,dev,test}.tsv: texts alone, in GLUE's form
       readers/        result files of perfect, blind and other readers, for `roibeam score`
 
-The pictures are links to those of the world, or copies where the disk cannot link. No file of the world changes. All is
-written beside and gets its name at the end: a folder that is there is whole.
-
-FROZEN: models are compared on these files. Whoever changes what is asked must raise `TASKS_VERSION`.
+Pictures are links to those of the world, or copies where the disk cannot link. A folder that is there is whole. FROZEN:
+models are compared on these files; a change of questions must raise `TASKS_VERSION`.
 """
 
 from __future__ import annotations
@@ -28,11 +23,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from roibeam.features.folders.durable_files import write_json_atomically
-from roibeam.features.folders.folder_lock import store_lock
-from roibeam.features.safe_pickle.read import load_pickle
-from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.sources.datasets.drawn_world import TASKS_FORMAT, TASKS_NAME
-from roibeam.pipelines.toyworld.beside_world import WrittenFiles, check_beside, found_beside
+from roibeam.features.folders.folder_protocol import store_lock
+from roibeam.features.safe_pickle import load_pickle
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.data.datasets.photo_folders import TASKS_FORMAT, TASKS_NAME
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
+from roibeam.pipelines.finetuning.metrics.glue import has_extra
+from roibeam.pipelines.finetuning.metrics.measure import STRICT
+from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
 from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task
 from roibeam.pipelines.toyworld.tasks.refcoco import REFS_NAME, RefcocoTask
@@ -40,6 +38,7 @@ from roibeam.pipelines.toyworld.tasks.text_pairs import FollowsTask, ScenePairsT
 from roibeam.pipelines.toyworld.tasks.vcr import VcrTask
 from roibeam.pipelines.toyworld.tasks.vqa import VqaTask
 from roibeam.pipelines.toyworld.world import WORLD_VERSION
+from roibeam.pipelines.toyworld.world_files import WrittenFiles, check_beside, found_beside
 from roibeam.pipelines.toyworld.write import PICTURES
 
 TASKS_VERSION = 1
@@ -169,3 +168,27 @@ def task_digest(folder: Path) -> str:
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()
+
+
+CEILING, FLOOR = "perfect", "blind"  # folders of readers
+
+
+def toy_levels(tasks: Path) -> Levels:
+    """The score of every result file, which are readers/<reader>/<task>_<split>.
+
+    Args:
+        tasks: folder of the tasks.
+    Raises:
+        ValueError: for a result file that does not fit its task.
+    """
+    found: Levels = {}
+    for name in sorted({path.name for path in (tasks / READERS_FOLDER).glob("*/*")}):
+        task, _, split = name.partition(".")[0].partition("_")
+        opened = SCORED_TASKS[task].open(tasks / task, split, STRICT)
+        if task in GLUE_TASKS and not has_extra(GLUE_TASKS[task].name):
+            continue  # correlations and F1 are computed by packages of an extra
+        measures = found.setdefault(task, {}).setdefault(split, {})
+        for results in sorted((tasks / READERS_FOLDER).glob(f"*/{name}")):
+            for measure in opened.measures(str(results)).values():
+                measures.setdefault(measure.name, {})[results.parent.name] = measure.mean
+    return found

@@ -1,4 +1,4 @@
-"""What a run writes beside its checkpoints, and how it is read again: config, log, curves, pages, stages.
+"""Files of a run beside its checkpoints, written and read again: config, log, curves, pages, stages, training data.
 
 Checkpoints, and which of them stay, are ../checkpoint.py. Read folder.py first.
 """

@@ -1,6 +1,6 @@
 """The curves of a training run: a plot for each loss, accuracy and rate of log.jsonl and evaluation.jsonl.
 
-RUN/curves.svg has them as one picture. matplotlib draws them (pipelines/foundation/pages/plot.py).
+RUN/curves.svg has them as one picture. matplotlib draws them (pipelines/common/plot.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.pipelines.foundation.pages.plot import Level, Plot, Series, plot_svg, svg_file
-from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, MeasureName, measure_name
-from roibeam.pipelines.foundation.statistics.verdict import BESIDE
+from roibeam.pipelines.common.plot import Level, Plot, Series, plot_svg, svg_file
+from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, MeasureName, measure_name
+from roibeam.pipelines.common.statistics.verdict import BESIDE
 
 CURVES_NAME = "curves.svg"
 FEWEST_STEPS = 20  # a run of fewer has a table of them instead

@@ -13,10 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.training.run_folder.checkpoint_sums import SUMS, WRITING, check_run_file, write_run_json
-from roibeam.pipelines.training.run_folder.files import latest_checkpoint
-from roibeam.pipelines.training.run_folder.names import STAGES_NAME
+from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.training.run_folder.files import (
+    STAGES_NAME,
+    SUMS,
+    WRITING,
+    check_run_file,
+    latest_checkpoint,
+    write_run_json,
+)
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
 
 

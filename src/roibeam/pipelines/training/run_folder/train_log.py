@@ -15,18 +15,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from roibeam.features.counted import counted
-from roibeam.features.folders.full_disk import naming_file
-from roibeam.pipelines.foundation.console.progress import STEPS, Progress
-from roibeam.pipelines.foundation.console.progress_text import folded
-from roibeam.pipelines.foundation.statistics.verdict import BESIDE, Judged, judged_line
-from roibeam.pipelines.training.run_folder.checkpoint_sums import (
+from roibeam.features.folders.durable_files import naming_file
+from roibeam.messages import counted
+from roibeam.pipelines.common.console.progress import STEPS, Progress, folded
+from roibeam.pipelines.common.statistics.verdict import BESIDE, Judged, judged_line
+from roibeam.pipelines.training.run_folder.files import (
     RESTORE,
     check_run_file,
     list_grown_file,
     put_run_file,
+    sync_to_disk,
 )
-from roibeam.pipelines.training.run_folder.files import sync_to_disk
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)

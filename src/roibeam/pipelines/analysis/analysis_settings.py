@@ -1,0 +1,160 @@
+"""Settings and output paths of evaluations and attention analyses, without torch.
+
+Results go to the folder of the evaluated run, or to the path that the user gives. Nothing is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from roibeam.pipelines.common.compute import check_device_name
+from roibeam.pipelines.data.datasets.entities import OWN, RELEASE
+from roibeam.pipelines.data.vocabulary import check_background
+from roibeam.pipelines.training.run_folder.files import STAGES_NAME
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """What is evaluated, and how.
+
+    Attributes:
+        seed: of masks, mismatched images, the subset of images, and the draws of the intervals.
+        batch_size: captions, and pairs of retrieval, at once.
+        max_images: a subset of so many images with their captions; 0 = all.
+        max_regions: of an image, those with the best scores; 0 = all.
+        retrieval: whether all pairs are scored.
+        folds: parts of the images that are searched by themselves.
+        task: number of the task token, for a model with such tokens.
+        background: where the model's classes have it: first, last or none; None: last.
+        device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>".
+    """
+
+    seed: int = 0
+    batch_size: int = 64
+    max_images: int = 0
+    max_regions: int = 0
+    retrieval: bool = True
+    folds: int = 1
+    task: int | None = None
+    background: str | None = None
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("batch_size", 1), ("max_images", 0), ("max_regions", 0), ("folds", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"EvaluationConfig: {name} must be at least {least}, got {getattr(self, name)}")
+        check_background(self.background)
+        check_device_name(self.device)
+        if self.folds > 1 and not self.retrieval:
+            raise ValueError("folds are of retrieval; leave them out, or retrieval in")
+
+
+SOURCE_WORDS = ("last", "first", "mean", "head")
+# Where a phrase stands, and which box is right.
+RULES: MappingProxyType[str, tuple[str, str]] = MappingProxyType(
+    {"any": (OWN, "any"), "merged": (OWN, "merged"), "release": (RELEASE, "any")}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionRequest:
+    """What is analysed on what; as of `roibeam attention`.
+
+    Attributes:
+        checkpoint: run folder, model folder or official checkpoint.
+        store: folder of the store.
+        entities: folder of Flickr30k Entities.
+        out: folder for attention.json and pictures, not there yet or empty; None is as of `answer_place`, "attention".
+        split: a list beside Sentences; None takes all images.
+        parses: CoNLL file, or `SPACY` of attention_questions.py; None asks about phrases alone.
+        rules: one of `RULES`.
+        word: one of `SOURCE_WORDS`, see `questions.Questioner`.
+        images: of a model that was trained end to end, and for pictures: folder of the photos.
+        min_match: share of the images (0..1) that the store must have.
+        max_regions: of an image, those with the best scores; 0 = all.
+        max_images: a subset of so many, drawn by `seed`; 0 = all.
+        seed: of the subset, the halves and the intervals.
+        batch_size: captions at once.
+        task: number of the task token, for a model that has such tokens.
+        tokenizer, options: as of `EvaluateRequest`.
+        device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>".
+        threads: of the CPU; None leaves torch's choice.
+    """
+
+    checkpoint: str
+    store: str
+    entities: str
+    out: Path | None = None
+    split: str | None = None
+    parses: Path | None = None
+    rules: str = "any"
+    word: str = "last"
+    images: str | None = None
+    min_match: float = 1.0
+    max_regions: int = 0
+    max_images: int = 0
+    seed: int = 0
+    batch_size: int = 16
+    task: int | None = None
+    tokenizer: str | None = None
+    options: Path | None = None
+    device: str = "auto"
+    threads: int | None = None
+
+    def asked(self) -> dict[str, Any]:
+        """For the results."""
+        return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+
+
+def answer_place(checkpoint: str, given: Path | None, name: str) -> Path:
+    """As given, else the first of RUN/evaluation, RUN/evaluation-2, ... that is not there yet.
+
+    Args:
+        checkpoint: as of `load_model`.
+        given: what the user says.
+        name: of a folder or file, such as "evaluation" or "probe.svg".
+    Raises:
+        ValueError: when neither is given: a checkpoint that is no run's folder has no place for answers; or when
+            something is there.
+    """
+    if given is not None:
+        check_new(given)
+        return given
+    run = Path(checkpoint).expanduser()
+    if not (run / "checkpoints").is_dir() and not (run / STAGES_NAME).is_file():
+        raise ValueError(f"{checkpoint} is no run's folder: say where to write with --out, such as --out {name}")
+    for number in count(1):
+        place = (run / name).with_stem(Path(name).stem if number == 1 else f"{Path(name).stem}-{number}")
+        if not _is_there(place):
+            return place
+    raise AssertionError("numbers do not end")
+
+
+def check_new(out: Path) -> None:
+    """Raises ValueError for a file, or a folder with something in it."""
+    if _is_there(out):
+        what = f"is not empty ({min(each.name for each in out.iterdir())!r} is in it)" if out.is_dir() else "is a file"
+        raise ValueError(f"{out} is there already and {what}; nothing is replaced, name another one")
+
+
+@contextmanager
+def gone_if_it_fails(*places: Path) -> Iterator[None]:
+    """Around what writes files of one answer, or the files in a folder that was empty: a half of them would stop the
+    same command when there is room again."""
+    try:
+        yield
+    except BaseException:
+        for place in places:
+            for file in place.iterdir() if place.is_dir() else (place,):
+                file.unlink(missing_ok=True)
+        raise
+
+
+def _is_there(place: Path) -> bool:
+    return any(place.iterdir()) if place.is_dir() else place.exists()

@@ -1,0 +1,96 @@
+"""Attention analysis by the names of its parts: a checkpoint, a store, Flickr30k Entities and perhaps parses.
+
+entities x store x parses -> questions -> attention of all heads -> figures -> attention.json, plots, pictures
+
+Files and settings are checked before torch is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.analysis.analysis_settings import RULES, SOURCE_WORDS, AttentionRequest, answer_place
+from roibeam.pipelines.analysis.attention_questions import SPACY, check_spacy
+from roibeam.pipelines.common.compute import check_device
+from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.datasets.entities import check_entities, read_conll
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file, found_model
+from roibeam.pipelines.training.model_files.provenance import check_feature_space
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.analysis.attention_run import AttentionResult
+
+
+def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = lambda remark: None) -> AttentionResult:
+    """Writes attention.json and the pictures beside it.
+
+    Args:
+        tell: is called with each remark as soon as it is known.
+    Raises:
+        ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
+    """
+    out = _checked(request)
+    # Torch comes now, when nothing is wrong with the names.
+    with waiting("loading torch"):
+        import torch
+
+        from roibeam.pipelines.analysis.attention_run import analyse_checkpoint
+        from roibeam.pipelines.analysis.load_for_evaluation import pretraining_model, tokenizer_spec
+        from roibeam.pipelines.training.model_files.joint_checkpoint import load_model_or_joint
+        from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    with waiting("loading the model"):
+        found = load_model_or_joint(request.checkpoint, options=request.options)
+    pretraining_model(found, named=request.checkpoint, asking="analyse")
+    tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
+    with FeatureStore(request.store) as store:
+        return analyse_checkpoint(found, tokenizer, store, request, out, tell)
+
+
+def _checked(request: AttentionRequest) -> Path:
+    """Where results go; ValueError with all that is wrong with what was named."""
+    named = NamedFiles()
+    has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
+    has_store = named.need("--store", request.store)
+    has_entities = named.need("--entities", request.entities, FOLDER)
+    is_parsed = request.parses is not None and str(request.parses) == SPACY
+    has_parses = is_parsed or named.need("--parses", request.parses, FILE)
+    named.need("--photos", request.images, FOLDER)
+    named.need("--config", request.options, FILE)
+    named.need("--tokenizer", request.tokenizer)
+    named.look(lambda: check_tokenizer_file(request.tokenizer))
+    named.look(lambda: check_device(request.device))
+    named.look(lambda: _check_choices(request))
+    if has_checkpoint:
+        named.look(lambda: check_model_files(request.checkpoint))
+    if has_store:
+        named.look(lambda: FeatureStore(request.store).close())
+    if has_entities:
+        named.look(lambda: check_entities(request.entities, request.split))
+    if is_parsed:
+        named.look(check_spacy)
+    elif has_parses and request.parses is not None:
+        named.look(lambda: next(read_conll(str(request.parses)), None))
+    out = named.look(lambda: answer_place(request.checkpoint, request.out, "attention")) if has_checkpoint else None
+    named.check()
+    model = found_model(request.checkpoint)
+    if model is not None:
+        with FeatureStore(request.store) as store:
+            check_feature_space(model, store)
+    assert out is not None
+    return out
+
+
+def _check_choices(request: AttentionRequest) -> None:
+    if request.rules not in RULES:
+        raise ValueError(f"--rules {request.rules!r}: choose one of {', '.join(RULES)}")
+    if request.word not in SOURCE_WORDS:
+        raise ValueError(f"--word {request.word!r}: choose one of {', '.join(SOURCE_WORDS)}")
+    if request.word == "head" and request.parses is None:
+        raise ValueError("--word head needs --parses, which tell the head word of a phrase")

@@ -1,0 +1,283 @@
+"""Attention analysis of an opened model: data set, parses and store joined; attention.json and pictures out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from roibeam.features.folders.durable_files import json_bytes
+from roibeam.features.record.fingerprint import has_classes
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.messages import counted
+from roibeam.pipelines.analysis.analysis_settings import RULES, AttentionRequest, check_new, gone_if_it_fails
+from roibeam.pipelines.analysis.attention_figures import shown_captions, shown_heads, write_pictures, write_plots
+from roibeam.pipelines.analysis.attention_questions import (
+    ENTITY,
+    SPACY,
+    AskedCaption,
+    LeftOut,
+    Questioner,
+    asked_captions,
+    parses_by_caption,
+    spacy_parses,
+)
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.head_accuracy import (
+    ACTIVE,
+    ASKED_THERE,
+    PAPER,
+    HeadFigures,
+    differences,
+    head_figures,
+    head_looks,
+    relations_of,
+)
+from roibeam.pipelines.analysis.load_for_evaluation import (
+    assumed_of_features,
+    features_for,
+    pretraining_model,
+    trained_images_among,
+)
+from roibeam.pipelines.common.compute import choose_device
+from roibeam.pipelines.common.console.progress import CAPTIONS, Progress
+from roibeam.pipelines.data.compatibility import check_task
+from roibeam.pipelines.data.datasets.entities import EntityCounts, EntityImage, read_conll, read_entities, split_names
+from roibeam.pipelines.data.image_table import ImageFinder
+from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos
+from roibeam.pipelines.data.record_regions import strongest_regions
+from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.provenance import check_feature_space, check_tokenizer, trained_with
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Attributes:
+    captions: with their questions; at least one.
+    record_of: the record of an id; the last ones are kept, since captions of an image come one after the other.
+    notes: what was read and what was left out.
+    """
+
+    captions: tuple[AskedCaption, ...]
+    record_of: Callable[[str], RegionRecord]
+    notes: tuple[str, ...]
+
+
+def read_asked(store: FeatureStore, samples: EvaluationSamples, request: AttentionRequest) -> Asked:
+    """
+    Args:
+        samples: of the model.
+    Raises:
+        ValueError: when too few images have a record, or nothing can be asked.
+    """
+    counts, left_out = EntityCounts(), LeftOut()
+    names = None if request.split is None else split_names(request.entities, request.split)
+    images = list(read_entities(request.entities, counts, names=names, rule=RULES[request.rules][0]))
+    parses = None
+    if request.parses is not None:
+        source = str(request.parses)
+        every = [(image.name, number) for image in images for number in image.sentences]
+        made = spacy_parses(_some(images, request)) if source == SPACY else read_conll(source)
+        parses = parses_by_caption(made, every, source)
+    finder = ImageFinder(store.ids())
+    found = {image.name: finder.find(image.name) for image in images}
+    _check_match(found, request)
+
+    @lru_cache(maxsize=max(request.batch_size, 1))
+    def record_of(record_id: str) -> RegionRecord:
+        return _strongest(store.get(record_id, check=True), request.max_regions)
+
+    def find(name: str) -> RegionRecord | None:
+        record_id = found[name]
+        return None if record_id is None else record_of(record_id)
+
+    questioner = Questioner(samples.pieces_of_words, request.word, parses, left_out, samples.cut_words)
+    captions = tuple(asked_captions(_some(images, request), questioner, find))
+    notes = (*counts.lines(), *left_out.lines())
+    if not captions:
+        raise ValueError(f"nothing can be asked of --entities {request.entities!r}: {'; '.join(notes)}")
+    return Asked(captions, record_of, notes)
+
+
+def _strongest(record: RegionRecord, most: int) -> RegionRecord:
+    """The record of its regions with the best scores, in the order in which they stand; 0 keeps all. Heads, baseline
+    and ceiling then know no others."""
+    if not most or record.num_regions <= most:
+        return record
+    kept = np.sort(strongest_regions(record, most))
+    return RegionRecord(
+        image_id=record.image_id,
+        height=record.height,
+        width=record.width,
+        boxes=record.boxes[kept],
+        features=record.features[kept],
+        class_ids=record.class_ids[kept],
+        class_scores=record.class_scores[kept],
+        image_feature=record.image_feature,
+    )
+
+
+def _check_match(found: dict[str, str | None], request: AttentionRequest) -> None:
+    missing = [name for name, record_id in found.items() if record_id is None]
+    share = 1 - len(missing) / max(len(found), 1)
+    if share < request.min_match or len(missing) == len(found):
+        raise ValueError(
+            f"--store {request.store} has {counted(len(found) - len(missing), 'image')} of the {len(found):,} of "
+            f"--entities; {missing[0]!r} is missing. Name the split that it has with --split, or allow fewer with "
+            f"--min-match"
+        )
+
+
+def _some(images: list[EntityImage], request: AttentionRequest) -> list[EntityImage]:
+    if not request.max_images or request.max_images >= len(images):
+        return images
+    drawn = np.random.default_rng(request.seed).permutation(len(images))[: request.max_images]
+    return [images[place] for place in sorted(drawn.tolist())]
+
+
+log = logging.getLogger(__name__)
+
+RESULTS_NAME = "attention.json"
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionResult:
+    """Attributes:
+    entity: how heads find what phrases name.
+    relations: the same for arcs of each relation, the commonest first; empty without parses.
+    remarks: what was left out, and what to be careful about.
+    captions, images: that were asked about.
+    differences: what is not as in the paper.
+    results: the file written; pictures: beside it.
+    """
+
+    entity: HeadFigures
+    relations: tuple[HeadFigures, ...]
+    remarks: tuple[str, ...]
+    differences: tuple[str, ...]
+    captions: int
+    images: int
+    results: Path
+    pictures: tuple[Path, ...]
+    seconds: float
+    device: str
+
+
+def analyse_checkpoint(
+    found: ModelCheckpoint,
+    tokenizer: CaptionTokenizer,
+    store: FeatureStore,
+    request: AttentionRequest,
+    out: Path,
+    tell: Callable[[str], None],
+) -> AttentionResult:
+    """As `analyse_attention` of attention_request.py."""
+    start = time.monotonic()
+    check_new(out)
+    model = pretraining_model(found, named=str(found.source), asking="analyse")
+    remarks = _Remarks(tell, [*found.changes, *check_feature_space(found, store)])
+    check_tokenizer(found, tokenizer)
+    check_task(model.config, request.task)
+    # Classes of regions are not asked about: a model may know others than the store.
+    samples = EvaluationSamples(model.config, tokenizer, num_classes=None, task=request.task)
+    asked = read_asked(store, samples, request)
+    captions, record_of = asked.captions, asked.record_of
+    for note in asked.notes:
+        remarks.add(note)
+    if not has_classes(store.fingerprint):
+        remarks.add("the store has no detection scores: the baseline is a region drawn by lot")
+    device = choose_device(request.device)
+    log.info("%s", device.words)
+    ids = list(dict.fromkeys(each.record_id for each in captions))
+    if leaked := trained_images_among(found, ids):
+        remarks.add(f"this run was trained on {len(leaked):,} of the {counted(len(ids), 'image')}")
+    out.mkdir(parents=True, exist_ok=True)
+    where = torch.device(device.name)
+    photos = request.images if isinstance(found, JointCheckpoint) else None
+    features = features_for(found, store, ids, photos, scratch=out, device=where)
+    samples = EvaluationSamples(
+        model.config, tokenizer, num_classes=None, task=request.task, features=features, as_read=found.as_read
+    )
+    samples.check(record_of(ids[0]))
+    for note in assumed_of_features(found, record_of(ids[0])):
+        remarks.add(note)
+    model.to(device.name)
+    rule = GROUNDING_RULES[RULES[request.rules][1]]
+    with Progress("attention", len(captions), CAPTIONS) as progress:
+        looks = head_looks(
+            model, samples, captions, record_of, rule, batch_size=request.batch_size,
+            device=where, progress=progress.one_more,
+        )  # fmt: skip
+    figures = [head_figures(looks, name, seed=request.seed) for name in (ENTITY, *relations_of(looks, ENTITY))]
+    entity, *relations = figures
+    if not entity.active.any():
+        remarks.add(f"no head is active: none gives over {100 * ACTIVE:.0f} % of its attention to regions")
+    num_layers, num_heads = entity.accuracy.shape
+    unlike = differences(request, type(model).__name__, layers=num_layers, heads=num_heads, images=len(looks.images))
+    with gone_if_it_fails(out):
+        pictures = [*write_plots(out, entity, relations)]
+        shown = shown_captions(captions)
+        photo_of = _photos(store, [each.record_id for each in shown], request.images)
+        pictures += write_pictures(out, model, samples, shown, record_of, entity, photo_of=photo_of, device=where)
+        facts = {
+            "asked": request.asked(),
+            "model": type(model).__name__,
+            "step": trained_with(found).step,
+            "feature_space": store.fingerprint.feature_space,
+            "metric": f"the region that a head looks at most has {rule.words}",
+            "active": f"mean share of the attention on regions > {ACTIVE}",
+            "captions": len(captions),
+            "images": len(looks.images),
+            "paper": {"title": PAPER, "asked_there": ASKED_THERE, "different_here": unlike},
+            "pictured_heads": [f"{layer + 1}-{head + 1}" for layer, head in zip(*shown_heads(entity), strict=True)],
+            "remarks": remarks.all,
+            "populations": [each.to_json() for each in figures],
+        }
+        (out / RESULTS_NAME).write_bytes(json_bytes(facts))
+    return AttentionResult(
+        entity, tuple(relations), tuple(remarks.all), tuple(unlike), len(captions), len(looks.images),
+        out / RESULTS_NAME, tuple(pictures), time.monotonic() - start, device.name,
+    )  # fmt: skip
+
+
+class _Remarks:
+    """Told as soon as they are known."""
+
+    def __init__(self, tell: Callable[[str], None], first: Sequence[str]) -> None:
+        self._tell, self.all = tell, list[str]()
+        for each in first:
+            self.add(each)
+
+    def add(self, remark: str) -> None:
+        self.all.append(remark)
+        self._tell(remark)
+
+
+def _photos(
+    store: FeatureStore, record_ids: Sequence[str], folder: str | None
+) -> Callable[[RegionRecord], np.ndarray | None]:
+    """Photos for pictures, where they can be found: without them pictures are drawn on grey."""
+    try:
+        photos = RecordPhotos(store, record_ids, folder)
+    except ValueError:
+        if folder is not None:
+            raise
+        return lambda record: None
+
+    def read(record: RegionRecord) -> np.ndarray | None:
+        try:
+            return photos.read(photos.place(record.image_id, (record.height, record.width)))
+        except PhotoError:
+            return None
+
+    return read

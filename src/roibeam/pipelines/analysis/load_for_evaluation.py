@@ -1,0 +1,278 @@
+"""Models opened for evaluation: the model, its tokenizer, its run and training images, and region features of photos.
+
+A checkpoint with a region encoder of its own computes the features of an evaluation's batches from the records' photos.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.messages import counted
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.imagebert.model import ImageBertForPreTraining
+from roibeam.model.inputs import VLBatch
+from roibeam.model.interbert.model import InterBertForPreTraining, InterBertForTasks
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
+from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining, SingleStreamForTasks
+from roibeam.model.visualbert.model import VisualBertForGrounding, VisualBertForLabels, VisualBertForPreTraining
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
+from roibeam.pipelines.data.record_photos import RecordPhotos
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.provenance import trained_with
+from roibeam.pipelines.training.run_folder.training_data import trained_among
+
+
+def run_of(found: ModelCheckpoint) -> Path:
+    """The folder of the run: RUN/checkpoints/step-00000100/model is where it was found."""
+    return found.source.parents[2]
+
+
+def trained_images_among(found: ModelCheckpoint, image_ids: Sequence[str]) -> list[str] | None:
+    """Those of the ids that the checkpoint's run was trained on; None where nobody tells."""
+    return None if trained_with(found).step is None else trained_among(run_of(found), image_ids)
+
+
+# They answer for masked words, masked regions and matches, as far as their configuration gives them the heads.
+ASKED: tuple[type[PreTrainedModel], ...] = (
+    VLBertForPreTraining,
+    ViLbertForPreTraining,
+    SingleStreamForPreTraining,
+    VisualBertForPreTraining,
+    ImageBertForPreTraining,
+    InterBertForPreTraining,
+)
+# What the others were fine-tuned for. Some of them are a pre-training class too and keep its heads, but training on a
+# task leaves those behind: what they say looks right and is not.
+NOT_ASKED: Mapping[type[PreTrainedModel], str] = MappingProxyType(
+    {
+        VLBertForVqa: "VQA",
+        VLBertForVcr: "VCR",
+        VLBertForReferring: "RefCOCO+",
+        ViLbertForTasks: "VQA, VCR, RefCOCO+ or retrieval",
+        ViLbertForMultiTask: "twelve tasks at once",
+        SingleStreamForTasks: "VQA, VCR or RefCOCO+",
+        VisualBertForLabels: "VQA, VCR or NLVR2",
+        VisualBertForGrounding: "Flickr30k Entities",
+        InterBertForTasks: "VCR, retrieval or other tasks",
+    }
+)
+NO_MATCH_HEAD = (
+    "this model has no match head; what roibeam pretrain trains has one with --system visualbert, imagebert, vilbert, "
+    "vilbert-single-stream or interbert, and with --system vlbert --model paper-small"
+)
+
+
+def pretraining_model(found: ModelCheckpoint, *, named: str, asking: str) -> Any:
+    """The checkpoint's model, which answers for masked words, masked regions and matches.
+
+    Args:
+        named: what the user calls the checkpoint.
+        asking: what is about to be done with it, such as "probe".
+    Raises:
+        ValueError: for a model with the heads of another task.
+    """
+    kind = type(found.model)
+    if kind not in ASKED:
+        tasks = NOT_ASKED.get(kind, "tasks that are not known here")
+        raise ValueError(
+            f"{named}: {kind.__name__} is fine-tuned for {tasks}; masked words, masked regions and matches are no "
+            f"longer what it answers; {asking} the pre-trained model that it began from"
+        )
+    if classes := getattr(found.model.config, "num_region_classes", 0):
+        raise ValueError(
+            f"{named}: this VisualBERT is told the class of each region (num_region_classes {classes}), and nothing "
+            f"here tells it; fine-tune it on VCR, whose files do, and judge it there"
+        )
+    return found.model
+
+
+def assumed_of_features(found: ModelCheckpoint, record: RegionRecord) -> list[str]:
+    """What nobody tells of how the model reads a store's record, and is taken so; a line each."""
+    if trained_with(found).box_numbers is not None or found.as_read(record) is record:
+        return []
+    return [
+        f"{found.source} does not tell what it reads: it is six numbers wider than the store's features, so those of "
+        f"each region's box stand behind them, as VisualBERT's release has it for Flickr30k"
+    ]
+
+
+def tokenizer_spec(found: ModelCheckpoint, given: str | None) -> str:
+    """What `load_tokenizer` is to read: as given, else the tokenizer beside the checkpoint.
+
+    Raises:
+        ValueError: when there is none.
+    """
+    if given:
+        return given
+    if found.tokenizer is None:
+        raise ValueError(f"--tokenizer is missing: {found.source} has none beside it")
+    return str(found.tokenizer)
+
+
+@dataclass(frozen=True, eq=False)
+class _PhotoRow:
+    """What one photo gave.
+
+    Attributes:
+        boxes: (R, 4) float32, clipped to the photo.
+        features: (R, D) float32, or (1 + R, D) with that of the whole image first.
+    """
+
+    boxes: Tensor
+    features: Tensor
+
+
+class PhotoFeatures:
+    """Puts the encoder's features into batches, with masked regions hidden as in the model's training.
+
+    Each photo runs by itself, so that padding and neighbours change nothing. Of whole photos the features are kept in a
+    temporary file, since a search asks for them again and again.
+
+    Args:
+        joint: in evaluation mode.
+        photos: of all images that batches will name.
+        scratch: folder with room for the features of whole photos, 4 bytes a number.
+        device: where the encoder runs, and stays.
+    """
+
+    def __init__(self, joint: EndToEndModel, photos: RecordPhotos, *, scratch: Path, device: torch.device) -> None:
+        self._joint, self._photos, self._device = joint, photos, device
+        self._encoder = region_encoder_of(joint).to(device)
+        self._scratch = scratch
+        self._kept: dict[str, tuple[int, Tensor]] = {}  # by image: where its features begin, bytes, and its boxes
+        self._with_whole_image = joint.choices.whole_image == "box"
+
+    @cached_property
+    def _file(self) -> IO[bytes]:
+        """Of the features of whole photos; gone when nobody holds it."""
+        return tempfile.TemporaryFile(dir=self._scratch)
+
+    @torch.inference_mode()
+    def __call__(self, batch: VLBatch) -> VLBatch:
+        """
+        Args:
+            batch: on the CPU, with boxes and features of the store; every row has an image.
+        Returns:
+            the same rows: features are the encoder's; stored ones are what a model that regresses features is asked.
+        Raises:
+            PhotoError: for a photo that cannot be used.
+        """
+        rows = [self._row(batch, row) for row in range(batch.batch_size)]
+        first = int(self._with_whole_image)
+        features = torch.zeros(*batch.region_mask.shape, self._encoder.feature_dim)
+        boxes = torch.zeros_like(batch.region_boxes)
+        for number, row in enumerate(rows):
+            features[number, : len(row.boxes)] = row.features[first:]
+            boxes[number, : len(row.boxes)] = row.boxes
+        whole = torch.stack([row.features[0] for row in rows]) if self._with_whole_image else None
+        targets = batch.region_features if self._joint.regresses_features else batch.region_feature_targets
+        return replace(
+            batch,
+            region_features=features,
+            region_boxes=boxes,
+            whole_image_features=whole,
+            region_feature_targets=targets,
+        )
+
+    def _row(self, batch: VLBatch, row: int) -> _PhotoRow:
+        image_id, count = batch.sample_ids[row], int(batch.region_mask[row].sum())
+        hides = bool(batch.masked_regions[row].any()) and self._joint.choices.masked_pixels == "blank"
+        if not hides and image_id in self._kept:
+            return self._read(image_id)
+        made = self._made(batch, row, count)
+        if not hides:
+            place = self._file.seek(0, os.SEEK_END)
+            self._file.write(made.features.numpy().tobytes())
+            self._kept[image_id] = (place, made.boxes)
+        return made
+
+    def _read(self, image_id: str) -> _PhotoRow:
+        place, boxes = self._kept[image_id]
+        width = self._encoder.feature_dim
+        self._file.seek(place)
+        raw = self._file.read((len(boxes) + self._with_whole_image) * width * 4)
+        return _PhotoRow(boxes, torch.from_numpy(np.frombuffer(raw, np.float32).reshape(-1, width).copy()))
+
+    def _made(self, batch: VLBatch, row: int, count: int) -> _PhotoRow:
+        height, width = batch.image_hw[row].int().tolist()
+        pixels = self._photos.read(self._photos.place(batch.sample_ids[row], (height, width)))
+        made = photo_inputs(
+            [pixels],
+            [batch.region_boxes[row, :count].numpy()],
+            [batch.masked_regions[row, :count].numpy()],
+            self._encoder,
+            self._joint.choices,
+        )
+        regions: dict[str, Any] = dict(made.regions)
+        alone = replace(
+            batch.row(row),
+            **regions,
+            region_features=batch.region_features[row : row + 1, :count],
+            region_targets=None,
+            region_target_mask=None,
+        )
+        found = self._joint.with_features(alone.to(self._device), made.images.to(self._device))
+        features = found.region_features[0]
+        if self._with_whole_image:
+            features = torch.cat([cast(Tensor, found.whole_image_features), features])
+        return _PhotoRow(made.regions["region_boxes"][0], features.float().cpu())
+
+
+def features_for(
+    found: ModelCheckpoint,
+    store: FeatureStore,
+    image_ids: Iterable[str],
+    images: str | None,
+    *,
+    scratch: Path,
+    device: torch.device,
+) -> PhotoFeatures | None:
+    """Those of the photos, of a model that was read with its region encoder; None leaves the store's.
+
+    Args:
+        images, scratch, device: as of `RecordPhotos` and `PhotoFeatures`.
+    Raises:
+        ValueError: for photos that are missing, or that this model does not read.
+    """
+    if isinstance(found, JointCheckpoint):
+        photos = open_photos(store, image_ids, images)
+        return PhotoFeatures(found.joint, photos, scratch=scratch, device=device)
+    if images is not None:
+        raise ValueError(f"{found.source} reads stored features; leave --photos out")
+    return None
+
+
+def open_photos(store: FeatureStore, image_ids: Iterable[str], folder: str | None) -> RecordPhotos:
+    """The photos of all these images.
+
+    Args:
+        folder: as of `RecordPhotos`.
+    Raises:
+        ValueError: when one is missing: with fewer images a search is easier.
+    """
+    ids = list(image_ids)
+    photos = RecordPhotos(store, ids, folder)
+    if missing := photos.missing():
+        image_id, why = next(iter(missing.items()))
+        raise ValueError(
+            f"{counted(len(missing), 'image')} of {len(ids):,} without a photo, such as {image_id!r}: {why}; this "
+            f"model reads photos: name their folder with --photos"
+        )
+    return photos

@@ -1,0 +1,284 @@
+"""Probe by the names of its parts: a checkpoint, an image and a text, opened, evaluated, and drawn into a file.
+
+image -> regions (of a store, or a detector's) -> model -> predictions -> picture
+
+Files and names are checked before torch is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roibeam.features.record.notebook import image_html, notebook_html
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.messages import check_lists, short_repr
+from roibeam.pipelines.analysis.analysis_settings import answer_place, check_new
+from roibeam.pipelines.common.compute import check_device, choose_device
+from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
+from roibeam.pipelines.common.page_layout import Banner
+from roibeam.pipelines.extract.one_photo import BLANK, detect_photo, requested_parts
+from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.extract.requested_detector import need_detector
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.analysis.probe import ProbeResult
+    from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRequest:
+    """What is asked of which model, and where the picture goes; as of `roibeam probe`.
+
+    Attributes:
+        checkpoint: run folder, model folder or official checkpoint.
+        image: photo; with `store` the id of a record.
+        text: with [MASK] where words are to be guessed.
+        out: .svg or .png file to write, not there yet, in a folder that is; None is as of `answer_place`, "probe.svg".
+            All numbers go beside it, into a .json file of the same name.
+        store: that the regions are taken from; None lets a detector find them.
+        photo: of the record, for the picture, and for a model that reads photos; None, as `BLANK`, for a blank page.
+        preset, detector, weights, conventions, selection, vocab, settings: the detector and what `--set` changes of it,
+            as in `roibeam extract`; refused with `store`.
+        tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
+        options: official JSON configuration beside an official checkpoint.
+        background: as of `Names`.
+        hide, layer, head, top, task: as of `probe`.
+        device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>": of the model, and of the detector.
+    """
+
+    checkpoint: str
+    image: str
+    text: str
+    out: Path | None = None
+    store: str | None = None
+    photo: Path | None = None
+    preset: str | None = None
+    detector: str | None = None
+    weights: str | None = None
+    conventions: str | None = None
+    selection: str | None = None
+    vocab: str | None = None
+    settings: tuple[str, ...] = ()
+    tokenizer: str | None = None
+    options: Path | None = None
+    background: str | None = None
+    hide: tuple[int, ...] | None = None
+    layer: int | None = None
+    head: int | None = None
+    top: int = 5
+    task: int | None = None
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_lists(self, "settings")
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """
+    Attributes:
+        result: what the model says.
+        record: the regions that it was asked about.
+        picture: the file written.
+        numbers: all that the picture shows and more, as in the .json file beside it.
+        notes: where the model ran, which detector looked, what was left out or assumed of the checkpoint; for people.
+        device: where the model ran, as torch names it.
+    """
+
+    result: ProbeResult
+    record: RegionRecord
+    picture: Path
+    numbers: dict[str, Any]
+    notes: tuple[str, ...]
+    device: str
+
+    __repr__ = short_repr
+
+    def _repr_html_(self) -> str:
+        """The picture, as long as it is there."""
+        title = f"Probe of {self.record.image_id}: {' '.join(self.result.pieces)}"
+        drawn = _shown(self.picture) if self.picture.is_file() else ""
+        note = "; ".join(self.notes) if drawn else f"{self.picture} is not there any more"
+        return notebook_html(title, picture=drawn, note=note)
+
+
+def _shown(picture: Path) -> str:
+    """A picture as markup."""
+    if picture.suffix == ".svg":
+        return picture.read_text("utf-8")
+    return image_html(picture.read_bytes(), "png", picture.name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """Attributes:
+    classes: what the detector calls its classes; empty for none.
+    pixels: of the photo, (height, width, 3) uint8, B, G, R; None where there is none.
+    detector: which one looked, in words; None where nobody did.
+    banner: why the regions mean nothing; None where they may mean something.
+    """
+
+    record: RegionRecord
+    classes: tuple[str, ...]
+    pixels: np.ndarray | None
+    detector: str | None = None
+    banner: Banner | None = None
+
+
+def write_probe(request: ProbeRequest) -> Probed:
+    """Asks the model, and draws photo, answers and attention.
+
+    Raises:
+        ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
+    """
+    if request.store is not None and request.photo == BLANK:
+        request = replace(request, photo=None)
+    detector = None if request.store is not None else _requested_detector(request)
+    out = _checked(request, detector)
+    if detector is not None:
+        requested_parts(detector)
+    # Torch comes now, when nothing is wrong with the names.
+    from roibeam.pipelines.analysis.load_for_evaluation import assumed_of_features, pretraining_model, tokenizer_spec
+    from roibeam.pipelines.analysis.probe import PhotoModel, probe
+    from roibeam.pipelines.analysis.probe_picture import write_probe_files
+    from roibeam.pipelines.data.vocabulary import Names
+    from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
+    from roibeam.pipelines.training.model_files.provenance import check_tokenizer
+    from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+
+    found = load_model_or_joint(request.checkpoint, options=request.options)
+    if isinstance(found, JointCheckpoint) and request.store is not None and request.photo is None:
+        raise ValueError(f"{request.checkpoint} reads photos: add --photo, that of the record {request.image!r}")
+    model = pretraining_model(found, named=request.checkpoint, asking="probe")
+    tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
+    check_tokenizer(found, tokenizer)
+    device = choose_device(request.device)
+    choices = _checked_features(request, found)
+    seen = _stored(request) if detector is None else _detected(request, detector)
+    choices += assumed_of_features(found, seen.record)
+    if isinstance(found, JointCheckpoint):
+        assert seen.pixels is not None
+        model = PhotoModel(found.joint.to(device.name), seen.pixels)
+    else:
+        model.to(device.name)
+    names = Names(seen.classes, background=request.background)
+    asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
+    result = probe(model, found.as_read(seen.record), request.text, tokenizer, names, **asked)
+    numbers = write_probe_files(
+        out, result, seen.record, names, text=request.text, photo=seen.pixels, banner=seen.banner, notes=choices
+    )
+    told = (device.words, seen.detector, None if seen.banner is None else seen.banner.line)
+    notes = (*(line for line in told if line), *choices, *found.changes)
+    return Probed(result, seen.record, out, numbers, notes, device.name)
+
+
+def _checked_out(request: ProbeRequest) -> Path:
+    """Where the picture goes."""
+    if request.store is None and request.photo is not None:
+        raise ValueError("--photo is for --store; without it IMAGE is the photo")
+    out = answer_place(request.checkpoint, request.out, "probe.svg")
+    if out.suffix not in (".svg", ".png"):
+        raise ValueError(f"--out {out}: the picture is an .svg or a .png file")
+    check_new(out.with_suffix(".json"))
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: there is no folder {out.parent}")
+    return out
+
+
+def _checked(request: ProbeRequest, detector: RequestedDetector | None) -> Path:
+    """Where the picture goes; ValueError with all that is wrong with what was named."""
+    _refuse_detector(request)
+    named = NamedFiles()
+    has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
+    has_store = named.need("--store", request.store)
+    named.need("--photo", request.photo, FILE)
+    named.need("--config", request.options, FILE)
+    named.need("--tokenizer", request.tokenizer)
+    named.look(lambda: check_tokenizer_file(request.tokenizer))
+    named.look(lambda: check_device(request.device))
+    if has_checkpoint:
+        named.look(lambda: check_model_files(request.checkpoint))
+    if detector is not None:
+        named.need("PHOTO", request.image, FILE)
+        need_detector(named, detector)
+    elif has_store:
+        named.look(lambda: _check_record(request))
+    out = named.look(lambda: _checked_out(request)) if has_checkpoint else None
+    named.check()
+    assert out is not None
+    return out
+
+
+def _refuse_detector(request: ProbeRequest) -> None:
+    """Raises ValueError for what is of a detector where a store is named."""
+    if request.store is None:
+        return
+    for name in ("preset", "detector", "weights", "conventions", "selection", "vocab"):
+        if getattr(request, name) is not None:
+            raise ValueError(f"--{name} is for a detector; with --store the regions and names are those of the store")
+    if request.settings:
+        raise ValueError("--set is for a detector; with --store the regions are those of the store")
+
+
+def _check_record(request: ProbeRequest) -> None:
+    assert request.store is not None
+    with FeatureStore(request.store) as opened:
+        if request.image not in opened:
+            has = f"its ids are such as {next(opened.ids(), None)!r}"
+            raise ValueError(f"--store {request.store} has no record {request.image!r}; {has}")
+
+
+def _checked_features(request: ProbeRequest, found: ModelCheckpoint) -> list[str]:
+    """What differs between the features of the store and those that the model was trained on, and may."""
+    from roibeam.pipelines.training.model_files.provenance import check_feature_space
+
+    if request.store is None:
+        return []
+    with FeatureStore(request.store) as opened:
+        return check_feature_space(found, opened)
+
+
+def _stored(request: ProbeRequest) -> _Seen:
+    """The record of a store."""
+    assert request.store is not None
+    with FeatureStore(request.store) as opened:
+        record, classes = opened.get(request.image, check=True), tuple(opened.vocabulary["classes"] or ())
+        banner = warning_of_store(opened.manifest)
+    pixels = None if request.photo is None else _pixels(request.photo, record)
+    return _Seen(record, classes, pixels, banner=banner)
+
+
+def _requested_detector(request: ProbeRequest) -> RequestedDetector:
+    return RequestedDetector(
+        request.detector, preset=request.preset, weights=request.weights, conventions=request.conventions,
+        selection=request.selection, settings=request.settings, vocabulary=request.vocab, device=request.device,
+    )  # fmt: skip
+
+
+def _detected(request: ProbeRequest, detector: RequestedDetector) -> _Seen:
+    """What a detector finds in the photo."""
+    found = detect_photo(Path(request.image), detector)
+    classes = tuple(found.vocabulary.classes or ())
+    return _Seen(found.record, classes, found.pixels, found.detector, found.banner)
+
+
+def _pixels(photo: Path, record: RegionRecord) -> np.ndarray:
+    """Turned as the record's was. Checked as `extract` checks photos: a model may be given these pixels."""
+    from roibeam.extraction.photos.decode import decode_image
+
+    data = photo.read_bytes()
+    for orientation in ("applied", "ignored"):
+        pixels = decode_image(data, exif_orientation=orientation)
+        if pixels.shape[:2] == (record.height, record.width):
+            return pixels
+    raise ValueError(
+        f"{photo}: {pixels.shape[1]} x {pixels.shape[0]} pixels, the record is of a photo of {record.width} x "
+        f"{record.height}"
+    )

@@ -1,0 +1,377 @@
+"""`roibeam evaluate | attention | probe`: what a pre-trained model gets right, and what its heads know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.option_names import QUESTION, SPEED, argument, option
+from roibeam.pipelines.cli.options import (
+    BACKGROUND,
+    CAPTION_COLUMN,
+    CHECKPOINT,
+    CONFIG,
+    CONVENTIONS,
+    DETECTOR,
+    DETECTOR_SET,
+    JSON,
+    PRESET,
+    SELECTION,
+    TASK_TOKEN,
+    THREADS,
+    TOKENIZER,
+    WEIGHTS,
+)
+from roibeam.pipelines.common.console.progress import waiting
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.analysis.attention_run import AttentionResult
+    from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
+    from roibeam.pipelines.analysis.head_accuracy import HeadFigures, Interval
+    from roibeam.pipelines.analysis.probe_request import Probed
+
+
+def evaluate_command(
+    checkpoint: Annotated[str | None, CHECKPOINT] = None,
+    store: Annotated[str | None, option("store", "Its images are evaluated on.")] = None,
+    captions: Annotated[str | None, option("captions", default="those that the store keeps")] = None,
+    caption_column: Annotated[str, CAPTION_COLUMN] = "",
+    split: Annotated[str | None, option("split", "Of a Karpathy file; restval too.", default="test")] = None,
+    photos: Annotated[
+        str | None, option("photos", "For a model trained end to end.", default="where the store says")
+    ] = None,
+    max_images: Annotated[int | None, option("max-images", "Drawn by --seed.", default="all")] = None,
+    min_match: Annotated[float, option("min-match")] = 1.0,
+    checksums: Annotated[str, option("checksums")] = "all",
+    no_retrieval: Annotated[bool, option("no-retrieval")] = False,
+    folds: Annotated[int, option("folds", "5 for COCO's 1K.")] = 1,
+    compare: Annotated[tuple[Path, Path] | None, option("compare", "Shows A less B.")] = None,
+    seed: Annotated[
+        int, option("seed", "Here: masks, wrong images, subset and intervals.", group=QUESTION, is_advanced=True)
+    ] = 0,
+    tokenizer: Annotated[str | None, TOKENIZER] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    background: Annotated[str | None, BACKGROUND] = None,
+    task_token: Annotated[int | None, TASK_TOKEN] = None,
+    max_regions: Annotated[int | None, option("max-regions", group=QUESTION, is_advanced=True, default="all")] = None,
+    device: Annotated[str, option("device")] = "auto",
+    batch_size: Annotated[int, option("batch-size", "Here: captions, and pairs of retrieval.", group=SPEED)] = 64,
+    threads: Annotated[int | None, THREADS] = None,
+    out: Annotated[
+        Path | None,
+        option("out", "A new folder, for results.json.", default="RUN/evaluation, then RUN/evaluation-2, ..."),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Measures a trained model on captions that it has not seen.
+
+    Masked words, masked regions, matching and retrieval, each with its interval and with what guessing would give.
+    Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT.
+
+    Examples:
+        roibeam evaluate run/ --store store/ --captions test.json
+        roibeam evaluate run/ --store store/ --captions dataset_coco.json --split val
+        roibeam evaluate --compare a/results.json b/results.json
+    """
+    if compare is not None:
+        if checkpoint is not None or store is not None or captions is not None:
+            raise ValueError("--compare A B compares two results.json that are there; give it no checkpoint or store")
+        _compare(*compare, as_json=as_json)
+        return
+    if checkpoint is None or store is None:
+        raise ValueError("evaluate needs a checkpoint and --store (or --compare A B); roibeam evaluate --help")
+    from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
+    from roibeam.pipelines.analysis.evaluation.evaluate_request import EvaluateRequest, evaluate
+
+    how = EvaluationConfig(
+        seed=seed, batch_size=batch_size, max_images=max_images or 0, max_regions=max_regions or 0,
+        retrieval=not no_retrieval,
+        folds=folds, task=task_token, background=background, device=device,
+    )  # fmt: skip
+    request = EvaluateRequest(
+        checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, images=photos,
+        min_match=min_match, tokenizer=tokenizer, options=config, config=how,
+        threads=threads, checksums=checksums, caption_column=caption_column,
+    )  # fmt: skip
+    tell: Callable[[str], None] = (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
+    _print_evaluation(evaluate(request, tell), as_json=as_json)
+
+
+def _print_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
+    from roibeam.messages import counted
+    from roibeam.pipelines.cli.figure_table import figure_lines
+
+    if as_json:
+        figures = [figure.to_json() for figure in result.figures]
+        facts = {
+            "step": result.step,
+            "results": str(result.results),
+            "page": str(result.page),
+            "captions": result.num_captions,
+            "images": result.num_images,
+            "device": result.device,
+        }
+        joined = {"join": result.join.to_json(), "remarks": result.remarks, "seconds": round(result.seconds, 1)}
+        typer.echo(json_line({**facts, **joined, "figures": figures}))
+        return
+    of_step = "" if result.step is None else f", asked of step {result.step:,}"
+    typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}{of_step}\n")
+    typer.echo("\n".join(figure_lines(result.figures, with_possible=True)))
+    recalls = [figure.value for figure in result.figures if _is_recall(figure.name)]
+    if recalls:
+        typer.echo(f"{'sum of the six R@K':<30}{100 * sum(value or 0 for value in recalls):>8.1f}")
+    typer.echo(f"\n{result.page}   look here first: each measure beside chance, with its interval")
+    typer.echo(f"{result.results}   all of it, image by image; --compare takes two of them")
+
+
+def _is_recall(name: str) -> bool:
+    return name.rpartition("_")[2] in ("r1", "r5", "r10")
+
+
+def _compare(first: Path, second: Path, *, as_json: bool) -> None:
+    from roibeam.pipelines.analysis.evaluation.evaluation_results import compare_results
+    from roibeam.pipelines.cli.figure_table import in_order, label_of
+    from roibeam.pipelines.common.statistics.measure_names import measure_name
+
+    found = compare_results(first, second)
+    if as_json:
+        rows: list[dict[str, Any]] = [{**asdict(each), "excludes_zero": each.excludes_zero} for each in found]
+        typer.echo(json_line({"first": str(first), "second": str(second), "differences": rows}))
+        return
+    typer.echo(f"{first} less {second}\n")
+    typer.echo(f"{'':<30}{'first':>8}{'second':>8}{'difference':>12}{'95 % interval':>18}")
+    named = {each.name: each for each in found}
+    for each in map(named.__getitem__, in_order(list(named))):
+        scale, places = (100, 1) if measure_name(each.name).is_share else (1, 3)
+        numbers = [scale * each.first, scale * each.second, scale * (each.first - each.second)]
+        shown = "".join(f"{number:>{width}.{places}f}" for number, width in zip(numbers, (8, 8, 12), strict=True))
+        interval = f"{scale * each.low:.{places}f} .. {scale * each.high:.{places}f}"
+        typer.echo(f"{label_of(each.name):<30}{shown}{interval:>18}  {each.verdict}")
+
+
+_TOLD = ("R@1", "R@5", "R@10", "upper bound")
+
+
+def attention_command(
+    checkpoint: Annotated[str, CHECKPOINT],
+    store: Annotated[str, option("store", "Heads look at its regions.")],
+    entities: Annotated[str, option("entities")],
+    split: Annotated[str | None, option("split", "A list of --entities.", default="all images")] = None,
+    parses: Annotated[
+        Path | None, option("parses", "Or spacy: parsed here.", default="phrases alone are asked about")
+    ] = None,
+    rules: Annotated[str, option("rules", values="any, merged or release")] = "any",
+    word: Annotated[str, option("word")] = "last",
+    photos: Annotated[
+        str | None, option("photos", "For a model trained end to end.", default="where the store says")
+    ] = None,
+    max_regions: Annotated[int | None, option("max-regions", default="all", group=QUESTION)] = None,
+    max_images: Annotated[int | None, option("max-images", "Drawn by --seed.", default="all")] = None,
+    min_match: Annotated[float, option("min-match")] = 1.0,
+    seed: Annotated[int, option("seed", "Here: subset, halves, intervals.", group=QUESTION, is_advanced=True)] = 0,
+    tokenizer: Annotated[str | None, TOKENIZER] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    task_token: Annotated[int | None, TASK_TOKEN] = None,
+    device: Annotated[str, option("device")] = "auto",
+    batch_size: Annotated[int, option("batch-size", "Here: captions.", group=SPEED)] = 16,
+    threads: Annotated[int | None, THREADS] = None,
+    out: Annotated[
+        Path | None, option("out", "A new folder.", default="RUN/attention, then RUN/attention-2, ...")
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Asks every attention head of a model for the regions of phrases.
+
+    A head is right where the region that a word looks at most covers what the phrase means: the phrase's own word, and
+    with --parses each word that hangs on it. Beside it stands the region with the best detection score.
+
+    After "What Does BERT with Vision Look At?". The model analysed there is the run of roibeam pretrain --recipe
+    visualbert-task-flickr: COCO's captions, then Flickr30k's.
+
+    Examples:
+        roibeam attention run/ --store store/ --entities flickr30k_entities/
+        roibeam attention run/ --store store/ --entities e/ --parses p.conll
+        roibeam attention run/ --store s/ --entities e/ --parses spacy
+    """
+    from roibeam.pipelines.analysis.analysis_settings import AttentionRequest
+    from roibeam.pipelines.analysis.attention_request import analyse_attention
+
+    request = AttentionRequest(
+        checkpoint=checkpoint, store=store, entities=entities, out=out, split=split, parses=parses, rules=rules,
+        word=word, images=photos, min_match=min_match, max_regions=max_regions or 0, max_images=max_images or 0,
+        seed=seed, batch_size=batch_size, task=task_token, tokenizer=tokenizer, options=config, device=device,
+        threads=threads,
+    )  # fmt: skip
+    tell: Callable[[str], None] = (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
+    _print_attention(analyse_attention(request, tell), as_json=as_json)
+
+
+def _print_attention(result: AttentionResult, *, as_json: bool) -> None:
+    from roibeam.messages import counted
+    from roibeam.pipelines.analysis.head_accuracy import commonest
+
+    figures = [result.entity, *result.relations]
+    if as_json:
+        facts = {
+            "results": str(result.results),
+            "pictures": [str(each) for each in result.pictures],
+            "captions": result.captions,
+            "images": result.images,
+            "device": result.device,
+            "seconds": round(result.seconds, 1),
+            "different_from_paper": result.differences,
+            "remarks": result.remarks,
+        }
+        typer.echo(json_line({**facts, "populations": [each.to_json() for each in figures]}))
+        return
+    typer.echo(f"{counted(result.captions, 'caption')} of {counted(result.images, 'image')}\n")
+    typer.echo(
+        f"{'%':<16}{'asked':>7}{'by lot':>8}{'baseline':>10}{'best head':>11}{'its figure':>12}{'any word':>10}"
+        f"{'other half':>12}{'less baseline':>18}{'ceiling':>9}"
+    )
+    for each in (result.entity, *commonest(result.relations)):
+        typer.echo(_row(each))
+    recalls = ", ".join(f"{name} {100 * value:.1f}" for name, value in result.entity.recalls.items() if name in _TOLD)
+    typer.echo(f"\nphrases, best head: {recalls}; by type in the results")
+    by_layer = ", ".join(f"{100 * value:.1f}" for value in result.entity.best_by_layer)
+    typer.echo(f"phrases, best head of each layer: {by_layer}")
+    num_active, num_heads = int(result.entity.active.sum()), result.entity.active.size
+    typer.echo(f"active heads: {num_active} of {num_heads}; attention that prefers nothing would give regions "
+               f"{100 * result.entity.uniform:.0f} %")  # fmt: skip
+    _print_paper(result)
+    typer.echo(f"\n{result.results}   all of it, every head")
+    typer.echo(f"{result.pictures[0]}   look here first: each head over its layer, beside the baseline")
+
+
+def _print_paper(result: AttentionResult) -> None:
+    from roibeam.pipelines.analysis.attention_questions import ENTITY
+    from roibeam.pipelines.analysis.head_accuracy import ASKED_THERE, PAPER, beside_paper
+
+    paper = "paper"
+    typer.echo(f'\nbeside "{PAPER}", section 3.1 and Table 2:')
+    typer.echo(f"{'%':<16}{'baseline':>10}{paper:>8}{'best head':>12}{paper:>8}{'its figure':>13}{paper:>8}".rstrip())
+    for row, ours in beside_paper(result.entity, result.relations):
+        baseline, head, figure = "-", "-", "-"
+        if ours is not None:
+            layer, number = ours.best_of_all if row.name == ENTITY else (ours.layer, ours.head)
+            baseline, head = f"{100 * ours.baseline.value:.2f}", _head(ours, layer, number)
+            figure = f"{100 * ours.accuracy[layer - 1, number - 1]:.2f}"
+        typer.echo(
+            f"{row.name:<16}{baseline:>10}{row.baseline:>8}{head:>12}{row.head or '-':>8}{figure:>13}{row.accuracy:>8}"
+        )
+    typer.echo(ASKED_THERE)
+    typer.echo(f"different here: {'; '.join(result.differences) or 'nothing that a model and options tell'}")
+
+
+def _head(each: HeadFigures, layer: int, head: int) -> str:
+    """With an asterisk where it is not active."""
+    return f"{layer}-{head}{'' if each.active[layer - 1, head - 1] else '*'}"
+
+
+def _row(each: HeadFigures) -> str:
+    name = each.name if each.name == each.paper_name else f"{each.name} ({each.paper_name})"
+    head = _head(each, each.layer, each.head)
+    return (
+        f"{name:<16}{each.questions:>7,}{100 * each.by_lot:>8.1f}{100 * each.baseline.value:>10.1f}{head:>11}"
+        f"{100 * each.best.value:>12.1f}{100 * each.blind:>10.1f}{100 * each.crossed:>12.1f}"
+        f"{_difference(each.difference):>18}{100 * each.ceiling:>9.1f}  {each.verdict}"
+    )
+
+
+def _difference(found: Interval) -> str:
+    return f"{100 * found.low:+.1f} .. {100 * found.high:+.1f}"
+
+
+def probe_command(
+    checkpoint: Annotated[str, CHECKPOINT],
+    image: Annotated[str, argument("IMAGE", "A photo; with --store the id of an image of the store.")],
+    text: Annotated[str, argument("TEXT", 'Text, with [MASK] for words to guess: "a dog on a [MASK]".')],
+    store: Annotated[
+        str | None, option("store", "Its regions are shown to the model.", default="a detector finds regions")
+    ] = None,
+    photo: Annotated[
+        Path | None,
+        option(
+            "photo",
+            "With --store, for the picture; none: a blank page. A model trained end to end needs a photo.",
+            default="none",
+        ),
+    ] = None,
+    hide: Annotated[list[int] | None, option("hide", default="the five best regions")] = None,
+    top: Annotated[int, option("top")] = 5,
+    layer: Annotated[int | None, option("layer", default="the last", is_advanced=True)] = None,
+    head: Annotated[int | None, option("head", default="the mean of all", is_advanced=True)] = None,
+    preset: Annotated[str | None, PRESET] = None,
+    weights: Annotated[str | None, WEIGHTS] = None,
+    detector: Annotated[str | None, DETECTOR] = None,
+    vocab: Annotated[str | None, option("vocab", default="that of the detector's folder, else none")] = None,
+    conventions: Annotated[str | None, CONVENTIONS] = None,
+    selection: Annotated[str | None, SELECTION] = None,
+    settings: Annotated[list[str] | None, DETECTOR_SET] = None,
+    tokenizer: Annotated[str | None, TOKENIZER] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    background: Annotated[str | None, BACKGROUND] = None,
+    task_token: Annotated[int | None, TASK_TOKEN] = None,
+    device: Annotated[str, option("device")] = "auto",
+    out: Annotated[
+        Path | None,
+        option(
+            "out",
+            "A new .svg or .png picture; all numbers go beside it, as .json.",
+            default="RUN/probe.svg, then RUN/probe-2.svg, ...",
+        ),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Asks a trained model about an image and a text.
+
+    It guesses each [MASK] and each hidden region, says whether image and text match, and draws which word looks at
+    which region.
+
+    Examples:
+        roibeam probe run/ photo.jpg "a dog on a [MASK]" --detector toy
+        roibeam probe run/ 000000391895 "a man on a [MASK]" --store store/
+    """
+    from roibeam.pipelines.analysis.probe_request import ProbeRequest, write_probe
+
+    request = ProbeRequest(
+        checkpoint=checkpoint, image=image, text=text, out=out, store=store, photo=photo, preset=preset,
+        detector=detector, weights=weights, conventions=conventions, selection=selection, vocab=vocab,
+        settings=tuple(settings or ()), tokenizer=tokenizer, options=config, background=background,
+        hide=None if hide is None else tuple(hide), layer=layer, head=head, top=top, task=task_token,
+        device=device,
+    )  # fmt: skip
+    with waiting("asking the model"):
+        done = write_probe(request)
+    _print_probe(done, as_json=as_json)
+
+
+def _print_probe(done: Probed, *, as_json: bool) -> None:
+    from roibeam.messages import counted, on_a_line
+    from roibeam.pipelines.analysis.load_for_evaluation import NO_MATCH_HEAD
+
+    result = done.result
+    if as_json:
+        typer.echo(json_line({**done.numbers, "picture": str(done.picture), "device": done.device}))
+        return
+    for note in done.notes:
+        typer.echo(on_a_line(f"note: {note}"))
+    typer.echo(f"{on_a_line(' '.join(result.pieces))}    with {counted(done.record.num_regions, 'region')}")
+    if not result.words:
+        typer.echo("no [MASK] in the text, so no words are guessed")
+    for word in result.words:
+        best = ", ".join(f"{guess.name} {100 * guess.probability:.1f} %" for guess in word.guesses)
+        typer.echo(f"  [MASK] at piece {word.position}: {on_a_line(best)}")
+    for region in result.regions:
+        best = ", ".join(f"{guess.name} {100 * guess.probability:.1f} %" for guess in region.guesses)
+        typer.echo(on_a_line(f"  region {region.number} hidden, the detector says {region.seen_as}: {best}"))
+    if result.regions_remark:
+        typer.echo(f"  no region is guessed: {result.regions_remark}")
+    typer.echo(f"  match: {NO_MATCH_HEAD}" if result.match is None else f"  match: {100 * result.match:.1f} %")
+    numbers = done.picture.with_suffix(".json").name
+    typer.echo(f"{done.picture}   the photo, and which word looks at which region; all numbers: {numbers}")

@@ -1,0 +1,79 @@
+"""Tables of figures for the terminal: each with its interval over images, beside chance, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from roibeam.pipelines.common.statistics.measure_names import WORDS_ALONE, measure_name
+from roibeam.pipelines.common.statistics.verdict import NOT_KNOWN, Figure, lacks_intervals, verdict_of
+
+# The first figures of a table; others come behind them as they are given.
+_ORDER = (
+    "masked_words", "masked_word_accuracy", "text_only_words", "text_only_word_accuracy", "masked_regions",
+    "masked_region_accuracy", "masked_region_features", "matching", "matching_accuracy",
+    *(f"{way}_{what}" for way in ("image_to_text", "text_to_image") for what in ("r1", "r5", "r10", "median_rank")),
+)  # fmt: skip
+
+
+def label_of(name: str) -> str:
+    """ "masked words, right" of "masked_word_accuracy"."""
+    return measure_name(name).lower_title.replace(": ", ", ")
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Losses and shares of one kind side by side."""
+    return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+
+
+def figure_lines(figures: Sequence[Figure], *, with_possible: bool = False) -> Iterator[str]:
+    """A table of what a pre-trained model was asked.
+
+    Args:
+        with_possible: whether it has a column of what the data leave possible.
+    """
+    named = {figure.name: figure for figure in figures}
+    possible = f"{'possible':>9}" if with_possible else ""
+    yield f"{'':<30}{'value':>8}{'95 % interval':>20}{'chance':>9}{possible}{'of':>8}"
+    for figure in map(named.__getitem__, in_order(list(named))):
+        called = measure_name(figure.name)
+        interval = "" if figure.low is None else f"{called.shown(figure.low)} .. {called.shown(figure.high)}"
+        best = "" if figure.best_possible is None else called.shown(figure.best_possible)
+        possible = f"{best:>9}" if with_possible else ""
+        line = (
+            f"{label_of(figure.name):<30}{called.shown(figure.value):>8}{interval:>20}{called.shown(figure.chance):>9}"
+            f"{possible}{figure.items:>8,}  {verdict_of(figure)}"
+        )
+        yield line.rstrip()
+        if figure.words_alone is not None:
+            yield f"{f'  {WORDS_ALONE}':<30}{called.shown(figure.words_alone):>8}"
+    yield from _without_intervals(figures)
+
+
+def task_lines(figures: Sequence[Figure], last: Mapping[str, float | None] = MappingProxyType({})) -> Iterator[str]:
+    """A table of the measures of a task, all in percent, by the names that `train.best_by` takes.
+
+    Args:
+        last: those of the last checkpoint, where the figures are of another one.
+    """
+    column = f"{'the last':>10}" if last else ""
+    yield f"{'':<28}{'percent':>9}{'95 % interval':>18}{'chance':>9}{'of':>9}{column}"
+    for figure in figures:
+        interval = "" if figure.low is None else f"{_percent(figure.low)} .. {_percent(figure.high)}"
+        column = f"{_percent(last.get(figure.name)):>10}" if last else ""
+        items = f"{figure.items:,}" if figure.items else ""
+        line = (
+            f"{figure.name:<28}{_percent(figure.value):>9}{interval:>18}"
+            f"{'' if figure.chance is None else _percent(figure.chance):>9}{items:>9}{column}  {verdict_of(figure)}"
+        )
+        yield line.rstrip()
+    yield from _without_intervals(figures)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def _without_intervals(figures: Sequence[Figure]) -> Iterator[str]:
+    if lacks_intervals(figures):
+        yield NOT_KNOWN

@@ -1,0 +1,365 @@
+"""`roibeam finetune | predict | score`: a model learns a task, predicts a split of it, and predictions are scored.
+
+Predictions of other code bases are scored too, as the official code of the task scores them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.option_names import END_TO_END, QUESTION, SPEED, TRAINING, argument, option
+from roibeam.pipelines.cli.options import (
+    DROP_HELD_OUT,
+    HELD_OUT,
+    JSON,
+    NUMBERS_OF,
+    RESUME,
+    THREADS,
+    named_step,
+    origin_facts,
+    origin_lines,
+    precision_setting,
+    run_folder_lines,
+)
+from roibeam.pipelines.common.compute import sleep_beside_others
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.console.termination import typed_again
+from roibeam.pipelines.training.model_files.encoder_settings import DEFAULT_ENCODER
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.finetuning.run.finetune_run import FinetuneResult
+    from roibeam.pipelines.finetuning.score_run import Figure, Score
+
+
+def finetune_command(
+    out: Annotated[Path, argument("RUN", "Run folder to write.")],
+    task: Annotated[str, option("task")],
+    start: Annotated[str, option("from", "Or a run of a task, for more; or none: new weights.", callback=named_step)],
+    data: Annotated[Path, option("data", "Or tables of your own (docs/finetuning.md).")],
+    store: Annotated[str | None, option("store", "Of all images of the task; GLUE has none.")] = None,
+    annotated_store: Annotated[str | None, option("annotated-store")] = None,
+    recipe: Annotated[str | None, option("recipe", "Here: a published run of the task.")] = None,
+    toy: Annotated[bool, option("toy", "With --recipe.")] = False,
+    system: Annotated[str | None, option("system", "With --from none.", default="that of --from or --recipe")] = None,
+    model: Annotated[str | None, option("model", "With --from none.", default="small")] = None,
+    from_bert: Annotated[str | None, option("from-bert", "With --from none.", default="none")] = None,
+    tokenizer: Annotated[
+        str | None, option("tokenizer", default="that of --from, else made from the task's texts")
+    ] = None,
+    min_match: Annotated[float, option("min-match", "Here: of the images of a split.")] = 1.0,
+    held_out: Annotated[list[str] | None, HELD_OUT] = None,
+    drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
+    numbers_of: Annotated[str | None, NUMBERS_OF] = None,
+    steps: Annotated[int | None, option("steps", default="1,000; where a run goes on, its own")] = None,
+    epochs: Annotated[float | None, option("epochs", default="--steps, or those of the recipe")] = None,
+    batch_size: Annotated[int | None, option("batch-size", "Here: questions or statements.", default="32")] = None,
+    learning_rate: Annotated[
+        float | None, option("learning-rate", "Not scaled by batch or processes.", default="0.00005")
+    ] = None,
+    warmup_steps: Annotated[
+        int | None, option("warmup-steps", default="a tenth of the steps", is_advanced=True)
+    ] = None,
+    seed: Annotated[int, option("seed", is_advanced=True)] = 0,
+    seeds: Annotated[int, option("seeds")] = 1,
+    resume: Annotated[bool | None, RESUME] = None,
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "set",
+            "Sections: train, data, model, layout, head, steps, one with the name of the task; end to end also "
+            "detector, encoder, photos, end_to_end. docs/finetuning.md tells more.",
+            group=TRAINING,
+        ),
+    ] = None,
+    device: Annotated[str, option("device")] = "auto",
+    precision: Annotated[
+        str | None, option("precision", values="float32, bf16 or fp16", default="that of the recipe, else float32")
+    ] = None,
+    threads: Annotated[int | None, THREADS] = None,
+    end_to_end: Annotated[bool, option("end-to-end")] = False,
+    photos: Annotated[str | None, option("photos", default="where the store says", group=END_TO_END)] = None,
+    detector: Annotated[
+        str | None,
+        option("detector", default=f"that of --from, else {DEFAULT_ENCODER}", group=END_TO_END),
+    ] = None,
+    weights: Annotated[str | None, option("weights", default="those of --detector", group=END_TO_END)] = None,
+    conventions: Annotated[
+        str | None,
+        option("conventions", default="those of --detector, else vlbert-e2e", group=END_TO_END),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Trains a pre-trained model on a task, from stored features or through the detector's network.
+
+    Tasks are vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, flickr30k-entities, retrieval and those of GLUE (cola,
+    sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli), from their official files; labels, one label for an image and a
+    text, from a table of your own; or a file of your own task. torchrun starts it on several GPUs.
+
+    Examples:
+        roibeam finetune r --task rte --recipe interbert-rte --toy --from r0 --data d
+        roibeam finetune vqa-run/ --task vqa --from run/ --store store/ --data vqa/
+        roibeam finetune r/ --task labels --from run/ --store store/ --data my/
+        roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3
+        roibeam finetune r/ --task vcr --from run/ --store s/ --data d/ --end-to-end
+    """
+    # Not above, as in `predict`: the help of all commands would wait for what reads tasks, photos and stores.
+    from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest, FinetuneRequest
+    from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
+
+    request = FinetuneRequest(
+        out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,
+        toy=toy, system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,
+        epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
+        threads=threads, seed=seed, seeds=seeds,
+        settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
+        held_out=HeldOutWords(held_out or (), drop_held_out, numbers_of), command=typed_again(sys.argv),
+        end_to_end=end_to_end,
+        encoder=EncoderRequest(photos=photos, detector=detector, weights=weights, conventions=conventions),
+    )  # fmt: skip
+    # Before torch is imported.
+    from roibeam.pipelines.finetuning.run.finetune_request import seed_requests, seed_summary, write_seeds
+    from roibeam.pipelines.finetuning.run.finetune_settings import check_finetune
+
+    check_finetune(request)
+    sleep_beside_others()
+    with waiting("loading torch"):
+        from roibeam.pipelines.common.compute import is_main_process
+        from roibeam.pipelines.finetuning.run.finetune_run import run_finetuning
+
+    results = [run_finetuning(each) for each in seed_requests(request)]
+    if not is_main_process():
+        return
+    for result in results:
+        _tell(result, as_json=as_json)
+    if seeds > 1:
+        chosen = [each.evaluated_step for each in results] if any(each.is_of_best for each in results) else None
+        chances = {figure.name: figure.chance for figure in results[0].figures}
+        measured = [(each.run_dir, each.evaluation) for each in results]
+        summary = seed_summary(measured, results[0].main, chosen, chances=chances)
+        path = write_seeds(out, summary)
+        _tell_seeds(path, summary, as_json=as_json)
+
+
+def _tell(result: FinetuneResult, *, as_json: bool) -> None:
+    from roibeam.pipelines.cli.figure_table import task_lines
+
+    if as_json:
+        typer.echo(json_line({**result.to_json(), **origin_facts(result.run_dir)}))
+        return
+    out = result.run_dir
+    typer.echo(result.training.done())
+    typer.echo(origin_lines(out))
+    if result.figures:
+        best = f", the best checkpoint, step {result.evaluated_step:,}" if result.is_of_best else ""
+        typer.echo(f"asked about {result.asked:,} of the validation split{best}:")
+        typer.echo("\n".join(task_lines(result.figures, result.last_evaluation if result.is_of_best else {})))
+    if result.encoder is not None:
+        from roibeam.pipelines.training.run_folder.run_summary import encoder_lines
+
+        typer.echo("\n".join(encoder_lines(result.encoder)))
+    typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
+    typer.echo("\n".join([*run_folder_lines(out, result.training), "  tokenizer/"]))
+
+
+def _tell_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_line({**summary, "seeds": str(path)}))
+        return
+    typer.echo(f"\n{len(summary['runs'])} seeds, the best is {summary['best']}:")
+    for name, found in summary["measures"].items():
+        sd = "" if found["sd"] is None else f", sd {100 * found['sd']:.2f}"
+        median, best = 100 * found["median"], 100 * max(found["values"])
+        chance = "" if found["chance"] is None else f"; chance {100 * found['chance']:.2f} %"
+        typer.echo(
+            f"  {name:<28} mean {100 * found['mean']:.2f} %{sd}, median {median:.2f} %, best {best:.2f} %{chance}"
+        )
+    typer.echo(f"{path}   all of it")
+
+
+def predict_command(
+    run: Annotated[
+        Path,
+        argument(
+            "RUN",
+            "Run folder of `roibeam finetune`; the best seed is asked, and the best step by train.best_by.",
+            callback=named_step,
+        ),
+    ],
+    data: Annotated[Path, option("data", "Or tables of your own.")],
+    out: Annotated[Path, option("out", "A file, in the task's format.")],
+    store: Annotated[str | None, option("store", "Of all images of the split; GLUE has none.")] = None,
+    second: Annotated[
+        Path | None, argument("RUN_2", "A run of VCR's other problem, for one file that tells both.")
+    ] = None,
+    task: Annotated[str | None, option("task", "Here: of a task of your own, its file.", default="that of RUN")] = None,
+    annotated_store: Annotated[str | None, option("annotated-store")] = None,
+    photos: Annotated[
+        str | None, option("photos", "For a model trained end to end.", default="where the store says")
+    ] = None,
+    split: Annotated[str | None, option("split", default="val; dev of nlvr2 and GLUE")] = None,
+    page: Annotated[Path | None, option("page")] = None,
+    scores: Annotated[Path | None, option("scores", "Of tasks that choose a label.")] = None,
+    min_match: Annotated[
+        float, option("min-match", "Here: of the images of the split; rows of the others are answered without regions.")
+    ] = 1.0,
+    blind: Annotated[bool, option("blind")] = False,
+    permute_images: Annotated[bool, option("permute-images")] = False,
+    seed: Annotated[int, option("seed", "Here: of --permute-images.", group=QUESTION, is_advanced=True)] = 0,
+    max_images: Annotated[int | None, option("max-images", "Of retrieval.", default="all", is_advanced=True)] = None,
+    folds: Annotated[int, option("folds", "Of retrieval; COCO 1k is 5.")] = 1,
+    batch_size: Annotated[int, option("batch-size", "Here: questions, statements, or pairs.", group=SPEED)] = 64,
+    device: Annotated[str, option("device")] = "auto",
+    precision: Annotated[
+        str | None,
+        option(
+            "precision",
+            values="float32, bf16 or fp16",
+            default="that of RUN on CUDA; float32 elsewhere, and of retrieval",
+        ),
+    ] = None,
+    threads: Annotated[int | None, THREADS] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Writes a fine-tuned model's predictions, as the task's test server takes them.
+
+    `roibeam score` scores them; what it tells of the model lies beside them, in FILE.card.json. A call that was ended
+    goes on where it was; torchrun starts it on several GPUs.
+
+    Examples:
+        roibeam predict vqa-run/ --store store/ --data vqa/ --out answers.json
+        roibeam predict vqa-run/ --store store/ --data vqa/ --blind --out blind.json
+        roibeam predict r/ --store s/ --data vqa/ --out a.json --page a.html
+        roibeam predict r/ --store s/ --data flickr/ --split test --out scores.npy
+        roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
+    """
+    from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, asks_pairs, check_predict
+    from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
+
+    request = PredictRequest(
+        run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, photos=photos,
+        split=split or "", blind=blind, permute_images=permute_images, seed=seed, batch_size=batch_size, device=device,
+        max_images=max_images or 0, folds=folds, threads=threads, task=task, page=page, command=typed_again(sys.argv),
+        scores=scores, min_match=min_match, precision=precision,
+    )  # fmt: skip
+    check_predict(request)
+    with waiting("loading torch"):
+        from roibeam.pipelines.common.compute import is_main_process
+        from roibeam.pipelines.finetuning.run.predict_pairs import run_pair_prediction
+        from roibeam.pipelines.finetuning.run.predict_run import run_prediction
+
+    result = run_pair_prediction(request) if asks_pairs(request) else run_prediction(request)
+    if not is_main_process():
+        return
+    if as_json:
+        typer.echo(
+            json_line(
+                {
+                    "out": str(result.out), "task": result.task, "split": result.split, "groups": result.groups,
+                    "judged": result.judged, "unjudged": result.unjudged, "parts_made": result.made,
+                    "checkpoint": str(result.checkpoint), "notes": list(result.notes),
+                    "page": None if result.page is None else str(result.page),
+                    "scores": None if result.scores is None else str(result.scores),
+                }
+            )
+        )  # fmt: skip
+        return
+    for note in result.notes:
+        typer.echo(f"note: {note}")
+    if result.page is not None:
+        what = "the best and the worst of them" if result.judged else "the surest and the least sure of them"
+        typer.echo(f"{result.page}   {what}")
+    if result.scores is not None:
+        typer.echo(f"{result.scores}   the score of every label")
+    scored = f"roibeam score {result.task} {result.out} --data {data}"
+    known = SCORED_TASKS.get(result.task)
+    if known is not None and result.split != next(iter(known.splits)):
+        scored += f" --split {result.split}"
+    if result.unjudged:  # which `roibeam score` refuses, but for its form
+        which = "the right ones are" if not result.judged else f"the right ones of {result.unjudged:,} are"
+        scored = f"{which} not known; {scored} --check"
+    typer.echo(f"{result.out}   {result.groups:,} answers; {scored}")
+
+
+def score_command(
+    task: Annotated[str, argument("TASK", "As of `roibeam finetune`; glue for a zip of all its tables.")],
+    file: Annotated[Path, argument("FILE", "Predictions, in the task's official format (docs/look.md).")],
+    data: Annotated[Path, option("data")],
+    split: Annotated[str | None, option("split", default="val; dev of nlvr2 and GLUE; test of retrieval")] = None,
+    rules: Annotated[
+        str, option("rules", "strict and official; boxes: uniter, vl-bert, vilbert; retrieval: five-folds, subset.")
+    ] = "strict",
+    check: Annotated[bool, option("check")] = False,
+    against: Annotated[Path | None, option("against")] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Scores predictions for a task as its official code does.
+
+    The official files of the data set are found in --data by their names. Each score comes with a card, which says
+    what was counted and by which rules.
+
+    Examples:
+        roibeam score vqa answers.json --data vqa/
+        roibeam score nlvr2 a.csv --data nlvr2/ --against b.csv
+        roibeam score vcr test.csv --data vcr1annots/ --split test --check
+    """
+    from roibeam.pipelines.finetuning.score_run import ScoreRequest, run_score
+
+    score = run_score(ScoreRequest(task, file, data, split, rules, against, typed_again(sys.argv)), check_only=check)
+    if as_json:
+        typer.echo(json_line({"figures": [asdict(figure) for figure in score.figures], "card": score.card}))
+        return
+    if check:
+        count, official = score.card["rows"], score.card["official_rows"]
+        of_all = "" if official is None else f" (official {score.card['split']}: {official:,})"
+        typer.echo(f"{file}: complete, one row for each of {count:,}{of_all}")
+        return
+    typer.echo("\n".join([*_table(score, has_second=against is not None), "", *_card(score.card)]))
+
+
+def _table(score: Score, *, has_second: bool) -> list[str]:
+    second = f"{'second':>9}{'first less second':>19}{'95 % interval':>20}" if has_second else ""
+    return [f"{'':<32}{'percent':>9}{'95 % interval':>18}{'chance':>9}{'of':>9}{second}", *map(_row, score.figures)]
+
+
+def _row(figure: Figure) -> str:
+    from roibeam.pipelines.finetuning.metrics.vqa import printed_percent
+
+    interval = "" if figure.low is None else f"{100 * figure.low:.2f} .. {100 * (figure.high or 0):.2f}"
+    value = "undefined" if figure.percent is None else f"{printed_percent(figure.percent):.2f}"
+    chance = "" if figure.chance is None else f"{100 * figure.chance:.2f}"
+    row = f"{figure.name[:31]:<32}{value:>9}{interval:>18}{chance:>9}{figure.rows:>9,}"
+    if figure.against is not None:
+        row += f"{printed_percent(100 * figure.against):>9.2f}{100 * (figure.less or 0):>+19.2f}"
+        if figure.less_low is not None:
+            row += f"{f'{100 * figure.less_low:+.2f} .. {100 * (figure.less_high or 0):+.2f}':>20}"
+    return f"{row}  {figure.verdict}".rstrip()
+
+
+def _card(card: dict[str, Any]) -> list[str]:
+    from roibeam.pipelines.finetuning.prediction_card import card_lines
+
+    rows, official = card["rows"], card["official_rows"]
+    whole = "the whole split" if official in (rows, None) else f"the official split has {official:,}"
+    lines = [
+        ("task", f"{card['task']}, {card['split']}: {rows:,} rows; {whole}"),
+        ("metric", card["metric"]),
+        ("rules", f"{card['rules']}: {card['rules_words']}"),
+        *(
+            ("numbers", ", ".join(f"{name} {value:,.2f}" for name, value in numbers.items()))
+            for numbers in card.get("numbers", {}).values()
+        ),
+        *(("labels", f"{path}  sha256 {digest[:16]}") for path, digest in card["labels"].items()),
+    ]
+    for (path, digest), predicted in zip(card["results"].items(), card["predicted"], strict=False):
+        lines.append(("results", f"{path}  sha256 {digest[:16]}"))
+        unknown = predicted.get("unknown")
+        lines += card_lines(predicted) if unknown is None else [("model", unknown)]
+    lines += [("command", card["command"])]
+    return [f"{name:<8} {value}" for name, value in lines]

@@ -1,0 +1,404 @@
+"""`roibeam pretrain`: pre-training on a store, in one run or in stages."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from roibeam.messages import counted
+from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.option_names import END_TO_END, TRAINING, argument, option
+from roibeam.pipelines.cli.options import (
+    CAPTION_COLUMN,
+    DROP_HELD_OUT,
+    HELD_OUT,
+    JSON,
+    NUMBERS_OF,
+    RESUME,
+    RESUME_FROM,
+    THREADS,
+    named_step,
+    origin_facts,
+    origin_lines,
+    precision_setting,
+    resume_asked,
+    run_folder_lines,
+)
+from roibeam.pipelines.common.compute import sleep_beside_others
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.compatibility import MIN_MATCH
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
+from roibeam.pipelines.pretraining.request import (
+    PretrainRequest,
+    RequestedData,
+    RequestedEncoder,
+    RequestedModel,
+    RequestedTraining,
+)
+from roibeam.pipelines.training.model_files.encoder_settings import DEFAULT_ENCODER
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.pretraining.checked_request import RequestedStage
+    from roibeam.pipelines.pretraining.run_setup import PretrainResult
+
+REQUEST_ALONE = object()  # as `context.obj`: the command gives its request, and runs nothing
+
+# What says how the command runs or where it starts, not what a stage is.
+_OF_THE_WHOLE = ("out", "stage", "resume", "resume_from", "as_json", "from_run")
+# What changes no result, so a stage that is done stays done.
+_FREE = frozenset({"resume", "resume_from", "as_json", "inspect_batch", "threads", "device", "cache_dir", "cache_gb",
+                   "checksums"})  # fmt: skip
+
+
+def stages_of(context: typer.Context, asked: RequestedModel, given: Sequence[str]) -> list[RequestedStage]:
+    """The stages that a command asks for: --stage as often as there are, or a recipe that goes on from another one;
+    none where the command is one run.
+
+    Raises:
+        ValueError: for options that cannot be of a stage; what `recipes_in_row` and `check_recipe_of_stage` raise.
+    """
+    from roibeam.pipelines.pretraining.checked_request import recipes_in_row
+
+    chain = recipes_in_row(asked, len(given))
+    if not given and not chain:
+        return []
+    common = options_given(context)
+    return [
+        _stage(context, common, own, number, None if not chain else chain[number - 1])
+        for number, own in enumerate(given or [""] * len(chain), start=1)
+    ]
+
+
+def _stage(
+    context: typer.Context, common: Mapping[str, list[str]], own: str, number: int, recipe: str | None
+) -> RequestedStage:
+    from roibeam.pipelines.pretraining.checked_request import RequestedStage, check_recipe_of_stage, not_passed_on
+
+    where = f"--stage {own!r}"
+    try:
+        words = shlex.split(own)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    values, _, parameters = context.command.make_parser(context).parse_args(list(words))
+    named = {parameter.name for parameter in parameters if values.get(parameter.name) is not None}
+    for name in _OF_THE_WHOLE:
+        if name in named:
+            raise ValueError(f"{where}: {_spelled(context, name)} is of the whole command, not of a stage")
+    if recipe is not None:
+        if "recipe" in named:
+            raise ValueError(f"{where}: the command's --recipe names the recipe of each stage")
+        words = ["--recipe", recipe, *words]
+    left_out = {*_OF_THE_WHOLE, *not_passed_on(number, recipe)}
+    kept = {
+        name: value
+        for name, value in common.items()
+        if name not in left_out and (name not in named or name == "settings")
+    }
+    if recipe is None and "recipe" in named:
+        recipe = str(values["recipe"])
+        check_recipe_of_stage(recipe, number, where)
+    arguments = [*(word for value in kept.values() for word in value), *words]
+    options = list(_decisive(context, arguments))
+    return RequestedStage(recipe or f"stage {number}", _request(context, arguments), options)
+
+
+def _request(context: typer.Context, arguments: Sequence[str]) -> PretrainRequest:
+    """What the command would run with these arguments in place of its own, in the same run folder."""
+    words = [str(context.params["out"]), *arguments]
+    with context.command.make_context(context.info_name, words, parent=context.parent, obj=REQUEST_ALONE) as own:
+        request = own.command.invoke(own)
+    assert isinstance(request, PretrainRequest)
+    return request
+
+
+def options_given(context: typer.Context) -> dict[str, list[str]]:
+    """The words of each option that the user gave, by the name of its parameter."""
+    words: dict[str, list[str]] = {}
+    for parameter in context.command.params:
+        name, value = str(parameter.name), context.params.get(str(parameter.name))
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            words[name] = _words(parameter, value)
+    return words
+
+
+def _words(parameter: Any, value: Any) -> list[str]:
+    if getattr(parameter, "is_flag", False):
+        return [parameter.opts[0] if value else parameter.secondary_opts[0]]
+    values = value if isinstance(value, list | tuple) else [value]
+    return [word for each in values for word in (parameter.opts[0], str(each))]
+
+
+def _decisive(context: typer.Context, arguments: Sequence[str]) -> Iterator[str]:
+    """The options that decide what comes out, one text for each; settings that do not are left out."""
+    from roibeam.pipelines.training.run_folder.folder import is_free_on_resume
+
+    values, _, parameters = context.command.make_parser(context).parse_args(list(arguments))
+    for parameter in dict.fromkeys(parameters):
+        name, value = str(parameter.name), values.get(str(parameter.name))
+        if value is None or name in _FREE:
+            continue
+        if name == "settings":
+            yield from (f"--set {each}" for each in value if not is_free_on_resume(each.partition("=")[0].strip()))
+        else:
+            yield shlex.join(_words(parameter, value))
+
+
+def _spelled(context: typer.Context, name: str) -> str:
+    parameter = next(each for each in context.command.params if each.name == name)
+    return "the run folder" if name == "out" else str(parameter.opts[0])
+
+
+def pretrain_command(
+    context: typer.Context,
+    out: Annotated[Path, argument("OUT", "Run folder to write.")],
+    store: Annotated[
+        list[str] | None,
+        option(
+            "store",
+            "With --cache-dir also a URL. Given again, stores of one kind are mixed. Not needed with --text-corpus.",
+        ),
+    ] = None,
+    captions: Annotated[
+        list[str] | None,
+        option(
+            "captions",
+            "One for each --store, or several for one; own means those of the store.",
+            default="the stores' own",
+        ),
+    ] = None,
+    validation_captions: Annotated[
+        str | None, option("validation-captions", "Of a Karpathy file its split val.")
+    ] = None,
+    validation_store: Annotated[
+        str | None, option("validation-store", default="the first --store", is_advanced=True)
+    ] = None,
+    store_weight: Annotated[
+        list[float] | None,
+        option("store-weight", "One for each --store.", default="every caption is as likely", is_advanced=True),
+    ] = None,
+    num_classes: Annotated[
+        int | None,
+        option(
+            "num-classes",
+            "For imported stores that do not tell; without it, region classes are not predicted.",
+            default="what the stores say",
+            is_advanced=True,
+        ),
+    ] = None,
+    task_text: Annotated[
+        list[Path] | None,
+        option("task-text", "For VisualBERT: files of VQA (both), VCR's train.jsonl or NLVR2's train.json."),
+    ] = None,
+    text_corpus: Annotated[
+        list[Path] | None,
+        option("text-corpus", "For VL-BERT. Without --store, train on text only.", is_advanced=True),
+    ] = None,
+    objects: Annotated[
+        list[str] | None,
+        option("objects", "For VisualBERT on VCR. Given again, for stores of several files.", is_advanced=True),
+    ] = None,
+    caption_column: Annotated[str, CAPTION_COLUMN] = "",
+    min_match: Annotated[float, option("min-match")] = MIN_MATCH,
+    held_out: Annotated[list[str] | None, HELD_OUT] = None,
+    drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
+    numbers_of: Annotated[str | None, NUMBERS_OF] = None,
+    cache_dir: Annotated[Path | None, option("cache-dir")] = None,
+    cache_gb: Annotated[float | None, option("cache-gb", default="no limit")] = None,
+    checksums: Annotated[str, option("checksums")] = "all",
+    system: Annotated[str | None, option("system", default=DEFAULT_SYSTEM)] = None,
+    model: Annotated[str | None, option("model", default="small")] = None,
+    recipe: Annotated[str | None, option("recipe")] = None,
+    toy: Annotated[bool, option("toy", "With --recipe.")] = False,
+    from_bert: Annotated[
+        str | None, option("from-bert", "Its sizes replace those of --model.", default="the recipe's, else none")
+    ] = None,
+    from_run: Annotated[
+        str | None,
+        option(
+            "from-run", "Its configuration and tokenizer are taken over; the optimizer is new.", callback=named_step
+        ),
+    ] = None,
+    background: Annotated[
+        str | None, option("background", "With --from-run.", default="needed for a model that is no run's")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        option("tokenizer", "Or captions: made from them.", default="that of --from-run or --from-bert, else captions"),
+    ] = None,
+    steps: Annotated[int | None, option("steps", default="1,000; where a run goes on, its own")] = None,
+    batch_size: Annotated[
+        int | None,
+        option("batch-size", "Here: captions.", default="32; with --recipe the largest divisor of its batch up to 32"),
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        option(
+            "learning-rate",
+            "Not scaled by batch or processes. It falls by train.schedule: linear, cosine, constant, steps or plateau.",
+            default="0.0001",
+        ),
+    ] = None,
+    warmup_steps: Annotated[int | None, option("warmup-steps", default="0", is_advanced=True)] = None,
+    seed: Annotated[int, option("seed", is_advanced=True)] = 0,
+    stage: Annotated[
+        list[str] | None,
+        option(
+            "stage",
+            "Such as --stage '--store web/' --stage '--store coco/ --steps 5000'. Each stage starts from the weights "
+            "of the one before; its folder is OUT/stage-N.",
+        ),
+    ] = None,
+    resume: Annotated[bool | None, RESUME] = None,
+    resume_from: Annotated[str | None, RESUME_FROM] = None,
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "set",
+            "Sections: train, data, sampling, model; end to end also detector, encoder, photos, end_to_end; with "
+            "--labels also labelled, detection, detection_sampling, detection_losses. docs/train.md tells more.",
+            group=TRAINING,
+        ),
+    ] = None,
+    end_to_end: Annotated[bool, option("end-to-end")] = False,
+    photos: Annotated[str | None, option("photos", default="where the store says", group=END_TO_END)] = None,
+    detector: Annotated[
+        str | None,
+        option("detector", default=f"that of the recipe, else {DEFAULT_ENCODER}; with --toy: toy", group=END_TO_END),
+    ] = None,
+    weights: Annotated[
+        str | None, option("weights", default="those of the detector's folder", group=END_TO_END)
+    ] = None,
+    conventions: Annotated[
+        str | None,
+        option("conventions", default="those of the detector, else vlbert-e2e", group=END_TO_END),
+    ] = None,
+    skip_missing_photos: Annotated[bool, option("skip-missing-photos", is_advanced=True)] = False,
+    labels: Annotated[
+        str | None, option("labels", "With --end-to-end: the detector learns from them, too.", is_advanced=True)
+    ] = None,
+    labels_photos: Annotated[
+        str | None, option("labels-photos", default="the folder of the labels", is_advanced=True)
+    ] = None,
+    labels_vocab: Annotated[
+        str | None, option("labels-vocab", default="the folder of the labels", is_advanced=True)
+    ] = None,
+    judge_labels: Annotated[str | None, option("judge-labels", is_advanced=True)] = None,
+    judge_photos: Annotated[
+        str | None, option("judge-photos", default="the folder of the labels", is_advanced=True)
+    ] = None,
+    max_judge_images: Annotated[int | None, option("max-judge-images", default="all", is_advanced=True)] = None,
+    device: Annotated[str, option("device")] = "auto",
+    precision: Annotated[
+        str | None, option("precision", values="float32, bf16 or fp16", default="that of the recipe, else float32")
+    ] = None,
+    threads: Annotated[int | None, THREADS] = None,
+    inspect_batch: Annotated[int, option("inspect-batch", default="no page")] = 0,
+    as_json: Annotated[bool, JSON] = False,
+) -> PretrainRequest | None:
+    """Trains a model on captions and the regions of a store.
+
+    It learns to guess masked words and masked regions, and which captions and images match. torchrun starts it
+    on several GPUs.
+
+    Examples:
+        roibeam pretrain run/ --store store/ --captions captions.json
+        roibeam pretrain run/ --store store/ --recipe vlbert-paper --toy
+        roibeam pretrain run/ --store store/ --end-to-end --weights vg.pkl
+        torchrun --no-python --nproc-per-node 8 roibeam pretrain run/ --store store/
+    """
+    request = PretrainRequest(
+        out,
+        RequestedData(
+            stores=store or (), captions=captions or (), weights=store_weight or (), task_texts=task_text or (),
+            text_corpus=text_corpus or (), objects=objects or (), num_classes=num_classes,
+            min_match=min_match if "min_match" in options_given(context) else None,
+            validation=validation_captions, validation_store=validation_store, held_out=held_out or (),
+            leave_out_held_out=drop_held_out, images_of=numbers_of, stage_to=cache_dir,
+            stage_gb=cache_gb, checksums=checksums, caption_column=caption_column,
+        ),
+        RequestedModel(
+            recipe=recipe, toy=toy, system=system, size=model, from_bert=from_bert, from_run=from_run,
+            background=background, tokenizer=tokenizer,
+        ),
+        RequestedTraining(
+            steps=steps, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
+            threads=threads, seed=seed,
+            settings=[*precision_setting(precision, settings or ()), *(settings or ())],
+            inspect_batch=inspect_batch, resume=resume_asked(resume, resume_from),
+        ),
+        end_to_end=end_to_end,
+        encoder=RequestedEncoder(
+            images=photos, detector=detector, weights=weights, conventions=conventions,
+            skip_missing_photos=skip_missing_photos, labels=labels, labels_images=labels_photos,
+            labels_vocab=labels_vocab, judge_labels=judge_labels, judge_images=judge_photos,
+            judge_photos=max_judge_images,
+        ),
+    )  # fmt: skip
+    if context.obj is REQUEST_ALONE:
+        return request
+    _run(request, stages_of(context, request.model, stage or []), as_json=as_json)
+    return None
+
+
+def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json: bool) -> None:
+    """Runs the stages, or without any the request itself, and tells what came of it."""
+    # Before torch is imported.
+    from roibeam.pipelines.pretraining.checked_request import check_request, check_stages
+
+    resume = request.training.resume
+    if stages:
+        if isinstance(resume, str):
+            raise ValueError("--resume-from is for a run without stages; the stages before the last are done")
+        check_stages(request.out, stages)
+    else:
+        check_request(request)
+    sleep_beside_others()
+    with waiting("loading torch"):
+        from roibeam.pipelines.common.compute import is_main_process
+        from roibeam.pipelines.pretraining.requested_run import run_pretraining, run_stages
+
+    def tell(one: PretrainRequest, result: PretrainResult) -> None:
+        if is_main_process():
+            _tell(one, result, as_json=as_json)
+
+    if not stages:
+        tell(request, run_pretraining(request))
+        return
+    run_stages(request.out, stages, resume=None if resume is None else bool(resume), tell=tell)
+    if is_main_process() and not as_json:
+        typer.echo(f"\n{request.out}/\n  report.html   look here first: all {len(stages)} stages")
+
+
+def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) -> None:
+    from roibeam.pipelines.cli.figure_table import figure_lines
+    from roibeam.pipelines.training.run_folder.run_summary import DETECTOR_NAME, change_rows, encoder_lines
+
+    out = result.run_dir
+    if as_json:
+        typer.echo(json_line({**result.to_json(), **origin_facts(out)}))
+        return
+    if result.left_out:
+        image_id, why = next(iter(result.left_out.items()))
+        typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
+    typer.echo(result.training.done())
+    typer.echo(origin_lines(out))
+    typer.echo(f"asked about {result.asked}:")
+    typer.echo("\n".join(figure_lines(result.figures)))
+    if result.detector is not None:
+        typer.echo(f"the detector on {counted(result.detector['photos'], 'held-out photo')}, before and after")
+        for name, before, after in change_rows(result.detector):
+            typer.echo(f"  {name:<30} {before:>8} {after:>8}")
+    if result.encoder is not None:
+        typer.echo("\n".join(encoder_lines(result.encoder)))
+    typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
+    typer.echo("\n".join(run_folder_lines(out, result.training)))
+    typer.echo("  tokenizer/")
+    if result.detector is not None:
+        typer.echo(f"  {DETECTOR_NAME}   the detector before and after, class by class")
+    if request.training.inspect_batch:
+        typer.echo("  batch.html   rows of the first batch, to look at")

@@ -1,0 +1,258 @@
+"""`roibeam recipes`: the published runs of pre-training and of tasks, their settings and their results."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from roibeam.messages import name_hint
+from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.option_names import argument
+from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.data.mode_changes import (
+    DATA,
+    END_TO_END,
+    FROM_BERT,
+    FROM_RUN,
+    NO_CLASSES,
+    TASK,
+    TEXTS,
+    TOY,
+    TOY_TASK,
+    changed_by,
+)
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, NOTHING, PRETRAINED, TaskRecipe
+
+if TYPE_CHECKING:
+    from roibeam.model.common.fields import BertFields
+    from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+    from roibeam.pipelines.data.feature_settings import Features
+    from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+
+
+def recipes_command(
+    name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Lists the published training runs that can be repeated.
+
+    `roibeam pretrain --recipe NAME` repeats one; those of a task, at the end, are for `roibeam finetune`.
+
+    Examples:
+        roibeam recipes
+        roibeam recipes vlbert-paper
+    """
+    from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+    from roibeam.pipelines.pretraining.recipes.published import PARAMETERS, RECIPES, recipe_named
+
+    chosen: dict[str, Recipe | TaskRecipe] = {**RECIPES, **TASK_RECIPES}
+    if name is not None:
+        if name not in chosen:
+            listed = f"roibeam recipes lists all {len(chosen)}"
+            raise ValueError(f"no recipe {name!r}: {name_hint(name, chosen, listed_by=listed)}")
+        chosen = {name: chosen[name]}
+    if as_json:
+        sizes = {each: {"parameters": count} for each, count in PARAMETERS.items()}
+        plain = {each: _plain(recipe) | sizes.get(each, {}) for each, recipe in chosen.items()}
+        typer.echo(json_line(plain, event="recipes"))
+    elif name is None:
+        width = max(map(len, chosen))
+        for each, recipe in chosen.items():
+            typer.echo(f"{each:<{width}}  {recipe.summary}")
+    else:
+        found = TASK_RECIPES.get(name)
+        typer.echo("\n".join(_lines(name, recipe_named(name)) if found is None else _task_lines(name, found)))
+
+
+def _lines(name: str, recipe: Recipe) -> list[str]:
+    from roibeam.pipelines.pretraining.recipes.named_systems import named_system
+    from roibeam.pipelines.pretraining.recipes.published import PARAMETERS, stages_before
+
+    warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
+    lines = [
+        f"{name}: {recipe.summary}",
+        f"  source     {recipe.source}",
+        f"  system     {named_system(recipe.system).title}",
+        f"  data       {recipe.data}",
+        *_features(recipe),
+        f"  starts     from {'the run of ' + recipe.after if recipe.after else recipe.start or 'nothing'}",
+        *([f"  stages     {', '.join([*stages_before(name), name])}, in one command"] if recipe.after else []),
+        f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} captions, rate {recipe.learning_rate:g}, "
+        f"warm-up {warmup}",
+        *_wrapped("  optimiser", _settings(recipe.settings)),
+        *_wrapped("  samples", _settings(dataclasses.asdict(recipe.sampling))),
+        *_wrapped("  model", _settings(_plain(recipe)["model"]) or "as the system's defaults"),
+        *(_wrapped("  parameters", _size(name)) if name in PARAMETERS else []),
+    ]
+    if recipe.share < 1:
+        lines.append(f"  share      {recipe.share:.0%} of the images")
+    if recipe.end_to_end:
+        told = ["through the detector's head"] if not recipe.detector else [f"--detector {recipe.detector}"]
+        told += [_settings(each) for each in (recipe.encoder, recipe.photos) if each]
+        lines += [f"  end to end {told[0]}"] if len(told) == 1 else _wrapped("  end to end", ", ".join(told))
+        lines += [f"    end_to_end.masking {recipe.masking}"] if recipe.masking else []
+    if recipe.figures:
+        lines.append("  printed")
+        lines += [f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures]
+    lines += ["  a mode changes", *_mode_lines(modes_of_pretraining(recipe), named_system(recipe.system).fields)]
+    if recipe.left_open:
+        lines.append("  left open")
+        lines += _points(recipe.left_open)
+    return lines
+
+
+def _mode_lines(modes: Collection[str], config: type[BertFields]) -> list[str]:
+    fields = ((each, each.named(config.own_fields())) for each in changed_by(modes))
+    return _points(f"{each.mode}: {names}: {each.words}" for each, names in fields if names)
+
+
+def _fields_of(recipe: TaskRecipe) -> type[BertFields]:
+    from roibeam.pipelines.pretraining.recipes.named_systems import named_system
+
+    return named_system(recipe.system).fields
+
+
+def modes_of_pretraining(recipe: Recipe) -> tuple[str, ...]:
+    """Those in which a run of the recipe is possible."""
+    possible = {
+        DATA: True,
+        NO_CLASSES: True,
+        TEXTS: recipe.text_corpus,
+        TOY: True,
+        END_TO_END: not (recipe.end_to_end or recipe.task_text),
+        FROM_BERT: bool(recipe.start) and not recipe.after,
+        FROM_RUN: bool(recipe.after),
+    }
+    return tuple(mode for mode, is_possible in possible.items() if is_possible)
+
+
+def _size(name: str) -> str:
+    from roibeam.pipelines.pretraining.recipes.published import PARAMETERS, PRINTED
+
+    printed = PRINTED.get(name)
+    if printed is None:
+        return f"{PARAMETERS[name]:,}"
+    return (
+        f"{PARAMETERS[name]:,}; {printed.millions} million in InterBERT's paper, section 3.5, near the "
+        f"{printed.nearest:,} of its layers and the embedding of regions (docs/models.md)"
+    )
+
+
+def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
+    warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
+    falls = f", falls after {' and '.join(f'{share:.0%}' for share in recipe.decays_at)}" if recipe.decays_at else ""
+    starts = {PRETRAINED: "pre-trained", BERT: "new, from BERT", NOTHING: "new"}
+    return [
+        f"{name}: {recipe.summary}",
+        *_wrapped("  source", recipe.source),
+        f"  task       {recipe.task}; system {recipe.system}, head {recipe.head}",
+        f"  model      that of {recipe.model}, {starts[recipe.start]}; {recipe.parameters:,} parameters are trained",
+        *([f"  in turn    with {recipe.in_turn_with}, by one model"] if recipe.in_turn_with else []),
+        *_features(recipe),
+        *(_wrapped("  end to end", _photos(recipe)) if recipe.end_to_end else []),
+        f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} questions, rate {recipe.learning_rate:g}, "
+        f"warm-up {warmup}{falls}",
+        *_wrapped("  GPU hours", _hours(recipe)),
+        *_wrapped("  optimiser", _settings(recipe.settings)),
+        *(_wrapped("  accidents", _settings(recipe.accidents)) if recipe.accidents else []),
+        "  steps.rule",
+        *(f"    {name}: {recipe.step_rule(name).words}" for name in recipe.step_rules),
+        *_wrapped("  task", _settings(dataclasses.asdict(recipe.options))),
+        *_wrapped("  layout", _settings(dataclasses.asdict(recipe.layout))),
+        "  printed",
+        *(f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures),
+        *([] if recipe.figures else ["    nothing that is known here"]),
+        "  a mode changes",
+        *_mode_lines((TOY_TASK, *([TASK] if recipe.system == "vlbert" else [])), _fields_of(recipe)),
+        "  left open",
+        *_points(recipe.left_open),
+    ]
+
+
+def _features(recipe: Recipe | TaskRecipe) -> list[str]:
+    """What to extract, and the command of each store."""
+    if recipe.features is None:
+        return ["  features   none: texts alone"]
+    own = "; the run makes features of its own: the store's boxes are read" if recipe.end_to_end else ""
+    words = _wrapped("  features", f"{recipe.features.words()}{own}")
+    return [*words, *(f"    {command}" for command in recipe.features.commands)]
+
+
+def _hours(recipe: TaskRecipe) -> str:
+    from roibeam.pipelines.finetuning.recipes.published import gpu_hours
+
+    found = gpu_hours(recipe)
+    if found is None:
+        return "not measured"
+    asked = f"{found.questions:,} questions, {recipe.epochs:g} epochs, {found.questions_per_second:,g} questions/s"
+    return f"{found.hours:.2g} on one {found.card}, of steps alone: {asked}"
+
+
+def _points(sentences: Iterable[str]) -> list[str]:
+    """Each from a line of its own on."""
+    wrapper = textwrap.TextWrapper(110, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
+    return [line for each in sentences for line in wrapper.wrap(each)]
+
+
+def _photos(recipe: TaskRecipe) -> str:
+    from roibeam.pipelines.pretraining.recipes.published import RECIPES
+
+    edges = [f"edges {' x '.join(map(str, recipe.edges))}"] if recipe.edges else []
+    goes_on = recipe.start == PRETRAINED and RECIPES[recipe.model].end_to_end
+    begins = f"goes on from {recipe.model}" if goes_on else "begins with the detector's own weights"
+    named = [f"--detector {recipe.detector}"] if recipe.detector else []
+    settings = [_settings(each) for each in (recipe.encoder, recipe.photos, recipe.photo_options) if each]
+    return ", ".join([f"through the detector's network, which {begins}", *named, *edges, *settings])
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(text, 110, initial_indent=f"{head:<12} ", subsequent_indent=" " * 13)
+
+
+def _settings(settings: Any) -> str:
+    return ", ".join(f"{name} {'none' if value in ('', ()) else value}" for name, value in settings.items())
+
+
+def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
+    from roibeam.pipelines.finetuning.recipes.published import gpu_hours
+
+    if isinstance(recipe, TaskRecipe):
+        mappings = ("settings", "accidents", "model_fields", "encoder", "photos")
+        plain: dict[str, Any] = {name: dict(getattr(recipe, name)) for name in mappings}
+        bare = dataclasses.replace(recipe, **plain)
+        apart = None if recipe.updates_apart is None else recipe.updates_apart._asdict()
+        hours = gpu_hours(recipe)
+        told = {"gpu_hours": None if hours is None else hours._asdict(), "parameters": recipe.parameters}
+        figures = [_figure(each) for each in recipe.figures]
+        return {
+            **dataclasses.asdict(bare),
+            "figures": figures,
+            "features": _plain_features(recipe.features),
+            "updates_apart": apart,
+            "step_rules": recipe.step_rules,
+            **told,
+        }
+    fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    for name in ("build", "toy_build"):
+        del fields[name]
+    return {
+        **fields,
+        "settings": dict(recipe.settings),
+        "changes": dict(recipe.changes),
+        "sampling": dataclasses.asdict(recipe.sampling),
+        "features": _plain_features(recipe.features),
+        "figures": [_figure(each) for each in recipe.figures],
+        "model": dict(recipe.build.fields),
+    }
+
+
+def _plain_features(features: Features | None) -> dict[str, Any] | None:
+    return None if features is None else {**dataclasses.asdict(features), "commands": features.commands}
+
+
+def _figure(figure: PaperFigure) -> dict[str, Any]:
+    return {"task": figure.task, "metric": figure.metric, "value": figure.value, "where": figure.where}

@@ -1,0 +1,208 @@
+"""`roibeam store import | export | diff`: features of other code bases, and how two sets of features compare."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from roibeam.features.record.fingerprint import has_classes, num_classes_of
+from roibeam.messages import counted
+from roibeam.pipelines.cli.command_end import error_line, json_line
+from roibeam.pipelines.cli.option_names import INPUT, OUTPUT, argument, option
+from roibeam.pipelines.cli.options import JSON, SCRATCH
+from roibeam.pipelines.common.console.command_files import check_named_files
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.console.termination import failure_of
+
+logger = logging.getLogger(__name__)
+_DIFFERENT, _TROUBLE = 1, 2  # exit codes of diff(1)
+
+
+def import_command(
+    source: Annotated[
+        str, argument("SOURCE", "Feature file or folder of another code base, or its URL; see docs/stores.md.")
+    ],
+    out: Annotated[str, argument("OUT", "Folder or URL to write the store into.")],
+    format_name: Annotated[str | None, option("format", default="recognised by its content")] = None,
+    dtype: Annotated[str, option("dtype", values="float16, or float32 as in the file")] = "float16",
+    num_classes: Annotated[
+        int | None,
+        option(
+            "num-classes",
+            "1600 for Visual Genome. For a file with class ids and no probabilities: most systems need it in pretrain.",
+            default="not known",
+        ),
+    ] = None,
+    vocab: Annotated[str | None, option("vocab", "In place of --num-classes.", group=INPUT, default="none")] = None,
+    background: Annotated[
+        str | None,
+        option(
+            "background",
+            "In a file with class ids alone, first says that they count background as 0.",
+            group=INPUT,
+            default="as the format has it",
+        ),
+    ] = None,
+    feature_dtype: Annotated[
+        str | None,
+        option(
+            "feature-dtype",
+            values="float16, bfloat16, float32, float64, uint8 or big-endian-float32",
+            default="what the file says, else float32",
+        ),
+    ] = None,
+    shard_size: Annotated[int, option("shard-size")] = 4000,
+    max_failures: Annotated[float, option("max-failures")] = 0.05,
+    scratch: Annotated[str | None, SCRATCH] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Makes a store of a published feature file.
+
+    It tells what was in the file. Entries that cannot be used are listed with the reason in OUT/dead_letters.parquet.
+
+    Examples:
+        roibeam store import trainval_36.tsv store/ --num-classes 1600
+    """
+    from roibeam.pipelines.extract.stores.locations import check_scratch
+    from roibeam.pipelines.extract.stores.store_import import import_features
+
+    check_scratch(scratch, (source, out))
+    summary = import_features(
+        source, out, format_name=format_name, dtype=dtype, shard_size=shard_size, num_classes=num_classes, vocab=vocab,
+        background=background, feature_dtype=feature_dtype, scratch=scratch,
+    )  # fmt: skip
+    manifest = summary.manifest
+    if as_json:
+        counts = {"records": manifest.num_records, "regions": manifest.num_regions}
+        repeats = {"dead_letters": dict(summary.failures), "equal_repeats": summary.num_repeats}
+        figures = {"format": summary.format, **counts, **repeats, "seconds": round(summary.seconds, 3)}
+        report = {"content_digest": manifest.content_digest, "report": summary.report.to_json()}
+        typer.echo(json_line({"store": str(out), **figures, **report}))
+    else:
+        typer.echo(
+            f"{out}: {counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
+            f"{counted(manifest.num_dead_letters, 'dead letter')}; {counted(summary.num_repeats, 'equal repeat')} "
+            f"left out"
+        )
+        typer.echo("\n".join([f"{source} ({summary.format}):", *summary.report.lines()]))
+        if has_classes(manifest.fingerprint) and num_classes_of(manifest.fingerprint) is None:
+            typer.echo(
+                "note: the file does not say how many classes its detector has, and most systems predict them in "
+                "pretrain; say it with --num-classes or --vocab here, or with --num-classes there"
+            )
+    if summary.failed_share > max_failures:
+        typer.echo(
+            f"roibeam: {100 * summary.failed_share:.1f} % of the entries cannot be used, more than the "
+            f"{100 * max_failures:g} % of --max-failures; the store is complete for the others; "
+            f"{out}/dead_letters.parquet names them",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def export_command(
+    store: Annotated[str, argument("STORE", "Folder or URL of the store.")],
+    out: Annotated[str, argument("OUT", "File or folder to write, or URL of a file. It must not exist yet.")],
+    format_name: Annotated[
+        str, option("format", "For example butd-tsv (bottom-up-attention, LXMERT); see docs/stores.md.", group=OUTPUT)
+    ],
+    layout: Annotated[str | None, option("layout", default="the first of the format")] = None,
+    scratch: Annotated[str | None, SCRATCH] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Writes a store as a feature file that another code base reads.
+
+    The file is checked by reading it back, and appears under its name when it is whole. What the format has no place
+    for is listed.
+
+    Examples:
+        roibeam store export store/ features.h5 --format lxmert-h5
+    """
+    from roibeam.pipelines.extract.stores.locations import check_scratch
+    from roibeam.pipelines.extract.stores.store_export import export_store
+
+    check_scratch(scratch, (store, out))
+    summary = export_store(store, out, format_name=format_name, layout=layout, scratch=scratch)
+    errors = summary.read_back
+    if as_json:
+        figures = {
+            "format": summary.format, "layout": summary.layout, "records": summary.num_records,
+            "left_out": summary.left_out, "without_classes": summary.without_classes,
+            "read_back": asdict(errors), "seconds": round(summary.seconds, 3),
+        }  # fmt: skip
+        typer.echo(json_line({"file": str(out), **figures, "report": summary.report.to_json()}))
+        return
+    lines = [f"{out}: {counted(summary.num_records, 'record')} as {summary.format}, layout {summary.layout}"]
+    lines += [
+        f"  left out      {name} of {counted(count, 'record')}" for name, count in sorted(summary.left_out.items())
+    ]
+    if summary.without_classes:
+        lines.append("  doubt         the store has no classes: class ids and scores in the file mean nothing")
+    lines.append(
+        f"  read back     {errors.records:,} records; boxes within {errors.box_error_px:.2g} px, features within "
+        f"{errors.feature_error:.2g} of the largest value, the same classes in {errors.same_classes:,}"
+    )
+    typer.echo("\n".join(lines + summary.report.lines()))
+
+
+def diff_command(
+    left: Annotated[str, argument("LEFT", "Store, or feature file of another code base; either may be a URL.")],
+    right: Annotated[str, argument("RIGHT", "Store or feature file to compare it with.")],
+    match_ids: Annotated[str, option("match-ids")] = "exact",
+    max_error: Annotated[float, option("max-error")] = 1e-3,
+    worst: Annotated[int, option("worst", "With --html.", group=OUTPUT)] = 8,
+    html: Annotated[Path | None, option("html")] = None,
+    photos: Annotated[
+        str | None, option("photos", "With --html; without it, boxes are drawn on a blank page.", group=OUTPUT)
+    ] = None,
+    scratch: Annotated[str | None, SCRATCH] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Compares two stores, or a store with a published feature file.
+
+    Compares images, boxes, features, classes and attributes. Regions are matched by the overlap of their boxes, in any
+    order. The exit code is 0 if all are equal (boxes within 0.1 px, numbers within --max-error), 1 if they differ, and
+    2 if they cannot be compared.
+
+    Examples:
+        roibeam store diff store-a/ store-b/
+        roibeam store diff store/ trainval_36.tsv --match-ids number --html page.html
+    """
+    from roibeam.features.store_comparison import compare
+    from roibeam.pipelines.extract.stores.comparison_report import comparison_text
+    from roibeam.pipelines.extract.stores.locations import check_scratch, opened_source
+
+    try:
+        if photos is not None and html is None:
+            raise ValueError("--photos is for the page: give --html FILE too")
+        if html is not None:
+            # Not above: photos need the packages that decode them, which take seconds to import.
+            from roibeam.pipelines.common.page_layout import check_page_file
+            from roibeam.pipelines.extract.stores.comparison_page import write_comparison_page
+
+            check_page_file("--html", html)
+        check_named_files([("LEFT", left), ("RIGHT", right), ("--photos", photos)])
+        check_scratch(scratch, (left, right))
+        with opened_source(left, scratch) as first, opened_source(right, scratch) as second:
+            with Progress("comparing", None) as progress:
+                found = compare(
+                    first, second, id_rule=match_ids, max_error=max_error, worst=worst, progress=progress.one_more
+                )
+            typer.echo(json_line(found.to_json()) if as_json else comparison_text(found))
+            if html is not None:
+                write_comparison_page(html, found, first, second, images=photos)
+    except Exception as error:  # whatever it is: 1 would tell a script that the stores were compared and differ
+        logger.debug("the comparison stopped", exc_info=True)
+        message = failure_of(error).line
+        typer.echo(f"roibeam: {message}", err=True)
+        if as_json:
+            typer.echo(error_line(message, _TROUBLE))
+        raise typer.Exit(_TROUBLE) from None
+    if html is not None and not as_json:
+        typer.echo(f"page: {html}")
+    if not found.equal:
+        raise typer.Exit(_DIFFERENT)

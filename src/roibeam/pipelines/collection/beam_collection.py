@@ -1,0 +1,195 @@
+"""Beam pipelines of a collection, with the job of a worker on a unit of pages (steps 1 to 4).
+
+Create(units) | Reshuffle | DoUnits | count
+
+Units are the elements; each worker does a unit from end to end and writes its part.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineRunner
+
+from roibeam.messages import printable
+from roibeam.pipelines.collection.page_process import PageProcess
+from roibeam.pipelines.collection.page_steps import PageOutcome
+from roibeam.pipelines.collection.page_units import PageUnit
+from roibeam.pipelines.collection.pairs import BrokenPage, Page
+from roibeam.pipelines.collection.part import Counts, FinishedParts, PartWriter, is_done
+from roibeam.pipelines.collection.thresholds import Thresholds
+from roibeam.pipelines.common.console.progress import Progress, Unit
+from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner, run_pipeline
+from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop
+
+RULES_VERSION = 1  # of what steps 1 to 4 do; parts of another version are made again
+
+
+@dataclass(frozen=True)
+class PageJob:
+    """Plain and picklable; travels to the workers.
+
+    Attributes:
+        folder: where parts go; seen by all workers.
+    """
+
+    folder: str
+    thresholds: Thresholds
+
+    def fingerprint(self, unit: PageUnit) -> str:
+        limits = self.thresholds
+        settings = [asdict(each) for each in (limits.page, limits.language, limits.image, limits.text)]
+        return json.dumps([RULES_VERSION, unit.state, settings], sort_keys=True)
+
+    def is_done(self, unit: PageUnit) -> bool:
+        return is_done(Path(self.folder), unit.number, self.fingerprint(unit))
+
+    def do(self, unit: PageUnit) -> None:
+        counts = Counts()
+        with (
+            PartWriter(Path(self.folder), unit.number, self.fingerprint(unit)) as part,
+            PageProcess(self.thresholds) as process,
+        ):
+            for outcome in self._outcomes(unit, process):
+                _count(outcome, counts)
+                if outcome.candidate is not None:
+                    part.write(asdict(outcome.candidate))
+            part.finish(counts)
+
+    def _outcomes(self, unit: PageUnit, process: PageProcess) -> Iterator[PageOutcome]:
+        """One for each page or broken record; broken ones come before the pages read ahead with them."""
+        broken: deque[BrokenPage] = deque()
+
+        def pages() -> Iterator[Page]:
+            for found in unit.pages(max_bytes=self.thresholds.page.max_bytes):
+                if isinstance(found, BrokenPage):
+                    broken.append(found)
+                else:
+                    yield found
+
+        for outcome in process.outcomes(pages()):
+            yield from _told(broken)
+            yield outcome
+        yield from _told(broken)
+
+
+def _told(broken: deque[BrokenPage]) -> Iterator[PageOutcome]:
+    while broken:
+        page = broken.popleft()
+        yield PageOutcome(page.place, None, page.reason, page.detail)
+
+
+def _count(outcome: PageOutcome, counts: Counts) -> None:
+    counts.taken += 1
+    is_kept = outcome.candidate is not None
+    counts.kept += is_kept
+    if outcome.reason is not None:
+        counts.reasons[outcome.reason.value] += 1
+        example = {"page": printable(outcome.page_url, 300), "detail": printable(outcome.detail, 200)}
+        counts.add_example(outcome.reason.value, example)
+    for text in outcome.dropped_texts:
+        counts.text_reasons[text.reason.value] += 1
+        said = {
+            "page": printable(outcome.page_url, 300),
+            "text": printable(text.text, 200),
+            "source": text.source.value,
+        }
+        counts.add_example(text.reason.value, said)
+    if outcome.candidate is not None:
+        for kept in outcome.candidate.image.texts:
+            counts.words[len(kept.text.split())] += 1
+    if host := urlsplit(outcome.page_url).hostname:
+        counts.count_host(host, is_kept=is_kept)
+
+
+PIPELINE = __name__  # for workers to import before they have threads
+METRICS = "roibeam-collect"
+UNITS = Unit("unit", "units")
+_LOOK_SECONDS = 2.0
+
+
+class WorkUnit(Protocol):
+    """A unit of pages or of pictures: a number from 0, which names its part."""
+
+    @property
+    def number(self) -> int: ...
+
+
+U = TypeVar("U", bound=WorkUnit, contravariant=True)
+V = TypeVar("V", bound=WorkUnit)
+
+
+class UnitJob(Protocol[U]):
+    """What is done with a unit; picklable. Doing a finished one again costs nothing."""
+
+    @property
+    def folder(self) -> str: ...
+
+    def is_done(self, unit: U) -> bool: ...
+
+    def do(self, unit: U) -> None: ...
+
+
+class DoUnits(beam.DoFn):
+    """Unit -> 1, once its part is written."""
+
+    def __init__(self, job: UnitJob[Any]) -> None:
+        self._job = job
+
+    def process(self, unit: object) -> Iterator[int]:
+        if not self._job.is_done(unit):
+            if shards_must_stop():
+                raise RuntimeError("stopped with the run")
+            with running_shard():
+                self._job.do(unit)
+            Metrics.counter(METRICS, "units").inc()
+        yield 1
+
+
+def check_units_runner(choice: RunnerChoice) -> None:
+    """As `check_runner`, before anything is written."""
+    check_runner(choice, preload=PIPELINE, device="cpu")
+
+
+def run_units(job: UnitJob[V], units: Sequence[V], choice: RunnerChoice, *, what: str, as_json: bool = False) -> None:
+    """Does all units that are not done, on the runner that was asked for.
+
+    Args:
+        what: is done, for the progress line.
+        as_json: that line as JSON on standard output.
+    Raises:
+        ValueError, OSError, RuntimeError: whatever stopped a worker.
+    """
+    missing = [unit for unit in units if not job.is_done(unit)]
+    if not missing:
+        return
+    view = FinishedParts(Path(job.folder), [unit.number for unit in missing])
+    with Progress(what, len(missing), UNITS, view=view, least_seconds=_LOOK_SECONDS, as_json=as_json):
+        run_pipeline(
+            functools.partial(_pipeline, job, missing), choice, preload=PIPELINE, device="cpu", namespace=METRICS,
+            num_elements=len(missing),
+        )  # fmt: skip
+
+
+def _pipeline(
+    job: UnitJob[Any], units: Sequence[object], options: PipelineOptions, runner: PipelineRunner | None
+) -> beam.Pipeline:
+    pipeline = beam.Pipeline(runner=runner, options=options)
+    _ = (
+        pipeline
+        | "Units" >> beam.Create(list(units), reshuffle=False)  # else they are spread twice
+        | "Spread" >> beam.Reshuffle()
+        | "Do" >> beam.ParDo(DoUnits(job))
+        | "Count" >> beam.CombineGlobally(sum).without_defaults()
+    )
+    return pipeline

@@ -1,0 +1,171 @@
+"""Judges of pictures and pairs: their protocols, and the trained models by file and name, which workers open.
+
+Without a judge its step is off, and the run reports that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from roibeam.pipelines.collection.judging.boosted_model import read_boosted_model
+from roibeam.pipelines.collection.judging.pair_features import NAMES as PAIR_NAMES
+from roibeam.pipelines.collection.judging.picture_judge import NAMES, NAMES_WITH_REGIONS
+from roibeam.pipelines.collection.pairs import Pair, Picture
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.collection.judging.match_scores import MatchScores
+    from roibeam.pipelines.collection.judging.picture_judge import FoundRegions
+
+
+class PictureJudge(Protocol):
+    """Natural photo or not (step 5); `roibeam collect train-images` makes one.
+
+    Attributes:
+        threshold: a picture with a lower score is dropped as "not natural".
+        fingerprint: digest of the model's content: a rerun with another model does the step again.
+    """
+
+    threshold: float
+    fingerprint: str
+
+    def score(self, pictures: Sequence[Picture]) -> Sequence[float]:
+        """One score 0..1 for each picture, in order; the same whatever stands beside it. Reads `Picture.path`."""
+        ...
+
+
+class PairJudge(Protocol):
+    """Does the text describe the image (step 6)? `roibeam collect train-pairs` makes one.
+
+    Attributes:
+        threshold: a pair with a lower score is dropped as "low score".
+        fingerprint: see `PictureJudge`.
+    """
+
+    threshold: float
+    fingerprint: str
+
+    def score(self, pairs: Sequence[Pair]) -> Sequence[float]:
+        """One score 0..1 for each pair, in order; the same whatever stands beside it.
+
+        All candidate texts of a picture come as pairs of their own, with the same `Pair.picture`, one after another.
+        """
+        ...
+
+
+class Judges(Protocol):
+    """Both judges as a run is asked for them: plain and picklable, opened on each worker.
+
+    Attributes:
+        has_picture_judge, has_pair_judge: whether there is one, known without opening it.
+    """
+
+    @property
+    def has_picture_judge(self) -> bool: ...
+
+    @property
+    def has_pair_judge(self) -> bool: ...
+
+    def picture_judge(self) -> PictureJudge | None:
+        """The judge of pictures; None for none."""
+        ...
+
+    def pair_judge(self) -> PairJudge | None:
+        """The judge of pairs; None for none."""
+        ...
+
+
+@dataclass(frozen=True)
+class JudgeFiles:
+    """
+    Attributes:
+        pictures: file of `roibeam collect train-images`; None for no such judge.
+        pairs: file of `roibeam collect train-pairs`; None for no such judge.
+        detector: finds the regions that they look at: "toy", or a folder of `roibeam detector train`.
+        match_model: that the judge of pairs was trained with; None for none.
+        device: auto, cpu, cuda or cuda:<n>.
+    """
+
+    pictures: Path | None = None
+    pairs: Path | None = None
+    detector: str | None = None
+    match_model: str | None = None
+    device: str = "auto"
+
+    @property
+    def has_picture_judge(self) -> bool:
+        return self.pictures is not None
+
+    @property
+    def has_pair_judge(self) -> bool:
+        return self.pairs is not None
+
+    def check(self) -> None:
+        """Reads the files and opens the judges, so that what does not fit together is said before a page is read.
+
+        Without a match model nothing heavy is imported.
+
+        Raises:
+            ValueError: if one is no such file, what it needs is not named, or it was trained with something else.
+        """
+        if self.pictures is not None:
+            model = read_boosted_model(self.pictures, kind="pictures", features=(NAMES, NAMES_WITH_REGIONS))
+            if model.pooled is not None and self.detector is None:
+                raise ValueError(f"{self.pictures}: trained with regions: name the detector with --detector")
+        if self.pairs is not None:
+            model = read_boosted_model(self.pairs, kind="pairs", features=(PAIR_NAMES,))
+            if self.detector is None:
+                raise ValueError(f"{self.pairs}: a judge of pairs looks at regions: name the detector with --detector")
+            if model.needs.get("match") is None and self.match_model is not None:  # which would take seconds to open
+                raise ValueError(f"{self.pairs}: trained without a match model: leave --match-model out")
+            if model.needs.get("match") is not None and self.match_model is None:
+                raise ValueError(f"{self.pairs}: trained with a match model: name it with --match-model")
+        elif self.match_model is not None:
+            raise ValueError("--match-model is what a judge of pairs asks: name one too")
+        elif self.pictures is None and self.detector is not None:
+            raise ValueError("--detector is what the judges look through: name --picture-judge or --pair-judge too")
+        self.picture_judge()
+        self.pair_judge()
+
+    def picture_judge(self) -> PictureJudge | None:
+        """
+        Raises:
+            ValueError: if it does not go with the detector.
+        """
+        from roibeam.pipelines.collection.judging.picture_judge import open_picture_judge
+
+        return None if self.pictures is None else open_picture_judge(self.pictures, self._regions())
+
+    def pair_judge(self) -> PairJudge | None:
+        """
+        Raises:
+            ValueError: if it does not go with the detector or the match model.
+        """
+        from roibeam.pipelines.collection.judging.pair_judge import open_pair_judge
+
+        regions = self._regions()
+        if self.pairs is None or regions is None:
+            return None
+        return open_pair_judge(self.pairs, regions, _match(self.match_model, self.device))
+
+    def _regions(self) -> FoundRegions | None:
+        return None if self.detector is None else _found(self.detector, self.device)
+
+
+# One detector and one model a process, whoever asks for them.
+@cache
+def _found(detector: str, device: str) -> FoundRegions:
+    from roibeam.pipelines.collection.judging.picture_judge import FoundRegions
+
+    return FoundRegions(detector, device=device)
+
+
+@cache
+def _match(model: str | None, device: str) -> MatchScores | None:
+    from roibeam.pipelines.collection.judging.match_scores import MatchScores
+    from roibeam.pipelines.common.compute import choose_device
+
+    return None if model is None else MatchScores(model, device=choose_device(device).name)

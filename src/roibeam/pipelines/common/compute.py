@@ -1,0 +1,245 @@
+"""Devices, processes and threads of a run, known before torch is imported.
+
+`--device` is chosen here. A GPU that is there must never be denied: `most_gpus` leaves every doubt to torch, and to the
+seconds that torch takes. Of the processes of a launcher the first one logs; errors are logged by all.
+
+An OpenMP thread that waits for work spins for about a millisecond. On free cores that is fastest: small models train
+1.3 to 2.6 times as fast as with threads that sleep at once. Beside other programs they then train up to 10 times as
+slowly (`python bench/thread_waiting.py`). So it is decided when a training begins. Results are the same bit for bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from roibeam.messages import counted
+
+
+def is_main_process() -> bool:
+    """Whether this process speaks for all of a run, before and after `train`."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def num_processes() -> int:
+    """Of a run, before `train`."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+# `extra` of a record that this process alone has met, such as a photo that it could not read.
+OF_THIS_PROCESS: Mapping[str, object] = MappingProxyType({"of_this_process": True})
+
+
+def is_spokesman() -> bool:
+    """By the rank that torchrun and accelerate give each process."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def is_told_here(record: logging.LogRecord) -> bool:
+    """A filter of log records: what all processes of a run would say is said once."""
+    return record.levelno >= logging.ERROR or is_spokesman() or hasattr(record, "of_this_process")
+
+
+# With these, torch's "cuda" may be a GPU that no file of NVIDIA's tells of: AMD's on Linux, any in WSL.
+_OTHER_WAYS = ("dev/kfd", "dev/dxg")
+_NOT_OF_NVIDIA = ("nvme", "nvram")  # of the entries of /dev that begin with nv
+
+
+def _driver_loads() -> bool:
+    """Whether CUDA's driver library is here. What loads the kernel's part does so by it, as late as CUDA's start."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def most_gpus(
+    root: Path = Path("/"),
+    environment: Mapping[str, str] = os.environ,
+    *,
+    platform: str = sys.platform,
+    driver_loads: Callable[[], bool] = _driver_loads,
+) -> int | None:
+    """A number that torch's count of GPUs does not exceed; None where that is not certain.
+
+    Args:
+        root: of the file system.
+    """
+    if platform != "linux" or any((root / way).exists() for way in _OTHER_WAYS):
+        return None
+    limits = [_named(environment.get("CUDA_VISIBLE_DEVICES")), _there(root, environment, driver_loads)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _named(visible: str | None) -> int | None:
+    """GPUs that CUDA_VISIBLE_DEVICES names; what CUDA does not understand in it makes them fewer."""
+    if visible is None:
+        return None
+    return 0 if not visible or visible.startswith("-") else len(visible.split(","))
+
+
+def _there(root: Path, environment: Mapping[str, str], driver_loads: Callable[[], bool]) -> int | None:
+    """GPUs of the machine or container."""
+    driver = root / "proc/driver/nvidia"
+    listed = len(list(driver.glob("gpus/*")))
+    if listed:
+        in_parts = any(driver.glob("capabilities/gpu*/mig/gi*")) or "MIG" in environment.get("CUDA_VISIBLE_DEVICES", "")
+        # A container may list the GPUs of its host, or have only some of their files: the larger number is safe.
+        return None if in_parts else max(listed, len(list(root.glob("dev/nvidia[0-9]*"))))
+    files = [each.name for each in root.glob("dev/nv*") if not each.name.startswith(_NOT_OF_NVIDIA)]
+    return None if driver.exists() or files or driver_loads() else 0
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """Where a command computes.
+
+    Attributes:
+        name: for torch: "cpu", "cuda" (torch's current one, or of several each process its own) or "cuda:<n>".
+        words: for people, a line: which device it is, and how to take another one where there is one.
+        is_here: False for a GPU of other machines: those of a cluster, or one that this machine lacks where only the
+            plan of a run is made.
+    """
+
+    name: str
+    words: str
+    is_here: bool = True
+
+
+def check_device_name(asked: str) -> None:
+    """Raises ValueError for what names no device, without asking torch."""
+    if asked != "auto" and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", asked):
+        raise ValueError(f"--device {asked!r}: expected auto, cpu, cuda or cuda:<n>")
+
+
+def check_device(asked: str) -> None:
+    """Raises ValueError for what names no device, and for a GPU that this machine surely lacks. Asks no torch;
+    `choose_device` does, where it is not certain.
+    """
+    check_device_name(asked)
+    most = most_gpus() if asked.startswith("cuda") else None
+    if most is not None and _number(asked) >= most:
+        raise ValueError(_lacking(asked, f"at most {counted(most, 'GPU')}" if most else "no GPU"))
+
+
+def choose_device(
+    asked: str, *, threads: int | None = None, processes: int = 1, spreads: bool = False, to_plan: bool = False
+) -> DeviceChoice:
+    """The device to compute on, on this machine.
+
+    Args:
+        asked: "auto" (a GPU where torch sees one, else "cpu"), "cpu", "cuda" or "cuda:<n>".
+        threads: CPU threads of each process; None for torch's choice.
+        processes: that compute at once.
+        spreads: whether they share out several GPUs among themselves.
+        to_plan: nothing is computed but an estimate: a GPU that this machine lacks is no error.
+    Raises:
+        ValueError: for another device, or one that this machine does not have.
+    """
+    check_device_name(asked)
+    import torch
+
+    count = torch.cuda.device_count()
+    if asked == "cpu" or (asked == "auto" and not count):
+        gpu = "a GPU" if count > 1 else "the GPU"
+        cure = f"; --device cuda takes {gpu} ({torch.cuda.get_device_name(0)})" if count else ""
+        return DeviceChoice("cpu", f"on the CPU, {_cpu_words(threads, processes)}{cure}")
+    kind, _, number = asked.replace("auto", "cuda").partition(":")
+    if _number(asked) >= count:
+        sees = counted(count, "GPU") if count else "no GPU"
+        if not to_plan:
+            raise ValueError(_lacking(asked, sees))
+        return DeviceChoice(asked, f"planned for {asked}; torch sees {sees} here", is_here=False)
+    name = torch.cuda.get_device_name(int(number or 0))
+    if spreads and not number and count > 1:
+        used = f"{min(processes, count)} of {count} GPUs" if processes < count else f"{count} GPUs"
+        cure = f"; --workers {count} takes all" if processes < count else ""
+        return DeviceChoice(kind, f"on {used} ({name}), each process on one{cure}")
+    return DeviceChoice(f"{kind}:{number}" if number else kind, f"on cuda:{number or 0} ({name})")
+
+
+def workers_device(asked: str) -> DeviceChoice:
+    """Where the workers of a cluster compute: their devices are not known here, and "auto" is "cpu"."""
+    check_device_name(asked)
+    if asked == "auto":
+        return DeviceChoice("cpu", "on the CPUs of the workers; --device cuda takes their GPUs")
+    if asked == "cpu":
+        return DeviceChoice("cpu", "on the CPUs of the workers")
+    return DeviceChoice(asked, f"on {asked} of the workers", is_here=False)
+
+
+def _number(asked: str) -> int:
+    return int(asked.partition(":")[2] or 0)
+
+
+def _lacking(asked: str, sees: str) -> str:
+    return f"--device {asked}: torch sees {sees} here; --device cpu takes the CPU"
+
+
+def _cpu_words(threads: int | None, processes: int) -> str:
+    import torch
+
+    each = counted(threads or torch.get_num_threads(), "thread")
+    return each if processes == 1 else f"{processes} processes of {each}"
+
+
+logger = logging.getLogger(__name__)
+POLICY = "OMP_WAIT_POLICY"
+_CHOSEN = (POLICY, "GOMP_SPINCOUNT", "OMP_NUM_THREADS")  # the user has decided, or waits for nothing
+_BUSY = 0.3  # cores: less is what a machine does by itself
+_LEAST_SECONDS = 0.05  # ticks of the processor's clock are 0.01 s
+
+
+class CoreTimes(NamedTuple):
+    """Seconds since some start that all cores together, and this process with its children, have computed, and the
+    seconds that went by."""
+
+    all_cores: float
+    own: float
+    passed: float
+
+    @classmethod
+    def now(cls) -> CoreTimes | None:
+        """None where the system does not tell."""
+        try:
+            words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
+        except OSError:
+            return None
+        user, nice, system = (int(word) for word in words[:3])
+        own = os.times()
+        ticks = os.sysconf("SC_CLK_TCK")
+        return cls((user + nice + system) / ticks, own.user + own.system, own.elapsed)
+
+
+def busy_elsewhere(before: CoreTimes, after: CoreTimes) -> float:
+    """Cores that other programs kept busy between two moments, on average; 0 where too little time has passed."""
+    passed = after.passed - before.passed
+    if passed < _LEAST_SECONDS:
+        return 0.0
+    return max(0.0, (after.all_cores - before.all_cores) - (after.own - before.own)) / passed
+
+
+_STARTED = CoreTimes.now()  # commands import this first of all
+
+
+def sleep_beside_others() -> None:
+    """Lets threads that wait sleep, where other programs have kept a core busy since the command began; of this process
+    and those that it starts. Must be called before torch is loaded, which reads it once."""
+    now = CoreTimes.now()
+    if _STARTED is None or now is None or "torch" in sys.modules or any(name in os.environ for name in _CHOSEN):
+        return
+    busy = busy_elsewhere(_STARTED, now)
+    if busy < _BUSY:
+        return
+    os.environ[POLICY] = "PASSIVE"
+    told = "other programs keep %.1f of %s cores busy: threads that wait sleep (%s=PASSIVE)"
+    logger.info(told, busy, os.cpu_count(), POLICY)

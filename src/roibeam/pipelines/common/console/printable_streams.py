@@ -1,0 +1,89 @@
+"""Standard output and error that show text and nothing else: whatever is printed, logged or raised passes here.
+
+A store, a file or a server of a stranger has names and messages of its own. Written as they are, they could move the
+cursor, set the title of the window or reorder a line; here they are spelled as escapes. Only newlines, tabs and
+`Unchanged` pass.
+"""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from roibeam.features.folders.durable_files import naming_file
+from roibeam.messages import on_a_line
+
+
+class Unchanged(str):
+    """Text that passes as it is: codes of ours for the terminal, and ids that go into a file exactly."""
+
+    __slots__ = ()
+
+    def __add__(self, after: str) -> Unchanged:  # as typer's echo adds the newline
+        return Unchanged(str(self) + after)
+
+
+class PrintableStream:
+    """A text stream, with `write` made safe. All else is that of the stream below."""
+
+    # Typer's echo would take the file below, where this is not UTF-8.
+    encoding, errors = "utf-8", "strict"
+
+    def __init__(self, below: TextIO, name: str) -> None:
+        """Args: name: for errors of a full disk that it goes to, such as <stdout>."""
+        self.below, self._name = below, Path(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.below, name)
+
+    def write(self, text: str) -> int:
+        with naming_file(self._name):
+            self.below.write(text if isinstance(text, Unchanged) else self._shown(text))
+        return len(text)
+
+    def flush(self) -> None:
+        with naming_file(self._name):
+            self.below.flush()
+
+    def writelines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def _shown(self, text: str) -> str:
+        text = printable_lines(text)
+        if text.isascii():
+            return text
+        known = self.below.encoding or "utf-8"
+        return text.encode(known, "backslashreplace").decode(known)
+
+
+def printable_lines(text: str) -> str:
+    """`text` made printable, but for its newlines and tabs."""
+    return "\n".join("\t".join(map(on_a_line, line.split("\t"))) for line in text.split("\n"))
+
+
+def terminal_below(stream: TextIO) -> TextIO:
+    """The stream that takes codes, for what draws on a terminal and makes its text printable itself."""
+    return stream.below if isinstance(stream, PrintableStream) else stream
+
+
+@contextmanager
+def printable_streams() -> Iterator[None]:
+    """While the block runs, standard output and error are printable; a stream that a shell has closed stays so."""
+    before = sys.stdout, sys.stderr
+    for each in before:
+        if isinstance(each, TextIOWrapper) and codecs.lookup(each.encoding).name == "ascii":  # of a bare environment
+            each.reconfigure(encoding="utf-8")
+    sys.stdout, sys.stderr = (
+        cast("TextIO", each and PrintableStream(each, name))
+        for each, name in zip(before, ("<stdout>", "<stderr>"), strict=True)
+    )
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

@@ -1,0 +1,566 @@
+"""Progress and log lines of a command on standard error.
+
+    with Progress("extracting", 1000, IMAGES) as progress:
+        progress.to(12)
+
+    with waiting("loading the detector"):
+        ...
+
+On a terminal there is a bar for each piece of work, below what is printed. Elsewhere, and in a program that did not
+call `show_bars`, there is a log line every ten seconds, of the piece that began last. Logs are roibeam's own; those of
+libraries are hidden.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar, cast
+
+from roibeam.extraction.weights.sources import show_downloads
+from roibeam.messages import on_a_line
+from roibeam.pipelines.common.compute import is_spokesman, is_told_here
+from roibeam.pipelines.common.console.printable_streams import printable_lines, terminal_below
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person reads them: "8 s", "3 min 20 s", "2 h 5 min"; "?" for None."""
+    if seconds is None:
+        return "?"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+log = logging.getLogger(__name__)
+MOST_COLUMNS = 100
+FIRST_LINE_SECONDS = 1.0  # what takes less is not worth a line
+SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LOOKS = 0.5  # in lines
+_SECONDS_BETWEEN_FRAMES = 0.125
+_DUMB = ("", "dumb", "unknown")
+
+
+class Shown(Protocol):
+    """Something under way. All of it may be called from the screen's thread."""
+
+    is_counted: bool
+
+    @property
+    def in_lines(self) -> bool:
+        """Whether it is told in lines also on a terminal."""
+        ...
+
+    def look(self) -> None:
+        """Finds out where it stands; called as often as the screen looks."""
+        ...
+
+    def tell(self) -> None:
+        """Says in a line where it stands."""
+        ...
+
+    def drawn(self, columns: int) -> Text:
+        """One line of at most so many columns."""
+        ...
+
+
+def is_drawn_on(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in _DUMB
+
+
+class Screen:
+    """Holds what is under way, innermost last, and shows it from a thread of its own."""
+
+    def __init__(self) -> None:
+        self.draws = False
+        self._lock = threading.RLock()
+        self._under_way: list[tuple[Shown, list[float]]] = []  # with the time of the next line
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._console: Console | None = None
+        self._live: Live | None = None
+        self._streams = (sys.stdout, sys.stderr)  # as they are while nothing is drawn
+        os.register_at_fork(after_in_child=self._forget)
+
+    def begin(self, shown: Shown) -> None:
+        """Shows it until `end`. Of several processes of one run, the first one does."""
+        if not is_spokesman():
+            return
+        with self._lock:
+            # A wait, and what is within something else, has its line only when it takes long.
+            pause = FIRST_LINE_SECONDS if shown.is_counted and not self._under_way else SECONDS_BETWEEN_LINES
+            self._under_way.append((shown, [time.monotonic() + pause]))
+            if self.draws and self._live is None and not shown.in_lines:
+                self._start_drawing()
+            if self._thread is None:
+                self._wake = threading.Event()
+                self._thread = threading.Thread(target=self._run, args=(self._wake,), name="progress", daemon=True)
+                self._thread.start()
+
+    def end(self, shown: Shown, *, last: Text | None = None) -> None:
+        """Args: last: a line that stays on a terminal."""
+        with self._lock:
+            self._under_way = [each for each in self._under_way if each[0] is not shown]
+            thread = None
+            if not self._under_way:
+                self._wake.set()
+                thread, self._thread = self._thread, None
+            if last is not None and self._console is not None:
+                self._console.print(_printable(last), no_wrap=True, overflow="ellipsis", crop=True)
+            if not any(not each.in_lines for each, _ in self._under_way):
+                self._stop_drawing()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def is_drawn(self, shown: Shown) -> bool:
+        return self._live is not None and not shown.in_lines
+
+    def columns(self) -> int:
+        """Of a line that is drawn."""
+        return min(MOST_COLUMNS, self._console.width) if self._console is not None else MOST_COLUMNS
+
+    def has_unicode(self) -> bool:
+        """Whether what is drawn may be other than ASCII."""
+        return self._console is None or not self._console.options.ascii_only
+
+    def _run(self, wake: threading.Event) -> None:
+        while not wake.wait(_SECONDS_BETWEEN_FRAMES if self.draws else SECONDS_BETWEEN_LOOKS):
+            with self._lock:
+                under_way = list(self._under_way)
+            for shown, _ in under_way:
+                shown.look()
+            with self._lock:
+                if self._live is not None:
+                    self._live.refresh()
+                if self._under_way:
+                    self._tell_what_is_due()
+
+    def _tell_what_is_due(self) -> None:
+        """The innermost line; the others wait until it is their turn."""
+        shown, next_line = self._under_way[-1]
+        if not self.is_drawn(shown) and time.monotonic() >= next_line[0]:
+            next_line[0] = time.monotonic() + SECONDS_BETWEEN_LINES
+            shown.tell()
+
+    def _start_drawing(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        if self._console is None:
+            self._console = Console(file=terminal_below(sys.stderr), highlight=False, markup=False, emoji=False)
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._frame,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+        self._streams = (sys.stdout, sys.stderr)
+        sys.stderr = _above(self._console, sys.stderr)
+        # A result that goes into a file or pipe must not go to the terminal.
+        sys.stdout = _above(self._console, sys.stdout) if sys.stdout.isatty() else sys.stdout
+
+    def _stop_drawing(self) -> None:
+        if self._live is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            sys.stdout, sys.stderr = self._streams
+            self._live.stop()
+            self._live = None
+
+    def _frame(self) -> Text:
+        from rich.text import Text
+
+        with self._lock:
+            lines = [_printable(shown.drawn(self.columns())) for shown, _ in self._under_way if not shown.in_lines]
+        return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
+
+    def _forget(self) -> None:
+        """In a forked child: the parent shows what is under way, and a lock may be held by a thread left behind."""
+        if self._live is not None:
+            sys.stdout, sys.stderr = self._streams
+        self.__dict__.update(
+            draws=False, _lock=threading.RLock(), _under_way=[], _thread=None, _console=None, _live=None
+        )
+
+
+def _printable(line: Text) -> Text:
+    """A line as it may be drawn; one with other than text loses its colours."""
+    shown = printable_lines(line.plain)
+    return line if shown == line.plain else type(line)(shown, no_wrap=True, overflow="ellipsis")
+
+
+def _above(console: Console, stream: TextIO) -> TextIO:
+    """A stream whose lines stand above what is drawn."""
+    from rich.file_proxy import FileProxy
+
+    class Above(FileProxy):
+        # Without these, typer's echo takes the file below and writes into the drawn line.
+        encoding, errors = "utf-8", "strict"
+
+        def write(self, text: str) -> int:
+            return super().write(printable_lines(text))
+
+    return cast("TextIO", Above(console, stream))
+
+
+SCREEN = Screen()
+
+
+def show_bars() -> None:
+    """From now on what is under way is drawn, where standard error is a terminal that can."""
+    SCREEN.draws = is_drawn_on(sys.stderr)
+    # Bars of the Hugging Face libraries know nothing of ours, and write control codes into files.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is counted: Unit("image", "images").
+
+    Attributes:
+        size: counted things in one of the unit: 1,000,000 for bytes that are shown as MB.
+    """
+
+    one: str
+    many: str
+    size: int = 1
+
+    def count(self, number: float) -> str:
+        """ "1,234"."""
+        return f"{number / self.size:,.0f}"
+
+    def counted(self, number: float) -> str:
+        """ "1 image", "1,234 images"."""
+        text = self.count(number)
+        return f"{text} {self.one if text == '1' else self.many}"
+
+    def rate(self, per_second: float) -> str:
+        """ "12 images/s", "3.2 images/s"; slower than one a second "43 s/image"."""
+        in_units = per_second / self.size
+        if in_units >= 1:
+            return f"{_short(in_units)} {self.many}/s"
+        seconds = 1 / max(in_units, 1e-9)
+        return f"{_short(seconds)} s/{self.one}" if seconds < 120 else f"{duration(seconds)} for each {self.one}"
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}" if number < 9.95 else f"{number:,.0f}"
+
+
+def folded(line: str) -> str:
+    """A line for people as lines that fit the terminal, or 100 columns, with room for what a log puts before them."""
+    width = SCREEN.columns() - 10
+    return textwrap.fill(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def failed(failures: Counter[str], *, with_reasons: bool = True) -> str:
+    """ "12 failed (10 empty file, 2 too large)"; empty without failures."""
+    if not failures:
+        return ""
+    reasons = ", ".join(f"{count:,} {on_a_line(reason)}" for reason, count in failures.most_common())
+    return f"{failures.total():,} failed" + (f" ({reasons})" if with_reasons else "")
+
+
+T = TypeVar("T")
+IMAGES = Unit("image", "images")
+PHOTOS = Unit("photo", "photos")
+RECORDS = Unit("record", "records")
+ENTRIES = Unit("entry", "entries")
+CAPTIONS = Unit("caption", "captions")
+STEPS = Unit("step", "steps")
+MEGABYTES = Unit("MB", "MB", 1_000_000)
+
+_RATE_SECONDS, _RATE_POINTS = 60.0, 10  # the rate is of the last minute, or of the last ten counts
+_LONGEST_BAR, _SHORTEST_BAR = 30, 5
+_BAR, _ASCII_BAR = ("━", "─"), ("=", "-")
+_SPINNER, _ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands: images with a record, and failed ones by reason."""
+
+    records: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def images(self) -> int:
+        return self.records + self.failures.total()
+
+
+class Readable(Protocol):
+    """Whatever knows where a run stands; read from the screen's thread."""
+
+    def read(self) -> Standing: ...
+
+
+class Progress:
+    """Counts what is done of a whole. A context manager around the work.
+
+    A run that finds everything done when it begins shows nothing.
+
+    Args:
+        what: is done, such as "extracting".
+        total: how many there are; None where nobody knows.
+        unit: of what.
+        done: how many were there before.
+        view: is asked where the run stands; without one `to` and `one_more` say so.
+        least_seconds: between two looks at the view, where a look costs something.
+        as_json: JSON lines on standard output in place of all that.
+    """
+
+    is_counted = True
+
+    def __init__(
+        self,
+        what: str,
+        total: int | None,
+        unit: Unit = IMAGES,
+        *,
+        done: int = 0,
+        view: Readable | None = None,
+        least_seconds: float = 1.0,
+        as_json: bool = False,
+    ) -> None:
+        self.in_lines = as_json
+        self._what, self._total, self._unit, self._view = what, total, unit, view
+        self._least_seconds, self._next_look = least_seconds, 0.0
+        self._standing, self._before, self._note = Standing(done), done, ""
+        self._start, self._told = time.monotonic(), False
+        self._points: deque[tuple[float, int]] = deque()
+
+    def __enter__(self) -> Progress:
+        self._start = time.monotonic()
+        self._next_look = self._start + self._least_seconds
+        if self._view is not None:
+            self._standing = self._view.read()
+            self._before = self._standing.images
+        self._points.append((self._start, self._before))
+        SCREEN.begin(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._view is not None and kind is None:
+            self._take(self._view.read())
+        draws = SCREEN.is_drawn(self) and time.monotonic() - self._start >= 1.0 and not self._had_nothing_to_do()
+        SCREEN.end(self, last=self._drawn(SCREEN.columns(), is_last=True) if draws else None)
+        if kind is None and (self.in_lines or self._told):
+            self._say(is_last=True)
+
+    @property
+    def done(self) -> int:
+        return self._standing.images
+
+    def to(self, done: int, total: int | None = None) -> None:
+        """So many are done by now; `total` where it is only known now."""
+        self._total = self._total if total is None else total
+        self._take(Standing(done))
+
+    def one_more(self) -> None:
+        """One more is done."""
+        self.to(self._standing.images + 1)
+
+    def counting(self, things: Iterable[T]) -> Iterator[T]:
+        """The same things; each counts when the next one is asked for."""
+        for thing in things:
+            yield thing
+            self.one_more()
+
+    def note(self, text: str) -> None:
+        """A few words that stand behind the count: "loss 2.35"."""
+        self._note = text
+
+    def look(self) -> None:
+        if self._view is None or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + self._least_seconds
+        try:
+            self._take(self._view.read())
+        except (OSError, ValueError) as error:  # the run itself will say what is wrong, if anything is
+            log.debug("no look at the progress: %s", error)
+
+    def tell(self) -> None:
+        if not self._had_nothing_to_do():
+            self._say()
+
+    def drawn(self, columns: int) -> Text:
+        return self._drawn(columns)
+
+    def _take(self, standing: Standing) -> None:
+        if standing.images != self._standing.images:
+            now = time.monotonic()
+            self._points.append((now, standing.images))
+            while len(self._points) > _RATE_POINTS and self._points[1][0] < now - _RATE_SECONDS:
+                self._points.popleft()
+        self._standing = standing
+
+    def _had_nothing_to_do(self) -> bool:
+        return self._before == self._total and self._standing.images == self._before
+
+    def _rate(self, *, overall: bool) -> float | None:
+        """Units a second; None before the first count."""
+        if overall:
+            done, seconds = self._standing.images - self._before, time.monotonic() - self._start
+        else:
+            (first, before), (last, after) = self._points[0], self._points[-1]
+            done, seconds = after - before, last - first
+        return done / max(seconds, 1e-9) if done > 0 else None
+
+    def _parts(self, *, is_last: bool, with_reasons: bool) -> list[str]:
+        """What follows the count."""
+        seconds = time.monotonic() - self._start
+        rate = self._rate(overall=is_last)
+        parts = [] if rate is None else [self._unit.rate(rate)]
+        parts += [self._note] if self._note else []
+        left = None if self._total is None else self._total - self._standing.images
+        if is_last or left == 0 or rate is None or left is None:
+            parts.append(duration(seconds) + ("" if is_last or left == 0 else " so far"))
+        else:
+            parts.append(f"{duration(left / rate)} left")
+        parts += [failed(self._standing.failures, with_reasons=with_reasons)] if self._standing.failures else []
+        return parts
+
+    def _say(self, *, is_last: bool = False) -> None:
+        self._told = True
+        if self.in_lines:
+            sys.stdout.write(json.dumps(self._event()) + "\n")
+            sys.stdout.flush()
+            return
+        done = self._standing.images
+        if self._total is None:
+            count = self._unit.counted(done)
+        else:
+            count = f"{self._unit.count(done)} of {self._unit.counted(self._total)}"
+        log.info("%s: %s", self._what, ", ".join([count, *self._parts(is_last=is_last, with_reasons=True)]))
+
+    def _event(self) -> dict[str, object]:
+        standing, rate = self._standing, self._rate(overall=True) or 0.0
+        left = (self._total or 0) - standing.images
+        return {
+            "event": "progress", "images": standing.images, "total": self._total, "records": standing.records,
+            "failures": dict(standing.failures), "images_per_second": round(rate, 3),
+            "eta_seconds": round(left / rate, 1) if rate else None,
+        }  # fmt: skip
+
+    def _drawn(self, columns: int, *, is_last: bool = False) -> Text:
+        from rich.text import Text
+
+        done, total = self._standing.images, self._total
+        count = self._unit.counted(done) if total is None else f"{self._unit.count(done)}/{self._unit.counted(total)}"
+        if self._had_nothing_to_do():
+            return Text(f"{self._what}: {count}, all there already", no_wrap=True, overflow="ellipsis")
+        tail = "  ".join([count, *self._parts(is_last=is_last, with_reasons=False)])
+        line = Text(f"{self._what} ", no_wrap=True, overflow="ellipsis")
+        room = columns - len(self._what) - len(tail) - 3
+        if total and room >= _SHORTEST_BAR:
+            length = min(room, _LONGEST_BAR)
+            full = length * min(done, total) // total
+            there, rest = _BAR if SCREEN.has_unicode() else _ASCII_BAR
+            line.append(there * full, style="green" if done >= total else "cyan")
+            line.append(rest * (length - full) + "  ", style="bright_black")
+        line.append(tail)
+        line.truncate(columns, overflow="ellipsis")
+        return line
+
+
+class _Wait:
+    """Something that has no count."""
+
+    in_lines = is_counted = False
+
+    def __init__(self, what: str) -> None:
+        self._what, self._start = what, time.monotonic()
+
+    def look(self) -> None:
+        """There is nothing to look at."""
+
+    def tell(self) -> None:
+        seconds = time.monotonic() - self._start
+        log.info("%s: %s so far", self._what, duration(seconds))
+
+    def drawn(self, columns: int) -> Text:
+        from rich.text import Text
+
+        seconds = time.monotonic() - self._start
+        frames = _SPINNER if SCREEN.has_unicode() else _ASCII_SPINNER
+        frame = frames[int(seconds * 8) % len(frames)]
+        line = Text(f"{frame} {self._what}" + (f"  {duration(seconds)}" if seconds >= 2 else ""), no_wrap=True)
+        line.truncate(columns, overflow="ellipsis")
+        return line
+
+
+@contextmanager
+def weights_download(name: str, length: int | None) -> Iterator[Callable[[int], None]]:
+    """A download of weights, as `show_downloads` of extraction/weights takes it."""
+    with Progress(f"fetching {name}", length, MEGABYTES) as progress:
+        yield lambda num_bytes: progress.to(progress.done + num_bytes)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A spinner and a word while the block runs, such as "loading the detector"; a log line when it takes long."""
+    wait = _Wait(what)
+    SCREEN.begin(wait)
+    try:
+        yield
+    finally:
+        SCREEN.end(wait)
+
+
+_FAKED_LINE = re.compile(r"\n(?! )")
+
+
+class _StandardError(logging.Handler):
+    """Writes to what `sys.stderr` is at the time: while a bar is drawn, lines go above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            # A message is a line, or folded by us: none of its lines may pass for a message of its own.
+            text = self.format(record) if record.exc_info else _FAKED_LINE.sub(r"\\n", self.format(record))
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
+def show_our_logs(*, debug: bool = False) -> None:
+    """Logs go to standard error in lines for users: `roibeam: <message>`. With `debug`, all of everybody's.
+
+    On a terminal, what is under way is drawn below them. Of several processes of one run the first speaks; errors, and
+    what a process alone has met, come from any.
+    """
+    show_bars()
+    show_downloads(weights_download)
+    handler = _StandardError()
+    handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
+    if not debug:
+        handler.addFilter(_is_ours)
+        handler.addFilter(is_told_here)
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Beam logs each worker error with pages of its own traceback."""
+    return record.name.partition(".")[0] == "roibeam"

@@ -1,0 +1,545 @@
+"""Termination of a command by an exception or a signal: one line that says what is wrong, what is kept, how to resume.
+
+A user can cause a ValueError of ours, every OSError, too little memory, and any exception of a library that reads the
+user's file. Beam hands over a worker's exception as the text of its traceback: the last line of it counts.
+
+Under a limit on the address space (`ulimit -v`) a library can end in an ImportError, a MemoryError without a message,
+or in C++, which ends the process. So under too small a limit torch is not loaded, and under a still smaller one nothing
+is; a second process, which is there only under a limit, waits for the end and prints the line.
+
+`StopSignals` lets a step of training and its checkpoint end before SIGTERM or Ctrl-C does.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import importlib.util
+import json
+import logging
+import os
+import re
+import resource
+import select
+import shlex
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import FrameType, ModuleType, TracebackType
+from typing import Any
+
+from roibeam.features.folders.durable_files import free_bytes
+from roibeam.messages import byte_count
+
+# Most that `roibeam extract` of a photo by the toy detector had, with torch 2.15 of CUDA 13 on two cores, was 4.2 GB,
+# of which 2.4 GB are CUDA's libraries. Threads and models take more; that is told where it is missing.
+_NEEDED_BYTES = 4_500_000_000
+_OF_CUDA_BYTES = 2_400_000_000
+# `roibeam --version` mapped 0.53 GB, mostly for numpy, pyarrow and OpenCV; each further thread of OpenBLAS 0.18 GB.
+_NEEDED_BY_ALL_BYTES = 600_000_000
+_CURE = "raise the limit (such as ulimit -v 9000000), or take it away (ulimit -v unlimited)"
+
+
+def address_space_limit() -> int | None:
+    """Bytes that this process may map; None without a limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def refuse_the_smallest_limit() -> None:
+    """To be called before anything large is imported.
+
+    Raises:
+        MemoryError: if the limit is below what the libraries of every command map.
+    """
+    limit = address_space_limit()
+    if limit is not None and limit < _NEEDED_BY_ALL_BYTES:
+        needed = f"every command needs {_NEEDED_BY_ALL_BYTES / 1e9:.1f} GB for the libraries alone"
+        raise MemoryError(f"the address space is limited to {limit / 1e9:.2f} GB, and {needed}; {_CURE}")
+
+
+def refuse_torch_under_a_small_limit() -> None:
+    """From now on `import torch` is a MemoryError of one line, if the limit is below what its libraries map."""
+    limit = address_space_limit()
+    spec = importlib.util.find_spec("torch") if limit is not None else None
+    if limit is None or spec is None or spec.origin is None:
+        return
+    has_cuda = (Path(spec.origin).parent / "lib" / "libtorch_cuda.so").exists()
+    needed = _NEEDED_BYTES - (0 if has_cuda else _OF_CUDA_BYTES)
+    if limit < needed:
+        # Numpy would start as many as there are cores; what needs no torch multiplies no large matrices.
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        said = (
+            f"the address space is limited to {limit / 1e9:.1f} GB, and this command needs {needed / 1e9:.1f} GB for "
+            f"the libraries alone; {_CURE}"
+        )
+        sys.meta_path.insert(0, _NoTorch(said))
+
+
+class _NoTorch:
+    """Finds torch, so that whoever only asks whether it is installed is told so, and does not load it."""
+
+    def __init__(self, said: str) -> None:
+        self._said = said
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name == "torch" else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        raise MemoryError(self._said)
+
+    def exec_module(self, module: ModuleType) -> None:
+        raise MemoryError(self._said)
+
+
+def told_when_it_ends_unsaid() -> Callable[[], None]:
+    """Starts the process that says one line, if this one ends by no exit of ours; does nothing without a limit.
+
+    Returns:
+        what is called when the process is about to end in good order, or with a line of its own.
+    """
+    limit = address_space_limit()
+    if limit is None or not hasattr(os, "pidfd_open"):
+        return lambda: None
+    this = os.pidfd_open(os.getpid())
+    reading, writing = os.pipe()
+    sys.stderr.flush()
+    child = os.fork()
+    if not child:
+        # A child of a child is nobody's: whoever waits for any child of this process does not meet it.
+        if not os.fork():
+            _wait_and_tell(this, reading, writing, limit)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(this)
+    os.close(reading)
+    return lambda: _say_goodbye(writing)
+
+
+def _say_goodbye(writing: int) -> None:
+    os.write(writing, b".")
+    os.close(writing)
+
+
+def _wait_and_tell(process: int, reading: int, writing: int, limit: int) -> None:
+    """
+    Args:
+        process: its file descriptor, which can be read when it has ended.
+        reading: end of the pipe on which it says that it ends in good order.
+    """
+    os.setsid()  # Ctrl-C is not for this process
+    for each in (0, 1, writing):  # who reads the output must not wait for this process
+        os.close(each)
+    waiting = select.poll()
+    waiting.register(process, select.POLLIN)
+    waiting.poll()
+    os.set_blocking(reading, False)
+    try:
+        is_said = os.read(reading, 1) == b"."
+    except BlockingIOError:  # nothing, and another process still has the other end
+        is_said = False
+    if not is_said:
+        line = f"the process has ended without a word, and its address space was limited to {limit / 1e9:.1f} GB"
+        os.write(2, f"roibeam: not enough memory, it seems: {line}; {_CURE}\n".encode())
+
+
+_LONGEST = 600  # characters of a message that is not ours; ours are as long as they need
+# Libraries that open files of users or talk to servers; what they raise says something of those.
+_OF_FILES = frozenset(
+    "safetensors safetensors_rust zipfile tarfile lmdb pyarrow h5py zlib lzma gzip struct pickle _pickle csv _csv xml "
+    "PIL cv2 yaml binascii sqlite3".split()
+)
+_OF_SERVERS = frozenset(
+    "apache_beam botocore boto3 google googleapiclient grpc requests urllib3 http aiohttp aiobotocore s3fs gcsfs "
+    "fsspec hdfs huggingface_hub httpx".split()
+)
+_CURES: Mapping[int, str] = {
+    errno.ENOSPC: "the disk is full: free some space there, then run the same command again",
+    errno.EDQUOT: "your share of the disk is full: free some space there, then run the same command again",
+    errno.EFBIG: "files are full at the limit of ulimit -f: raise it, then run the same command again",
+    errno.EACCES: "this user may not do that there; change the rights, or name another place",
+    errno.EPERM: "this user may not do that there; change the rights, or name another place",
+    errno.EROFS: "name a place that can be written",
+    errno.EISDIR: "name a file in it",
+    errno.ENOTDIR: "a part of this path is a file; name a folder",
+    errno.EMFILE: "raise the limit of open files, such as ulimit -n 4096",
+    errno.ENAMETOOLONG: "name a shorter path",
+}
+_MEMORY = "use a smaller --batch-size, fewer --workers or --decode-threads, or a machine with more memory"
+_GPU_MEMORY = "use a smaller --batch-size or --precision bf16, another --device, or end what else uses this GPU"
+_STEP_OF_BEAM = re.compile(r"\s*\[while running '[^']*'\]")
+_KIND = re.compile(r"([A-Za-z_][\w.]*): ?(.*)", re.DOTALL)
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """
+    Attributes:
+        line: for people, without a line break.
+        is_expected: False for what no user can cause: a bug of ours.
+    """
+
+    line: str
+    is_expected: bool = True
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception says to people."""
+    text = _STEP_OF_BEAM.sub("", _message(error))
+    if _TRACEBACK not in text:
+        if isinstance(error, RecursionError) and _is_of_json(error):
+            return Failure(f"a file of JSON is damaged or of another kind ({text}); write or fetch it again")
+        where = f" (in {place})" if (place := _place(error)) else ""
+        return _described(type(error), _full_name(type(error)), text, getattr(error, "errno", None), where)
+    # "ValueError: what it says", the last line that begins at the margin.
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    start = max((at for at, line in enumerate(lines) if _KIND.match(line)), default=len(lines) - 1)
+    last = " ".join(line.strip() for line in lines[start:])
+    named = _KIND.match(last)
+    if named is None:
+        return Failure(last)
+    kind = getattr(builtins, named[1], None)
+    known = kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
+    return _described(known, named[1], named[2].strip(), None, " (in a worker)")
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        what = error.strerror[:1].upper() + error.strerror[1:]
+        return f"{what}: {error.filename}{_room(error)}" if error.filename else what
+    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
+        return error.args[0] if " " in error.args[0] else str(error)
+    return str(error)
+
+
+def _room(error: OSError) -> str:
+    """How much is free on a disk that was full; what was half-written is gone by now."""
+    if error.errno != errno.ENOSPC or not isinstance(error.filename, str) or error.filename.startswith("<"):
+        return ""
+    try:
+        return f" ({byte_count(free_bytes(Path(error.filename)))} are free there now)"
+    except OSError:
+        return ""
+
+
+def _described(kind: type[BaseException] | None, name: str, text: str, number: int | None, where: str) -> Failure:
+    """
+    Args:
+        kind: of the exception; None for one that a worker named, where it is none of Python's own.
+        name: of the kind, with its module where it is known.
+        text: what it says.
+        number: of an error of the operating system.
+        where: the place in our code, for a bug.
+    """
+    line = " ".join(text.split())
+    memory = _memory(kind, name, line)
+    if memory is not None:
+        return Failure(memory)
+    short = name.rpartition(".")[2]
+    if kind is None:
+        pass
+    elif issubclass(kind, UnicodeDecodeError):
+        return Failure(f"a file is no UTF-8 text ({line}); convert it, such as with iconv -t UTF-8, or name another")
+    elif issubclass(kind, json.JSONDecodeError):
+        return Failure(f"a file of JSON is damaged or of another kind ({line}); write or fetch it again")
+    elif issubclass(kind, EOFError):
+        return Failure(f"a file ends too early ({line or short}); write or fetch it again")
+    elif issubclass(kind, OSError):
+        told = re.match(r"\[Errno (\d+)\] ", line)
+        if told is not None:  # as the text of a worker's exception begins
+            number, line = int(told[1]), line[told.end() :]
+        cure = _CURES.get(number or 0)
+        return Failure(f"{line or short}; {cure}" if cure else line or short)
+    elif issubclass(kind, ModuleNotFoundError) and not line.startswith("No module named 'roibeam"):
+        return Failure(f"{line}; install the package that has it, see the installation in README.md")
+    elif issubclass(kind, NotImplementedError | RecursionError):
+        return _bug(short, line, where)
+    elif issubclass(kind, ValueError | RuntimeError):
+        return Failure(line or short)
+    elif issubclass(kind, KeyError) and " " in line and not line.startswith("'"):
+        return Failure(line)  # a sentence, of a look-up in somebody's store or file
+    library = name.partition(".")[0]
+    if library in _OF_FILES:
+        return Failure(_cut(f"a file is damaged or of another kind ({short}: {line}); write or fetch it again"))
+    if library in _OF_SERVERS:
+        return Failure(_cut(f"{short}: {line}"))
+    return _bug(short, line, where)
+
+
+def _bug(kind: str, line: str, where: str) -> Failure:
+    said = f"{kind}: {line}" if line else kind
+    return Failure(
+        _cut(f"unexpected error: {said}{where}")
+        + "; this is a fault of roibeam: run the command again with `roibeam --debug ...` and report what it prints",
+        is_expected=False,
+    )
+
+
+def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | None:
+    """The line of too little memory; None for anything else."""
+    if name.endswith("OutOfMemoryError") or "CUDA out of memory" in line or "CUDA error: out of memory" in line:
+        asked = re.search(r"Tried to allocate [\d.]+ [KMGT]?i?B", line)
+        what = asked[0][:1].lower() + asked[0][1:] if asked else "CUDA out of memory"
+        return f"not enough memory on the GPU: {what}; {_GPU_MEMORY}"
+    if name == "cv2.error" and "Insufficient memory" in line:
+        kind, line = MemoryError, "OpenCV got less than it asked for"
+    if kind is not None and issubclass(kind, MemoryError) and "ulimit -v" in line:  # of ours
+        return f"not enough memory: {line}"
+    limit = address_space_limit()
+    cure = _MEMORY if limit is None else f"raise the limit of {limit / 1e9:.1f} GB on it (ulimit -v), or {_MEMORY}"
+    if asked := re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", line):
+        count = int(asked[1])
+        size = f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{count:,} bytes"
+        return f"not enough memory: {size} more were asked for; {cure}"
+    if "failed to map segment" in line or "annot allocate memory" in line:  # where libraries are loaded
+        return f"not enough memory: {line}; raise the limit on it (ulimit -v), or use a machine with more"
+    if (kind is not None and issubclass(kind, MemoryError)) or "std::bad_alloc" in line:
+        return f"not enough memory{f': {line}' if line else ''}; {cure}"
+    if limit is not None and "can't start new thread" in line:
+        return f"not enough memory: no further thread could be started; {cure}"
+    return None
+
+
+def _full_name(kind: type[BaseException]) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_of_json(error: BaseException) -> bool:
+    """Whether it was raised while JSON was read."""
+    return any(Path(frame.filename).parent.name == "json" for frame in traceback.extract_tb(error.__traceback__))
+
+
+def _place(error: BaseException) -> str:
+    """Our file and line where it was raised or passed; "" for an error that was none of ours to raise."""
+    package = Path(__file__).parents[3]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(package):
+            return f"{file.relative_to(package.parent)}:{frame.lineno}"
+    return ""
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+AGAIN = "nothing is kept; to begin again"
+# By command, as it is typed. A command that is not here changes nothing, or keeps nothing that is not whole.
+_KEPT = {
+    "extract": "finished shards stay; to go on",
+    "download": "the images that are there stay; to go on",
+    "pretrain": "the newest checkpoint stays, if there is one; to go on",
+    "detector train": "the newest checkpoint stays, if there is one; to go on",
+    "toyworld": "the pictures drawn so far stay; to go on",
+    "demo": "the steps that are finished stay; to go on",
+    "store copy": "finished shards stay; to go on",
+    "store import": "finished shards stay; to go on",
+    "store export": "what is written stays beside its place, but of lxmert-h5; to go on",
+    "store repair": "the store is as it was, repaired shards stay beside it; to go on",
+    "store info": "nothing is changed; again",
+    "store verify": "nothing is changed; again",
+    "store show": "nothing is changed; again",
+    "store diff": "nothing is changed; again",
+    "store ids": "nothing is changed; again",
+    "store dead-letters": "nothing is changed; again",
+    "store plan": "nothing is changed; again",
+    "progress": "the run itself goes on; to look again",
+    "leaks": "nothing is changed; again",
+}
+_GROUPS = ("store", "detector")
+_told: dict[str, str] = {}  # what this process knows better than the table: "kept", and options to go on with
+_signals: list[int] = []
+_AGAIN_SECONDS = 0.1  # after which a Ctrl-C that could not be heard comes again
+_IMPATIENT_SECONDS = 3.0
+
+
+class _CtrlC:
+    """The handler of SIGINT: raises KeyboardInterrupt, but not inside an import.
+
+    Modules in C++ run Python while they are imported. An exception that they do not expect ends the process there, or
+    comes out as another one. So Ctrl-C waits for the end of the import. If somebody waits three seconds and types it
+    again, it waits no longer.
+    """
+
+    def __init__(self) -> None:
+        self._came = 0.0
+        self._waits = False
+        self._is_ours = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        is_ours, self._is_ours = self._is_ours, False
+        now = time.monotonic()
+        self._came = self._came or now
+        if not _imports(frame) or (not is_ours and now - self._came > _IMPATIENT_SECONDS):
+            raise KeyboardInterrupt
+        self.send_again()
+
+    def send_again(self) -> None:
+        if self._waits:  # one more of the same would fall into what the command does at its end
+            return
+        self._waits = True
+        timer = threading.Timer(_AGAIN_SECONDS, self._send)
+        timer.daemon = True
+        timer.start()
+
+    def _send(self) -> None:
+        self._waits, self._is_ours = False, True
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def stop_as_by_ctrl_c() -> None:
+    """From now on SIGTERM does what Ctrl-C does, whatever that is at the time. Only in the main thread.
+
+    Ctrl-C raises KeyboardInterrupt, after an import that is under way. Python drops an exception that is raised in a
+    destructor, so a Ctrl-C that falls into one comes again.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    process = os.getpid()
+    _signals.clear()
+    _told.clear()
+    ctrl_c = _CtrlC()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # a forked worker, which has nothing to bring to an end
+            os._exit(128 + number)
+        _signals.append(number)
+        by_ctrl_c = signal.getsignal(signal.SIGINT)
+        if not callable(by_ctrl_c):
+            raise KeyboardInterrupt
+        by_ctrl_c(signal.SIGINT, frame)
+
+    tell = sys.unraisablehook
+
+    def send_again(found: Any) -> None:  # sys.UnraisableHookArgs, which is a name for type checkers alone
+        if not issubclass(found.exc_type, KeyboardInterrupt):
+            tell(found)
+        elif os.getpid() == process:
+            ctrl_c.send_again()
+
+    sys.unraisablehook = send_again
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
+        signal.signal(signal.SIGINT, ctrl_c)
+    signal.signal(signal.SIGTERM, stop)
+
+
+def exit_code() -> int:
+    """128 + the number of the signal that ended the command, as shells have it."""
+    return 128 + (_signals[0] if _signals else signal.SIGINT)
+
+
+def tell_what_is_kept(kept: str, **options: str) -> None:
+    """For whoever ends its work because of Ctrl-C, and knows what stays of it.
+
+    Args:
+        kept: such as "3 of 9 shards are finished and stay".
+        options: to go on with, in place of those of the same names: shards="3-" for --shards 3-.
+    """
+    _told.clear()
+    _told.update(kept=kept, **options)
+
+
+def what_is_kept(arguments: Sequence[str]) -> str:
+    """One line: what ended the command, what is kept, and what to type next.
+
+    Args:
+        arguments: as of sys.argv.
+    """
+    name = signal.Signals(exit_code() - 128).name
+    what = "interrupted" if name == "SIGINT" else f"ended by {name}"
+    options = {key: value for key, value in _told.items() if key != "kept"}
+    kept = f"{_told['kept']}; to go on" if _told else _KEPT.get(command_of(arguments), AGAIN)
+    return f"{what}; {kept}: {typed_again(arguments, options)}"
+
+
+def command_of(arguments: Sequence[str]) -> str:
+    """ "extract", "store copy"."""
+    words = [word for word in arguments[1:] if not word.startswith("-")]
+    return " ".join(words[: 2 if words and words[0] in _GROUPS else 1])
+
+
+def typed_again(arguments: Sequence[str], options: dict[str, str] | None = None) -> str:
+    """The command as it was typed, quoted for a shell, with these options."""
+    program = Path(arguments[0]).name
+    words = [program if shutil.which(program) else arguments[0]]
+    rest = iter(arguments[1:])
+    for word in rest:
+        name, _, value = word.removeprefix("--").partition("=")
+        if options and word.startswith("--") and name in options:
+            if not value:
+                next(rest, None)
+            continue
+        words.append(word)
+    for name, value in (options or {}).items():
+        words += [f"--{name}", value]
+    return shlex.join(words)
+
+
+logger = logging.getLogger(__name__)
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+class StoppedBySignalError(Exception):
+    """Work ended early, in good order, because it was told to.
+
+    Attributes:
+        exit_code: 128 + the signal's number, as shells have it.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + number
+
+
+class StopSignals:
+    """Inside the block a SIGTERM or Ctrl-C is only noted; a second Ctrl-C, three seconds later, interrupts at once.
+
+    Outside the main thread, where Python handles no signals, nothing is changed.
+
+    Attributes:
+        number: of the first signal that came, or 0.
+    """
+
+    def __init__(self, what_comes_first: str) -> None:
+        self.number = 0
+        self._what_comes_first = what_comes_first
+        self._came = 0.0
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {each: signal.signal(each, self._note) for each in _STOPPING}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)  # type: ignore[arg-type]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if not self.number:
+            self.number, self._came = number, now
+            logger.warning("%s: %s first", signal.Signals(number).name, self._what_comes_first)
+        elif number == signal.SIGINT and now - self._came > _IMPATIENT_SECONDS:
+            raise KeyboardInterrupt

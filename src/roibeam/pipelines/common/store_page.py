@@ -1,0 +1,299 @@
+"""HTML page of a store's report: plain data in, text out. It reads nothing and fetches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from roibeam.extraction.photos.image_ref import Failure
+from roibeam.features.record.region_drawing import colours_by_class
+from roibeam.messages import counted, escaped
+from roibeam.pipelines.common.charts import Bar, DrawnRegion, bars_of_integers, histogram, photo_with_regions
+from roibeam.pipelines.common.page_layout import PAGE_HEAD, PAGE_STYLE, Banner, banner_html
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """What the page states about the run; plain data.
+
+    Attributes:
+        store_name: the title.
+        num_images: images that were to be extracted; each should have become a record or a failure.
+        num_records, num_regions, num_failures: of the whole store.
+        seconds: wall time of the last run that extracted something; None when that is not known.
+        timed_images: images that it extracted in that time.
+        details: ordered facts, such as ("detector", "vg-r101-c4"), ("weights", ...), ("content digest", "3f2a...").
+        banner: what its reader must know first, such as that boxes and names mean nothing.
+    """
+
+    store_name: str
+    num_images: int
+    num_records: int
+    num_regions: int
+    num_failures: int
+    seconds: float | None
+    timed_images: int
+    details: tuple[tuple[str, str], ...]
+    banner: Banner | None
+
+
+@dataclass(frozen=True)
+class RegionFigures:
+    """What was counted over the records.
+
+    Attributes:
+        num_records: records that were counted; fewer than the store's when it was sampled.
+        regions_per_image: number of regions -> number of images.
+        score_counts: regions per class score, in equal bars over 0..1.
+        classes, attributes: the most frequent ones, (name, regions), by descending count.
+        num_classes, num_attributes: how many different ones were seen.
+    """
+
+    num_records: int
+    regions_per_image: Mapping[int, int]
+    score_counts: tuple[int, ...]
+    classes: tuple[tuple[str, int], ...]
+    attributes: tuple[tuple[str, int], ...]
+    num_classes: int
+    num_attributes: int
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """Failures of one reason: how many, and the first few."""
+
+    reason: str
+    count: int
+    examples: tuple[Failure, ...]
+
+
+@dataclass(frozen=True)
+class Photo:
+    """One photo of the grid.
+
+    Attributes:
+        image_id: of its record.
+        image_hw: (height, width) of the record, pixels.
+        num_regions: of the record; `regions` holds the ones to draw, best first.
+        thumbnail_jpeg: the photo made small; None when there is none to show.
+        missing: why there is none.
+    """
+
+    image_id: str
+    image_hw: tuple[int, int]
+    num_regions: int
+    regions: tuple[DrawnRegion, ...]
+    thumbnail_jpeg: bytes | None
+    missing: str = ""
+
+
+_STYLE = """
+.axis { font-size: 11px; color: var(--quiet); text-align: center; }
+.bars { table-layout: auto; }
+.bars th { width: 1px; max-width: 13em; }
+.bars .share { width: 100%; }
+.bars .number { width: 1px; padding-left: 10px; white-space: nowrap; }
+"""
+
+
+def page_html(
+    facts: ReportFacts,
+    figures: RegionFigures,
+    failures: Sequence[FailureGroup],
+    photos: Sequence[Photo],
+    *,
+    regions_per_photo: int,
+    attribute_score: float,
+) -> Iterator[str]:
+    """The page, part by part. `regions_per_photo` and `attribute_score` are limits the page tells its reader."""
+    yield PAGE_HEAD.format(title=escaped(facts.store_name, 120), style=PAGE_STYLE + _STYLE)
+    yield from _header(facts)
+    yield from _notes(facts)
+    yield _counts(facts, figures)
+    if figures.num_records:
+        yield from _regions(facts, figures, attribute_score)
+    yield from _failures(failures, facts.num_failures)
+    yield from _photos(photos, facts, regions_per_photo)
+    yield "</main>\n</body>\n</html>\n"
+
+
+def _header(facts: ReportFacts) -> Iterator[str]:
+    yield f'<header><h1>{escaped(facts.store_name, 200)}</h1>\n<dl class="details">'
+    for name, value in facts.details:
+        yield f"<div><dt>{escaped(name, 60)}</dt><dd>{escaped(value)}</dd></div>"
+    yield "</dl></header>\n<main>\n"
+
+
+def _notes(facts: ReportFacts) -> Iterator[str]:
+    yield banner_html(facts.banner)
+    accounted = facts.num_records + facts.num_failures
+    if accounted < facts.num_images:
+        missing = facts.num_images - accounted
+        yield _note("Incomplete.", f"{counted(missing, 'image')} gave neither a record nor a failure so far.")
+    elif accounted > facts.num_images:
+        yield _note(
+            "Counts disagree.",
+            f"{counted(facts.num_records, 'record')} and {counted(facts.num_failures, 'failure')} "
+            f"for {counted(facts.num_images, 'image')}.",
+        )
+
+
+def _counts(facts: ReportFacts, figures: RegionFigures) -> str:
+    cells = [
+        ("images", f"{facts.num_images:,}"),
+        ("records", f"{facts.num_records:,}"),
+        ("regions", f"{facts.num_regions:,}"),
+        ("failures", f"{facts.num_failures:,}"),
+    ]
+    if facts.num_images and facts.num_failures:
+        cells.append(("failed", _percent(facts.num_failures / facts.num_images)))
+    if facts.num_records:
+        cells.append(("regions per image", f"{facts.num_regions / facts.num_records:.1f}"))
+    if figures.regions_per_image and figures.num_records >= facts.num_records:
+        fewest, most = min(figures.regions_per_image), max(figures.regions_per_image)
+        cells.append(("fewest to most", f"{fewest:,} each" if fewest == most else f"{fewest:,} to {most:,}"))
+    if facts.seconds and facts.timed_images:
+        some = facts.timed_images != facts.num_images
+        cells.append((f"time of {facts.timed_images:,}" if some else "time", _duration(facts.seconds)))
+        cells.append(("images/s", _rate(facts.timed_images / facts.seconds)))
+    pairs = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in cells)
+    return f'<dl class="counts">{pairs}</dl>\n'
+
+
+def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float) -> Iterator[str]:
+    sampled = figures.num_records < facts.num_records
+    of = f"counted on {figures.num_records:,} of {facts.num_records:,} records, evenly spread over the store"
+    yield f'<section><h2>Regions{f" <small>{of}</small>" if sampled else ""}</h2>\n<div class="charts">\n<div>'
+    bars = bars_of_integers(figures.regions_per_image)
+    yield f"<h3>Regions per image <small>{counted(figures.num_records, 'image')}</small></h3>"
+    yield histogram(
+        bars, noun="image", ticks=_integer_ticks(bars), label="Histogram of the regions per image",
+        title="regions in an image",
+    )  # fmt: skip
+    num_regions = sum(figures.score_counts)
+    if num_regions:
+        steps = len(figures.score_counts)
+        scores = [
+            Bar(i / steps, (i + 1) / steps, count, f"{i / steps:.2f} to {(i + 1) / steps:.2f}")
+            for i, count in enumerate(figures.score_counts)
+        ]
+        ticks = [(0.0, "0"), (0.25, "0.25"), (0.5, "0.5"), (0.75, "0.75"), (1.0, "1")]
+        yield f"<h3>Class score <small>{counted(num_regions, 'region')}</small></h3>"
+        yield histogram(
+            scores, noun="region", ticks=ticks, label="Histogram of the class scores",
+            title="score of the best class, 0 to 1",
+        )  # fmt: skip
+    yield "</div>\n"
+    if figures.classes:
+        yield _bar_list("Most frequent classes", f"{figures.num_classes:,} seen", figures.classes)
+    if figures.attributes:
+        what = f"{figures.num_attributes:,} seen with score ≥ {attribute_score:g}"
+        yield _bar_list("Most frequent attributes", what, figures.attributes)
+    yield "</div></section>\n"
+
+
+def _bar_list(title: str, remark: str, rows: Sequence[tuple[str, int]]) -> str:
+    longest = max(count for _, count in rows)
+    lines = "".join(
+        f'<tr><th scope="row">{escaped(name, 60)}</th>'
+        f'<td class="share"><i style="width:{100 * count / longest:.1f}%">'
+        f'</i></td><td class="number">{count:,}</td></tr>'
+        for name, count in rows
+    )
+    return f'<div><h3>{title} <small>{remark}; regions of each</small></h3><table class="bars">{lines}</table></div>\n'
+
+
+def _failures(groups: Sequence[FailureGroup], num_failures: int) -> Iterator[str]:
+    if not groups:
+        if num_failures == 0:
+            yield '<section><h2>Failures</h2><p class="quiet">None.</p></section>\n'
+        return
+    yield f"<section><h2>Failures <small>{counted(len(groups), 'reason')}</small></h2>\n"
+    yield (
+        '<table class="failures"><thead><tr><th>Reason</th><th>Image</th><th>Stage</th><th>Detail</th></tr></thead>\n'
+    )
+    for group in groups:
+        yield "<tbody>"
+        rest = group.count - len(group.examples)
+        for position, failure in enumerate(group.examples):
+            yield "<tr>"
+            if position == 0:
+                span = len(group.examples) + (rest > 0)
+                yield f'<th scope="rowgroup" rowspan="{span}">{escaped(group.reason, 60)} <b>{group.count:,}</b></th>'
+            yield (
+                f'<td class="id"><bdi>{escaped(failure.image_id, 100)}</bdi></td><td>{escaped(failure.stage, 30)}</td>'
+                f"<td><bdi>{escaped(failure.detail, 300)}</bdi></td></tr>"
+            )
+        if rest > 0:
+            yield f'<tr><td class="quiet" colspan="3">and {rest:,} more</td></tr>'
+        yield "</tbody>\n"
+    yield "</table></section>\n"
+
+
+def _photos(photos: Sequence[Photo], facts: ReportFacts, regions_per_photo: int) -> Iterator[str]:
+    yield f"<section><h2>Photos <small>{_photos_remark(photos, facts, regions_per_photo)}</small></h2>\n"
+    if not photos:
+        yield '<p class="quiet">No records.</p></section>\n' if not facts.num_records else "</section>\n"
+        return
+    colours = colours_by_class([region.class_id for region in photo.regions] for photo in photos)
+    yield '<div class="photos">\n'
+    for photo in photos:
+        height, width = photo.image_hw
+        if photo.thumbnail_jpeg is None:
+            picture = f'<div class="missing"><p>Photo not shown: <bdi>{escaped(photo.missing)}</bdi></p></div>'
+        else:
+            picture = photo_with_regions(
+                photo.thumbnail_jpeg,
+                photo.regions,
+                image_hw=photo.image_hw,
+                colours=colours,
+                label=f"{photo.image_id}, {counted(len(photo.regions), 'region')} drawn",
+            )
+        yield (
+            f'<figure>{picture}<figcaption><bdi class="id" title="{escaped(photo.image_id, 600)}">'
+            f"{escaped(photo.image_id, 80)}</bdi><span>{width:,} &times; {height:,} px</span>"
+            f"<span>{counted(photo.num_regions, 'region')}</span></figcaption></figure>\n"
+        )
+    yield "</div></section>\n"
+
+
+def _photos_remark(photos: Sequence[Photo], facts: ReportFacts, regions_per_photo: int) -> str:
+    if not photos:
+        return ""
+    which = (
+        f"{len(photos):,} of {facts.num_records:,}, evenly spread over the store; "
+        if (len(photos) < facts.num_records)
+        else ""
+    )
+    return f"{which}the {regions_per_photo} regions of highest class score that do not cover each other are drawn"
+
+
+def _integer_ticks(bars: Sequence[Bar]) -> list[tuple[float, str]]:
+    if bars[0].high - bars[0].low > 1:  # grouped: the edges between bars are round numbers
+        every = -(-len(bars) // 5)
+        ticks = [(i / len(bars), f"{bars[i].low:,.0f}") for i in range(0, len(bars), every)]
+        return [*ticks, (1.0, f"{bars[-1].high:,.0f}")] if len(bars) % every == 0 else ticks
+    every = next(step for step in (1, 2, 5, 10) if len(bars) <= 8 * step)
+    return [((i + 0.5) / len(bars), f"{bar.low:,.0f}") for i, bar in enumerate(bars) if bar.low % every == 0]
+
+
+def _note(title: str, text: str) -> str:
+    return f'<p class="note"><b>{title}</b> {text}</p>\n'
+
+
+def _percent(fraction: float) -> str:
+    # A failure among millions is not 0 percent.
+    return f"{100 * fraction:.1f} %" if fraction >= 0.0005 else "< 0.1 %"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"

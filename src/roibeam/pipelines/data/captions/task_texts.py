@@ -1,0 +1,371 @@
+"""Texts of tasks to pre-train on, with records: VQA's questions, VCR's choices, NLVR2's statements.
+
+Only training splits: results are reported on the texts of the others. Rows of the corpus may have several images, and a
+label that says whether they match.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from roibeam.features.reading.staging import StagedStore
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.messages import counted
+from roibeam.pipelines.common.image_ids import image_id_of
+from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus, RecordStore, reader
+from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
+from roibeam.pipelines.data.datasets.vcr import read_vcr_questions
+from roibeam.pipelines.data.datasets.vqa import ANNOTATIONS, QUESTIONS, read_vqa, vqa_part, vqa_split
+
+VQA, VCR, NLVR2 = "VQA", "VCR", "NLVR2"
+TRAINING = "train"
+_FIRST_LINE = 2**20  # bytes; VCR's and NLVR2's lines have some kB
+
+
+class Mention(NamedTuple):
+    """A word that names a region.
+
+    Attributes:
+        line: of the text, counted from 0.
+        word: of the line, counted from 0.
+        region: of the first image: the number of the box that the task gives, in its order.
+    """
+
+    line: int
+    word: int
+    region: int
+
+
+class TaskText(NamedTuple):
+    """One text.
+
+    Attributes:
+        text: on its first line the text, or what comes first in it; on each other line something that may follow, of
+            which one is drawn for each sample. Words are parted by single spaces.
+        names: what the task calls its images.
+        fits: whether the text is right, where the task says so: VCR's choice, NLVR2's statement.
+        mentions: words that name regions, where the task says so: VCR's tags.
+        shown: numbers of the regions that the task's texts name, of all that it says of the image: VCR's. None for all.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    fits: bool | None
+    mentions: tuple[Mention, ...] = ()
+    shown: tuple[int, ...] | None = None
+
+    @property
+    def most_words(self) -> int:
+        """Of the text, with the longest of what may follow."""
+        first, *following = (len(line.split()) for line in self.text.split("\n"))
+        return first + max(following, default=0)
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def row(self) -> None:
+        """See `Caption`: a task's images are called by name."""
+
+
+class TaskTexts:
+    """The texts of one task's training files.
+
+    Args:
+        files: of VQA its questions and its annotations, in any order; of VCR train.jsonl; of NLVR2 train.json.
+    Raises:
+        ValueError: one line, when a file is missing, of another kind or without its partner, or of VQA's other splits.
+
+    Attributes:
+        task: `VQA`, `VCR` or `NLVR2`.
+        as_pair: what follows stands behind a [SEP], in a segment of its own.
+        notes: after `texts`, what was left out.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files, self.notes = [os.path.abspath(file) for file in files], list[str]()
+        parts = {_part_of(file): file for file in self.files}
+        if parts.keys() == {VCR} or parts.keys() == {NLVR2}:
+            (self.task,) = parts
+        elif parts.keys() == {QUESTIONS, ANNOTATIONS}:
+            self.task = VQA
+        elif len(parts) == 1:
+            (part,) = parts
+            missing = ANNOTATIONS if part == QUESTIONS else QUESTIONS
+            raise ValueError(
+                f"{parts[part]!r} holds VQA's {part} alone; name its {missing} file too, with another --task-text"
+            )
+        else:
+            raise ValueError(f"--task-text: the files of one task, not of several: {', '.join(map(repr, self.files))}")
+        if len(parts) != len(self.files):
+            raise ValueError(f"--task-text: one training file of {self.task}, got {', '.join(map(repr, self.files))}")
+        self._parts = parts
+        self.as_pair = self.task == VCR
+        if self.task == VQA:
+            for file in self.files:
+                _refuse_other_split(vqa_split(file).rstrip("0123456789"), repr(file))
+
+    def texts(self) -> Iterator[TaskText]:
+        """Texts in file order. Of a VCR question eight: each answer behind it, each rationale behind it and its answer.
+
+        Raises:
+            ValueError: at the entry that is not as the task writes it, or is of another split; at the end when there
+                was no text.
+        """
+        self.notes.clear()
+        blank = found = 0
+        for text in {VQA: self._vqa, VCR: self._vcr, NLVR2: self._nlvr2}[self.task]():
+            lines = [line for part in text.text.split("\n") if (line := " ".join(part.split()))]
+            if not text.text.split("\n")[0].strip() or len(lines) < min(2, text.text.count("\n") + 1):
+                blank += 1
+                continue
+            found += 1
+            yield text._replace(text="\n".join(lines))
+        if not found:
+            raise ValueError(f"{self.files[0]!r}: no text in it")
+        if blank:
+            self.notes.append(f"{counted(blank, 'text')} of {self.task} left out: empty, or nothing follows")
+
+    def _vqa(self) -> Iterator[TaskText]:
+        for each in read_vqa(self._parts[QUESTIONS], self._parts[ANNOTATIONS]):
+            words = each.question.strip().rstrip("?").split()
+            question = f"{' '.join(words)} ?" if words else ""
+            yield TaskText("\n".join([question, *each.answers]), (each.image,), None)
+
+    def _vcr(self) -> Iterator[TaskText]:
+        for each in read_vcr_questions(self._parts[VCR]):
+            _refuse_other_split(each.split, each.where)
+            image = image_id_of(each.image)
+            for context, choice, is_right in each.choices:
+                mentions = [
+                    Mention(line, word, region)
+                    for line, text in enumerate((context, choice))
+                    for word, region in text.objects
+                ]
+                yield TaskText(f"{context.words}\n{choice.words}", (image,), is_right, tuple(mentions), each.shown)
+
+    def _nlvr2(self) -> Iterator[TaskText]:
+        for each in read_nlvr2(self._parts[NLVR2]):
+            _refuse_other_split(each.split, each.where)
+            if each.is_true is None:
+                raise ValueError(f'{each.where}: label must be "True" or "False", got none')
+            images = tuple(map(image_id_of, each.images))
+            yield TaskText(" ".join(each.sentence.split()), images, each.is_true)
+
+
+def _refuse_other_split(split: str, where: str) -> None:
+    if split != TRAINING:
+        raise ValueError(f"{where}: of the split {split!r}, on which results are reported; give the training file")
+
+
+def _part_of(file: str) -> str:
+    """Which of the files a task's texts come in."""
+    if not os.path.isfile(file):
+        raise ValueError(f"no such file: {file!r}")
+    with open(file, "rb") as opened:
+        first = _object(opened.readline(_FIRST_LINE))
+    if "img_fn" in first:
+        return VCR
+    if "identifier" in first:
+        return NLVR2
+    part = vqa_part(file)
+    if part is None:
+        raise ValueError(
+            f"{file!r}: expected the questions or annotations of VQA, train.jsonl of VCR or train.json of NLVR2"
+        )
+    return part
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+GIVE_BOXES = (
+    "extract with the task's boxes (--boxes vcr1images/), or set sampling.aligned_words=none and shown_boxes=all"
+)
+_NONE = -1  # no second image; not said whether it fits
+
+
+class TaskRow(NamedTuple):
+    """A row's text, see `TaskText`: its beginning, what may follow, whether it is right, which words name regions, and
+    which regions the task names."""
+
+    first: str
+    following: tuple[str, ...]
+    fits: bool | None
+    mentions: tuple[Mention, ...] = ()
+    shown: tuple[int, ...] | None = None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.first, *self.following
+
+
+class TaskTable(CaptionTable):
+    """A caption table whose captions are texts of a task.
+
+    Args:
+        ids: of the records, in the store's order.
+        rows: (places of the text's one or two images in `ids`, text).
+        as_pair: see `TaskTexts`.
+    """
+
+    def __init__(
+        self, ids: Sequence[str], rows: Iterable[tuple[tuple[int, ...], TaskText]], *, as_pair: bool = False
+    ) -> None:
+        seconds, fits = array("q"), array("b")
+        mentions, ends = array("i"), array("q", [0])
+        which, sets = array("i"), dict[tuple[int, ...] | None, int]()  # the texts of a question show the same regions
+
+        def first_images() -> Iterable[tuple[int, str]]:
+            for places, text in rows:
+                seconds.append(places[1] if len(places) > 1 else _NONE)
+                fits.append(_NONE if text.fits is None else int(text.fits))
+                mentions.extend(number for mention in text.mentions for number in mention)
+                ends.append(len(mentions) // len(Mention._fields))
+                which.append(sets.setdefault(text.shown, len(sets)))
+                yield places[0], text.text
+
+        super().__init__(ids, first_images())
+        self._seconds, self._fits = np.array(seconds, np.int64), np.array(fits, np.int8)
+        self._mentions, self._ends = np.array(mentions, np.int32).reshape(-1, len(Mention._fields)), np.array(ends)
+        self._which_shown, self._shown, self.as_pair = which, list(sets), as_pair
+
+    def text(self, row: int) -> TaskRow:
+        first, *following = self._captions[row].split("\n")
+        fits = int(self._fits[row])
+        mentions = self._mentions[self._ends[row] : self._ends[row + 1]].tolist()
+        return TaskRow(
+            first, tuple(following), None if fits == _NONE else bool(fits),
+            tuple(Mention(*each) for each in mentions), self._shown[self._which_shown[row]],
+        )  # fmt: skip
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether any row has two images."""
+        return bool((self._seconds != _NONE).any())
+
+    @property
+    def names_regions(self) -> bool:
+        """Whether a word of any row names a region."""
+        return len(self._mentions) > 0
+
+    def most_named(self) -> np.ndarray:
+        """(rows,) int64, the largest number of a region that the row's words name; -1 where they name none."""
+        rows = np.repeat(np.arange(len(self)), np.diff(self._ends))
+        largest = np.full(len(self), -1)
+        np.maximum.at(largest, rows, self._mentions[:, Mention._fields.index("region")])
+        return largest
+
+    def ids_of(self, row: int) -> list[str]:
+        """Of its images, in their order."""
+        places = [int(self._places[row]), int(self._seconds[row])]
+        return [self._ids[place] for place in places if place != _NONE]
+
+    def captioned_ids(self) -> list[str]:
+        places = np.unique(np.concatenate([self._places, self._seconds]))
+        return [self._ids[int(place)] for place in places if place != _NONE]
+
+    def by_row(self, of_images: np.ndarray) -> np.ndarray:
+        """As of `CaptionTable`; the sum over the images of the row."""
+        numbers = np.zeros(len(self._ids) + 1, of_images.dtype)  # the last is of no second image, whose place is -1
+        places = np.unique(np.concatenate([self._places, self._seconds]))
+        numbers[places[places != _NONE]] = of_images
+        return numbers[self._places] + numbers[self._seconds]
+
+    def facts(self) -> bytes:
+        """What tells two tables of the same texts and first images apart, for a digest."""
+        seconds = [self._ids[int(place)] if place != _NONE else "" for place in self._seconds]
+        facts = "\n".join(seconds).encode("utf-8") + self._fits.tobytes() + bytes([self.as_pair])
+        return facts + (self._ends.tobytes() + self._mentions.tobytes() if self.names_regions else b"")
+
+    def _rows_within(self, wanted: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(wanted[self._places] & (wanted[self._seconds] | (self._seconds == _NONE)))
+
+    def _taken(self, rows: np.ndarray) -> Self:
+        def texts() -> Iterable[tuple[tuple[int, ...], TaskText]]:
+            for row in map(int, rows):
+                second = int(self._seconds[row])
+                places = (int(self._places[row]), *([] if second == _NONE else [second]))
+                text = self.text(row)
+                names = tuple(self.ids_of(row))
+                yield places, TaskText(self._captions[row], names, text.fits, text.mentions, text.shown)
+
+        return type(self)(self._ids, texts(), as_pair=self.as_pair)
+
+
+class TaskCorpus(Corpus):
+    """Rows of a `TaskTable` with their records."""
+
+    def __init__(self, store: RecordStore, rows: TaskTable) -> None:
+        super().__init__(store, rows)
+        self._reads, self._texts = reader(store), rows
+
+    @property
+    def as_pair(self) -> bool:
+        return self._texts.as_pair
+
+    def text(self, row: int) -> TaskRow:
+        text = self._texts.text(row)
+        if self._reword is None:
+            return text
+        return text._replace(first=self._reword(text.first), following=tuple(map(self._reword, text.following)))
+
+    def num_images(self, row: int) -> int:
+        return len(self._texts.ids_of(row))
+
+    def records(self, row: int) -> list[RegionRecord]:
+        """Of all images of the row, in their order."""
+        return [self._reads(image_id) for image_id in self._texts.ids_of(row)]
+
+
+def check_given_boxes(store: FeatureStore) -> None:
+    """Raises ValueError where the regions of a store are not all of the boxes that its extraction was given."""
+    details = store.fingerprint.details
+    if details.get("regions") != "given":
+        raise ValueError(
+            f"{store.path}: words of the texts name boxes, and the store does not say that its regions are given "
+            f"boxes; {GIVE_BOXES}"
+        )
+    if details.get("region_filters"):
+        raise ValueError(
+            f"{store.path}: words of the texts name boxes by number, and this copy left some of them out; take the "
+            f"store it was copied from, or {GIVE_BOXES}"
+        )
+
+
+def check_named_regions(store: FeatureStore, rows: TaskTable) -> None:
+    """Raises ValueError where no word names a region, or regions of the store are not the boxes that words name.
+
+    Of a store that is being copied here as it is read, how many regions a record has shows when it is read.
+    """
+    if not rows.names_regions:
+        raise ValueError(
+            "sampling.aligned_words and shown_boxes: no word of these texts names a box, as VCR's do; set "
+            "sampling.aligned_words=none and shown_boxes=all"
+        )
+    check_given_boxes(store)
+    if isinstance(store, StagedStore):
+        return
+    named = rows.most_named()
+    regions = rows.by_row(store.num_regions_of(rows.captioned_ids()))
+    short = np.flatnonzero(named >= regions)
+    if len(short):
+        row = int(short[0])
+        raise ValueError(
+            f"{store.path}: a word names box {named[row]}, counted from 0, of {rows.record_id(row)!r}, which has "
+            f"{regions[row]} ({counted(len(short), 'row')} like it); {GIVE_BOXES}"
+        )

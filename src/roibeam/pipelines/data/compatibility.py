@@ -1,0 +1,147 @@
+"""Compatibility of settings, model, tokenizer and store, checked before anything is trained or evaluated.
+
+Beside it are two numbers that requests need without the import of what uses them: how many images of a caption file
+must be there, and how many of the records that are read `--checksums` compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from roibeam.features.record.region_record import RegionRecord
+    from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
+
+# Share, 0..1. A wrong folder gives next to nothing. Of Conceptual Captions a third of the links were dead years ago,
+# and more die.
+MIN_MATCH = 0.25
+
+
+ALL, SAMPLE = "all", "sample"
+SAMPLE_ONE_IN = 16
+
+
+def checked_one_in(checksums: str) -> int:
+    """Of so many records one is compared.
+
+    Raises:
+        ValueError: for another word than `ALL` or `SAMPLE`.
+    """
+    if checksums not in (ALL, SAMPLE):
+        raise ValueError(f"--checksums {checksums!r}: expected {ALL} or {SAMPLE} (one record in {SAMPLE_ONE_IN})")
+    return 1 if checksums == ALL else SAMPLE_ONE_IN
+
+
+class ReadsRegions(Protocol):
+    """What is asked of a model's configuration here."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def region_feature_size(self) -> int: ...
+
+
+def check_probabilities(sampling: object, *names: str) -> None:
+    """Raises ValueError, naming the field, when one of them is not in 0..1."""
+    for name in names:
+        if not 0 <= getattr(sampling, name) <= 1:
+            raise ValueError(f"{type(sampling).__name__}: {name} must be in 0..1, got {getattr(sampling, name)}")
+
+
+def check_choice(sampling: object, name: str, allowed: Collection[str]) -> None:
+    """Raises ValueError when the field `name` is none of `allowed`."""
+    if getattr(sampling, name) not in allowed:
+        raise ValueError(
+            f"{type(sampling).__name__}: {name} must be one of {', '.join(allowed)}, got {getattr(sampling, name)!r}"
+        )
+
+
+def check_width(config: ReadsRegions, record: RegionRecord, *, box_numbers: bool = False, setting: str = "") -> None:
+    """
+    Args:
+        box_numbers: whether six numbers of each box are put behind the features.
+        setting: that decides on these; "" where features are read as they are.
+    Raises:
+        ValueError: when the record's features, with these, are not as wide as the model's.
+    """
+    from roibeam.features.record.region_record import BOX_NUMBERS  # with numpy, which settings do without
+
+    width, wanted = record.features.shape[1], config.region_feature_size
+    given = width + BOX_NUMBERS * box_numbers
+    if given == wanted:
+        return
+    with_numbers = f", with six numbers of each box {given}" if box_numbers else ""
+    found = f"record {record.image_id!r}: features have width {width}{with_numbers}, the model was made for {wanted}"
+    if wanted == width + BOX_NUMBERS:
+        remedy = f"set {setting}=true" if setting else "give a store whose features end in them"
+        raise ValueError(f"{found}, with six numbers of each box behind them; {remedy}")
+    if wanted == given - BOX_NUMBERS:
+        if box_numbers:
+            raise ValueError(f"{found}, without them; set {setting}=false")
+        raise ValueError(
+            f"{found}, without six numbers of each box behind them; give a store whose features do not end in such"
+        )
+    raise ValueError(
+        f"{found}; was the store extracted with another detector? A run on text alone, before images, needs --set "
+        f"model.region_feature_size={given}"
+    )
+
+
+def check_vocabulary(config: ReadsRegions, tokenizer: CaptionTokenizer) -> None:
+    """Raises ValueError when the tokenizer has pieces that the model does not know."""
+    if config.vocab_size < tokenizer.vocab_size:
+        raise ValueError(
+            f"the tokenizer ({tokenizer.description}) has {tokenizer.vocab_size} pieces, the model was made for "
+            f"{config.vocab_size}; set vocab_size"
+        )
+
+
+def check_room(sampling: object, name: str, least: int) -> None:
+    """Raises ValueError when the field of that name is less than `least`."""
+    if getattr(sampling, name) < least:
+        raise ValueError(f"{type(sampling).__name__}: {name} must be at least {least}, got {getattr(sampling, name)}")
+
+
+def check_positions(positions: int, max_pieces: int) -> None:
+    """
+    Args:
+        positions: of a text in the model.
+        max_pieces: that a caption is cut to.
+    Raises:
+        ValueError: when longer captions would not fit.
+    """
+    if max_pieces > positions:
+        raise ValueError(
+            f"captions of up to {max_pieces} pieces, the model was made for {positions}; set sampling.max_pieces or "
+            f"max_position_embeddings"
+        )
+
+
+def check_region_labels(labels: int, num_classes: int, field: str) -> None:
+    """
+    Args:
+        labels: what the model's head predicts, in the field of that name.
+        num_classes: foreground classes of the store's detector.
+    Raises:
+        ValueError: when they are not these and background.
+    """
+    if labels != num_classes + 1:
+        raise ValueError(
+            f"the model has {labels} region labels, this store has {num_classes} classes and background; "
+            f"set {field} to {num_classes + 1}"
+        )
+
+
+def check_task(config: Any, task: int | None) -> None:
+    """
+    Raises:
+        ValueError: when a model with task tokens is not told which, or one without is.
+    """
+    count = getattr(config, "num_task_tokens", 0)
+    if not count and task is not None:
+        raise ValueError("this model has no task tokens; leave --task-token out")
+    if count and (task is None or not 0 <= task < count):
+        asked = "" if task is None else f", {task} is none of them"
+        raise ValueError(f"this model has a token for each task; name one with --task-token, 0 to {count - 1}{asked}")

@@ -1,0 +1,299 @@
+"""Which of the files that people have for this job a file is, by its content, and where it belongs.
+
+A command that reads several kinds asks `kind_of`; one that is given a file of another kind answers with `this_is` what
+it is and what to do with it. Only the first lines or entries are read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
+from roibeam.pipelines.data.datasets import caption_lists, coco, image_list, karpathy
+from roibeam.pipelines.data.datasets.rows import is_web_url, read_json_list, read_json_members
+
+BY_EXTENSION = ("", "image-list", "url-list")  # the content does not say how it is written
+_MOST_ENTRIES = 20_000  # before one that tells: categories, licences
+_HEAD_BYTES = 2**16
+_HDF5, _SAFETENSORS = b"\x89HDF\r\n\x1a\n", re.compile(rb".{6}\x00\x00\{\"", re.DOTALL)
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(lp0\n", b"(lp1\n", b"(dp0\n", b"(dp1\n")
+_PHOTOS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF87a", b"GIF89a", b"II*\x00", b"MM\x00*")
+_TASK = "`roibeam finetune` reads the folder that it lies in, as --data"
+_TABLE = "`roibeam finetune` reads its folder, as --data"
+_NO_READER = "no command reads it"
+_GENOME = f"{_NO_READER}; of Visual Genome, `roibeam extract image_data.json` takes the photos"
+_FEATURES = "`roibeam store import` makes a store of it"
+# Kind -> files of a folder.
+_FOLDERS = {"store": {STORE_MANIFEST_NAME}, "lmdb": {"data.mdb"}, "model": {"config.json", "model.safetensors"}}
+# Kind -> what it is, where it belongs.
+_KNOWN = {
+    "store": ("a feature store", "--store of other commands takes it, and `roibeam store show` prints it"),
+    "model": ("the folder of a model or a detector", "a detector's goes to --detector, a model's to --from"),
+    "lmdb": ("an LMDB", f"if it holds features, {_FEATURES}"),
+    "features": ("a file of region features", _FEATURES),
+    "one-array-h5": (
+        "an HDF5 file with one array for all images, as of bua-vqa (train36.hdf5) or VisDial",
+        "formats that are read have an entry for each image: give the TSV that it was made from, or write lxmert-h5",
+    ),
+    "oscar-features": (
+        "a feature file of Oscar or VinVL, which has neither boxes nor image sizes apart",
+        "its layout is not read; extract the photos, or give a TSV of 6, 7 or 10 columns to `roibeam store import`",
+    ),
+    "oscar-labels": ("a file of Oscar's or VinVL's labels", f"{_NO_READER}: a store has names of its own"),
+    "lineidx": ("a .lineidx, where the lines of a .tsv of Oscar or VinVL begin", f"{_NO_READER}"),
+    "weights": ("a file of weights", "a detector's go to --weights; a model's to `roibeam convert` or --from"),
+    "refcoco": ("a file of referring expressions, refs(...).p of RefCOCO", f"{_TASK}; --held-out refcoco=FILE, too"),
+    "photo": ("a photo", "`roibeam extract` takes it as SOURCE"),
+    "image-list": ("a list of images", "`roibeam extract` takes it as SOURCE"),
+    "coco": (
+        "a COCO file",
+        "one of captions goes to --captions, one of instances to --boxes or `roibeam detector train --labels`; "
+        "`roibeam extract` takes both as SOURCE",
+    ),
+    "coco-results": ("a file of detections as COCO scores them", f"{_NO_READER}; --boxes takes COCO instances"),
+    "karpathy": (
+        "a Karpathy split of images and captions",
+        "it goes to --captions or to --held-out karpathy=FILE, or is the SOURCE itself",
+    ),
+    "url-list": (
+        "a list of URLs",
+        "`roibeam download FILE OUT` fetches its photos, and `roibeam extract OUT/local.tsv` takes them",
+    ),
+    "sbu": ("SBU's list of URLs and captions", "`roibeam download` fetches its photos"),
+    "flickr30k": ("a list of photos and captions of Flickr8k or Flickr30k", "it goes to --captions, or is the SOURCE"),
+    "caption-list": ("a list of images and captions", "it goes to --captions, or is the SOURCE"),
+    "visual-genome": ("Visual Genome's image_data.json", "`roibeam extract` takes it as SOURCE"),
+    "visual-genome-split": ("a list of photos and xml files of Visual Genome", "`roibeam extract` takes it as SOURCE"),
+    "genome-objects": ("Visual Genome's objects.json", _GENOME),
+    "genome-attributes": ("Visual Genome's attributes.json", _GENOME),
+    "genome-relationships": ("Visual Genome's relationships.json", _GENOME),
+    "genome-graphs": ("Visual Genome's scene_graphs.json", _GENOME),
+    "genome-regions": (
+        "Visual Genome's region_descriptions.json",
+        "its phrases are of regions, not of photos: to train on them, write a list of image and caption",
+    ),
+    "genome-questions": ("Visual Genome's question_answers.json", f"{_TASK}, with VQA's files"),
+    "mattnet": ("MAttNet's detections for RefCOCO", "it goes to --boxes"),
+    "box-lines": ("a list of boxes", "it goes to --boxes"),
+    "vqa": ("a file of questions (VQA)", _TASK),
+    "vqa-annotations": ("a file of answers (VQA)", f"{_TASK}, with the questions"),
+    "question-list": (
+        "a list of questions",
+        f"write it as a table with the columns image, question and answers; {_TABLE}",
+    ),
+    "gqa": (
+        "a file of GQA",
+        "`roibeam finetune --task` reads its questions with a few lines of Python, which docs/finetuning.md shows",
+    ),
+    "visdial": ("a file of VisDial's dialogues", _NO_READER),
+    "textcaps": ("a file of TextCaps", "write it as a list of image and caption"),
+    "conversations": ("a list of conversations, as LLaVA has it", "write it as a list of image and caption"),
+    "nlvr2": ("a file of NLVR2's statements", f"{_TASK}; --held-out nlvr2=FILE, too"),
+    "snli-ve": ("a file of SNLI-VE's sentences", f"write a table with the columns image, text and label; {_TABLE}"),
+    "vcr": ("a file of VCR's questions", f"{_TASK}; `roibeam extract` takes its photos, with it as SOURCE"),
+}
+
+
+def this_is(path: str, *, but: Collection[str] = ()) -> str:
+    """What a file or folder is and where it belongs, in words; "" where that is not known, or is one of some kinds."""
+    try:
+        kind = kind_of(path)
+    except OSError:
+        return ""  # who reads it says what is wrong with it
+    if kind in but or not kind:
+        return ""
+    what, advice = _KNOWN[kind]
+    return f"this is {what}; {advice}"
+
+
+def refuse_others(path: str, kinds: Collection[str]) -> None:
+    """Raises ValueError where a file or folder is known to be of another kind than these."""
+    if words := this_is(path, but=kinds):
+        raise ValueError(f"{path!r}: {words}")
+
+
+def kind_of(path: str) -> str:
+    """A key of what is known, or ""; also for a pipe, which can be read only once.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    if os.path.isdir(path):
+        return next((kind for kind, names in _FOLDERS.items() if names <= set(os.listdir(path))), "")
+    if not os.path.isfile(path):
+        return ""
+    with open(path, "rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if kind := _binary_kind(path, head):
+        return kind
+    text = head.decode("utf-8-sig", "replace")
+    first = text.lstrip()[:1]
+    if first == "{":
+        line = _object(text.lstrip().partition("\n")[0])
+        return (line and _line_kind(line)) or _members_kind(path, text)
+    if first == "[":
+        return _list_kind(path)
+    return "" if "\0" in text else _text_kind(path, text)
+
+
+def json_kind(path: str) -> str:
+    """The kind of a .json; what is not known is read as COCO's, whose reader says what is wrong with it.
+
+    Raises:
+        ValueError: if it is no json object.
+        OSError: if it cannot be read.
+    """
+    kind = kind_of(path)
+    if kind in BY_EXTENSION:
+        others = f"a Karpathy split, an SBU file, Visual Genome's image_data.json, or {caption_lists.EXPECTED}"
+        next(read_json_members(path, expected=f"{coco.EXPECTED}, {others}"), None)
+        return "coco"
+    return kind
+
+
+def _binary_kind(path: str, head: bytes) -> str:
+    if head.startswith(_HDF5):
+        return _hdf5_kind(path)
+    if head.startswith(_PICKLES):
+        return "refcoco" if b"ref_id" in head else "weights"
+    if _SAFETENSORS.match(head) or (head.startswith(b"PK\x03\x04") and b"/data.pkl" in head):  # torch's first member
+        return "weights"
+    return "photo" if head.startswith(_PHOTOS) else ""
+
+
+def _hdf5_kind(path: str) -> str:
+    import h5py  # takes a tenth of a second
+
+    from roibeam.features.exchange.lxmert_h5 import H5_ERRORS, is_hard, member_kind
+
+    try:
+        with h5py.File(path, "r") as file:
+            names = [name for name in file.id if is_hard(file.id, name)]
+            has_groups = any(member_kind(file.id, name) == h5py.h5o.TYPE_GROUP for name in names)
+    except H5_ERRORS:
+        return "features"
+    return "features" if has_groups or not names else "one-array-h5"
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _line_kind(entry: dict[str, Any]) -> str:
+    """Of json lines, by the first of them."""
+    if "img_fn" in entry:
+        return "vcr"
+    if "sentence" in entry and "identifier" in entry:
+        return "nlvr2"
+    if "gold_label" in entry and "sentence2" in entry:
+        return "snli-ve"
+    if "boxes" in entry and "image_id" in entry:
+        return "box-lines"
+    return "image-list" if image_list.has_image_column(entry) else ""
+
+
+# Whether the first entry of a list of this name, at the top of a json file, tells what the file is.
+_MEMBERS: tuple[tuple[str, Callable[[dict[str, Any]], bool], str], ...] = (
+    ("images", lambda entry: "sentences" in entry, "karpathy"),
+    ("images", lambda _: True, "coco"),
+    ("questions", lambda entry: "question" in entry, "vqa"),
+    ("annotations", lambda entry: "question_id" in entry, "vqa-annotations"),
+    ("annotations", lambda _: True, "coco"),
+    ("data", lambda entry: "caption_str" in entry or "reference_strs" in entry, "textcaps"),
+    ("data", lambda entry: "question" in entry, "vqa"),
+)
+
+
+def _members_kind(path: str, head: str) -> str:
+    if '"dialogs"' in head:  # all of them are one entry, longer than is read
+        return "visdial"
+    try:
+        for name, _, entry in itertools.islice(read_json_members(path, expected="a json object"), _MOST_ENTRIES):
+            if name in ("image_urls", "captions", "user_ids"):
+                return "sbu"
+            if not isinstance(entry, dict):
+                continue
+            for member, tells, kind in _MEMBERS:
+                if name == member and tells(entry):
+                    return kind
+            if "imageId" in entry or ("objects" in entry and "width" in entry):
+                return "gqa"
+    except (ValueError, RecursionError):
+        pass  # who reads it as what was expected says what is wrong with it
+    return ""
+
+
+# A kind, and the names that the first entry of a list has, in the order in which they tell.
+_ENTRIES: tuple[tuple[str, frozenset[str]], ...] = (
+    ("conversations", frozenset(("conversations",))),
+    ("genome-questions", frozenset(("qas",))),
+    ("genome-regions", frozenset(("regions",))),
+    ("genome-graphs", frozenset(("relationships", "objects"))),
+    ("genome-relationships", frozenset(("relationships",))),
+    ("genome-objects", frozenset(("image_id", "objects"))),
+    ("genome-attributes", frozenset(("image_id", "attributes"))),
+    ("question-list", frozenset(("question",))),
+    ("caption-list", frozenset(("caption",))),
+    ("visual-genome", frozenset(("url",))),
+    ("mattnet", frozenset(("image_id", "box"))),
+    ("coco-results", frozenset(("image_id", "bbox"))),
+)
+
+
+def _list_kind(path: str) -> str:
+    try:
+        first = next(read_json_list(path, expected="a json list"), None)
+    except (ValueError, RecursionError):
+        return ""
+    names = first.keys() if isinstance(first, dict) else frozenset()
+    return next((kind for kind, wanted in _ENTRIES if wanted <= names), "")
+
+
+def _is_of_url(line: str) -> bool:
+    """Whether it is a caption and the URL of its image, in either order. Beside a local path, a URL is the caption."""
+    cells = [cell.strip() for cell in line.split("\t")]
+    urls = [cell for cell in cells if is_web_url(cell) and " " not in cell]
+    others = [os.path.splitext(cell)[1].lower() for cell in cells if cell not in urls]
+    return len(cells) == 2 and bool(urls) and IMAGE_EXTENSIONS.isdisjoint(others)
+
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}$")
+_NUMBERS = re.compile(r"[0-9]+")
+
+
+def _text_kind(path: str, text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if caption_lists.caption_layout(path) is not None:
+        return "flickr30k"
+    cells = [cell.strip() for cell in lines[0].split("\t")]
+    numbers = [int(line) for line in lines[:20] if _NUMBERS.fullmatch(line.strip())]
+    if len(cells) == 1 and len(numbers) == min(len(lines), 20) > 1 and numbers[0] == 0:
+        # An image list of numbers counts on; a line of theirs has more than a few bytes.
+        return "lineidx" if all(b - a > 20 for a, b in itertools.pairwise(numbers)) else ""
+    if len(cells) in (2, 3) and cells[1].startswith(("[{", "[]")) and '"' in cells[-1]:
+        return "oscar-labels"
+    if len(cells) == 2 and (_BASE64.match(cells[1]) or cells[1].startswith("{")):
+        return "oscar-features"
+    if len(cells) == 3 and _NUMBERS.fullmatch(cells[1]) and _BASE64.match(cells[2]):
+        return "oscar-features"
+    if len(cells) > 3 and all(map(_NUMBERS.fullmatch, cells[1:3])):
+        return "features"
+    if karpathy.has_columns(path):
+        return "karpathy"
+    if len(cells) > 1:
+        return "url-list" if all(map(_is_of_url, lines[:20])) else ""
+    if lines[0].strip().lower().endswith(".xml"):
+        return "visual-genome-split"
+    return "image-list" if os.path.splitext(lines[0].strip())[1].lower() in IMAGE_EXTENSIONS else ""

@@ -1,0 +1,244 @@
+"""Rules of a site for crawlers: robots.txt (RFC 9309), and refusals of machine learning in headers and <meta>.
+
+robots.txt is read once for each host, before its images. The group that names us counts, without one that of "*". Of
+its rules the longest that fits decides, "Allow" where two are equally long. A host without such a file (any answer of
+4xx) allows everything. Of one that cannot be reached, or answers 5xx, no image is taken: the failure is that of the
+image, and may pass. "Content-Signal: ai-train=no" (contentsignals.org) and "Content-Usage: train-ai=n" (IETF's AIPREF
+draft) of our group forbid too, whatever else is allowed there.
+
+X-Robots-Tag is honoured as img2dataset does, beside TDM-Reservation (W3C's TDMRep) and Content-Usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from yarl import URL
+
+from roibeam.messages import printable
+from roibeam.pipelines.data.download.response import DownloadError
+
+AGENT = "roibeam"
+# As img2dataset honours them; "none" is short for noindex, nofollow. `_USES` are of Content-Usage and Content-Signal:
+# not for the training of models.
+_USES = frozenset({"train-ai=n", "ai-train=no"})
+_REFUSALS = frozenset({"noai", "noimageai", "noindex", "noimageindex", "none"}) | _USES
+# Directives with a value; any other name before a colon is that of a robot.
+_WITH_VALUE = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+TDM, USAGE = "tdm-reservation", "content-usage"  # headers beside X-Robots-Tag; TDM is also the name of a <meta>
+_PRODUCT = re.compile(r"\s*([A-Za-z0-9_.-]+)")
+_COMPATIBLE = re.compile(r"compatible;\s*([A-Za-z0-9_.-]+)")
+
+
+def agent_names(user_agent: str) -> tuple[str, ...]:
+    """Names by which a site may speak of us, lower case: ours, and the one that its servers see.
+
+    Args:
+        user_agent: "mylab/1.0 (+https://...)" or "Mozilla/5.0 (compatible; mylab/1.0)".
+    """
+    found = _PRODUCT.match(user_agent)
+    if found is not None and found[1].lower() == "mozilla":
+        found = _COMPATIBLE.search(user_agent)
+    return tuple(dict.fromkeys((AGENT, *(() if found is None else (found[1].lower(),)))))
+
+
+def said_of_use(values: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
+    """What the headers of an answer say, as `refusal` reads it.
+
+    Args:
+        values: gives all values of a header of this name.
+    """
+    others = (f"{name}: {value}" for name in (TDM, USAGE) for value in values(name))
+    return (*values("X-Robots-Tag"), *others)
+
+
+def refusal(values: Iterable[str], names: Iterable[str] = (AGENT,)) -> str | None:
+    """The directive that forbids us to take the image, or None.
+
+    Args:
+        values: of all X-Robots-Tag headers of an answer. A name before a colon says whom the rest of its header
+            concerns ("otherbot: noai, noindex"); without a name it concerns everybody. Also "tdm-reservation: 1" and
+            "content-usage: train-ai=n".
+        names: ours, see `agent_names`.
+    """
+    ours = {*names, "*", USAGE}
+    for value in values:
+        is_for_us = True
+        for part in value.lower().split(","):
+            name, colon, rest = (piece.strip() for piece in part.partition(":"))
+            if colon and name in _WITH_VALUE:
+                continue
+            if colon and name == TDM:
+                if rest == "1":
+                    return f"{TDM}: 1"
+                continue
+            if colon and re.fullmatch(r"[a-z0-9_.*-]+", name):
+                is_for_us = name in ours
+                name = rest
+            if is_for_us and (found := next((word for word in name.split() if word in _REFUSALS), None)):
+                return f"{USAGE}: {found}" if found in _USES else found
+    return None
+
+
+def shown(directive: str, where: str) -> str:
+    """With where it stood, such as "X-Robots-Tag", unless it tells that itself."""
+    return directive if ":" in directive else f"{where}: {directive}"
+
+
+REASON = "robots.txt"
+MAX_ROBOTS_BYTES = 512_000  # RFC 9309 asks for 500 KiB at least; what follows is not read
+_CACHED_BYTES = 50_000_000  # of rules, of all hosts
+_LINE = re.compile(r"^[ \t]*([A-Za-z-]+)[ \t]*:[ \t]*([^#\r\n]*)", re.MULTILINE)
+_TOKEN = re.compile(r"[A-Za-z0-9_-]+|\*")
+_PREFERENCES = ("content-signal", "content-usage")
+
+
+@dataclass(frozen=True)
+class RobotsRules:
+    """Attributes:
+    rules: (is allowed, pattern) each; in a pattern "*" stands for any characters, "$" for the end.
+    reserved: (pattern, line as written) each: paths that are not for the training of models.
+    """
+
+    rules: tuple[tuple[bool, str], ...]
+    reserved: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """About what it takes in memory."""
+        patterns = (pattern for _, pattern in self.rules)
+        lines = (pattern + line for pattern, line in self.reserved)
+        return 200 + sum(100 + len(text) for texts in (patterns, lines) for text in texts)
+
+    def refusal(self, path: str) -> str | None:
+        """The rule that forbids this path, as written; None where it is allowed.
+
+        Args:
+            path: percent-encoded, with the query.
+        """
+        if path == "/robots.txt":
+            return None
+        longest, decides, is_allowed = -1, "", True
+        for allows, pattern in self.rules:
+            if (len(pattern), allows) > (longest, is_allowed) and _fits(pattern, path):
+                longest, decides, is_allowed = len(pattern), pattern, allows
+        if not is_allowed:
+            return f"Disallow: {decides}"
+        return next((line for pattern, line in self.reserved if _fits(pattern, path)), None)
+
+
+def read_robots(text: str, agents: Iterable[str] = (AGENT,)) -> RobotsRules:
+    """
+    Args:
+        text: of the file; whatever is no rule is passed over. Lines may end in CR, LF or both.
+        agents: our names, lower case; groups of several of them are one.
+    """
+    groups: dict[str, list[tuple[bool, str]]] = {}
+    reserved: dict[str, list[tuple[str, str]]] = {}
+    names: list[str] = []
+    is_open = False  # whether further names join the group
+    for key, value in _LINE.findall(text.replace("\r", "\n")):
+        key, value = key.lower(), value.strip()
+        if key == "user-agent":
+            names = names if is_open else []
+            names.append(_token(value))
+            groups.setdefault(names[-1], [])
+            is_open = True
+        elif key in ("allow", "disallow"):
+            is_open = False
+            if value:
+                for name in names:
+                    groups[name].append((key == "allow", _pattern(value)))
+        elif key in _PREFERENCES:
+            is_open = False
+            path, _, preferences = value.partition(" ") if value.startswith("/") else ("/", "", value)
+            if refusal([preferences]):
+                for name in names:
+                    reserved.setdefault(name, []).append((_pattern(path), f"{key.title()}: {value}"))
+    ours = [name for name in dict.fromkeys(map(_token, agents)) if name in groups] or ["*"]
+    return RobotsRules(
+        tuple(rule for name in ours for rule in groups.get(name, ())),
+        tuple(line for name in ours for line in reserved.get(name, ())),
+    )
+
+
+def _pattern(value: str) -> str:
+    return quote(value, safe="%/:?#[]@!$&'()*+,;=~")
+
+
+def _token(name: str) -> str:
+    found = _TOKEN.match(name)
+    return found[0].lower() if found else ""
+
+
+def _fits(pattern: str, path: str) -> bool:
+    """In time that grows with the path alone times the stars: no regular expression, since patterns are hostile."""
+    to_end = pattern.endswith("$")
+    first, *others = pattern.removesuffix("$").split("*")
+    if not path.startswith(first):
+        return False
+    if not others:
+        return not to_end or path == first
+    at = len(first)
+    for piece in others[:-1]:
+        at = path.find(piece, at)
+        if at < 0:
+            return False
+        at += len(piece)
+    last = others[-1]
+    return path.endswith(last) and len(path) - len(last) >= at if to_end else path.find(last, at) >= 0
+
+
+class RobotsTxt:
+    """The rules of hosts; one request a host, whoever waits for it, and a bounded memory of them.
+
+    Args:
+        read: gives the text of a robots.txt, "" where there is none.
+        agents: our names, lower case.
+    """
+
+    def __init__(self, read: Callable[[URL], Awaitable[str]], agents: tuple[str, ...] = (AGENT,)) -> None:
+        self._read, self._agents = read, agents
+        self._hosts: OrderedDict[URL, asyncio.Task[RobotsRules]] = OrderedDict()
+        self._num_bytes = 0
+
+    async def check(self, url: URL) -> None:
+        """
+        Raises:
+            DownloadError: if this address is forbidden, or its host's robots.txt could not be asked.
+        """
+        origin = url.origin()
+        task = self._hosts.get(origin)
+        if task is None:
+            task = self._hosts[origin] = asyncio.ensure_future(self._ask(origin))
+        self._hosts.move_to_end(origin)
+        try:
+            # Whoever is stopped while it waits does not stop the others.
+            rules = await asyncio.shield(task)
+        except DownloadError:
+            if self._hosts.get(origin) is task:
+                del self._hosts[origin]  # the next one that asks may have more luck
+            raise
+        if rule := rules.refusal(url.raw_path_qs or "/"):
+            raise DownloadError("fetch", REASON, printable(f"{origin}/robots.txt: {rule}", 200))
+
+    async def _ask(self, origin: URL) -> RobotsRules:
+        rules = read_robots(await self._read(origin.with_path("/robots.txt")), self._agents)
+        self._num_bytes += rules.num_bytes
+        if self._num_bytes > _CACHED_BYTES:
+            self._forget()
+        return rules
+
+    def _forget(self) -> None:
+        """Half of the rules, of those hosts that nobody asked for longest."""
+        for origin, task in list(self._hosts.items()):
+            if self._num_bytes <= _CACHED_BYTES // 2:
+                return
+            if task.done() and not task.cancelled() and task.exception() is None:
+                self._num_bytes -= task.result().num_bytes
+                del self._hosts[origin]

@@ -1,0 +1,176 @@
+"""The photos that a store's records were made of: where they lie, and their pixels as the records' boxes mean them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from roibeam.extraction.photos.decode import DecodeError, decode_image
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.archives import parse_location
+from roibeam.pipelines.common.image_ids import ID_RULES
+from roibeam.pipelines.common.locations import location_exists, read_image
+from roibeam.pipelines.common.remote_files import is_url
+from roibeam.pipelines.common.scratch_database import ScratchDatabase
+from roibeam.pipelines.data.datasets.photo_folders import Listing, list_folder
+from roibeam.pipelines.data.image_table import Ambiguous, ImageFinder
+from roibeam.pipelines.data.shard_plan import planned_members, read_plan
+
+_ORIENTATIONS = ("applied", "ignored")
+
+
+class PhotoError(ValueError):
+    """A photo that is missing, cannot be decoded, or is not the one that its record was made of. One line."""
+
+
+@dataclass(frozen=True)
+class PhotoPlace:
+    """Where the photo of a record lies; sent to the thread that reads it.
+
+    Attributes:
+        image_id: of the record.
+        location: as `roibeam.pipelines.common.locations` takes it.
+        image_hw: height and width of the decoded photo as the record has them, pixels.
+    """
+
+    image_id: str
+    location: str
+    image_hw: tuple[int, int]
+
+
+class RecordPhotos:
+    """Finds photos by image id and reads them. The places are in a scratch database, not in memory.
+
+    Args:
+        store: whose records they belong to; its settings say how photos were turned (EXIF orientation).
+        image_ids: those that are wanted, each once.
+        folder: where photos lie, found by the rules of `ImageFinder` (id, path, COCO or Flickr number); None takes the
+            locations that the store's plan recorded, or the folder that was named when the store was written.
+    Raises:
+        ValueError: when the folder is none, or the store tells none and none is given.
+    """
+
+    def __init__(self, store: FeatureStore, image_ids: Iterable[str], folder: str | None = None) -> None:
+        plan = read_plan(store.path) if folder is None else None
+        if folder is None and plan is None and (told := _folder_of_written_store(store)) is not None:
+            folder = _checked_folder(told, store)
+        if folder is None:
+            if plan is None:
+                raise ValueError(
+                    f"{store.path} does not say where its photos lie (an imported, copied or staged store); name their "
+                    f"folder with --photos"
+                )
+            self.root = plan.source.get("image_root", "")
+            wanted = set(image_ids)
+            found = ((one.image_id, one.location) for one in planned_members(store.path, plan))
+            rows: Iterator[tuple[str, str | None, str]] = (
+                (image_id, location, f"no file {location}; name the folder of the photos with --photos")
+                for image_id, location in found
+                if image_id in wanted
+            )
+        else:
+            listing = list_folder(folder)
+            self.root = listing.root
+            rows = _found_in(listing, image_ids, _id_rule_of(store))
+        conventions = store.manifest.config.get("detector", {}).get("conventions", {})
+        self._orientation: str | None = conventions.get("exif_orientation")
+        self._table = ScratchDatabase("CREATE TABLE photos (id TEXT PRIMARY KEY, location TEXT, why TEXT)")
+        self._table.add("INSERT INTO photos VALUES (?, ?, ?)", map(_checked, rows))
+
+    def missing(self) -> dict[str, str]:
+        """Image ids without a photo, each with why: what can be known without reading photos."""
+        return dict(self._table.rows("SELECT id, why FROM photos WHERE location IS NULL ORDER BY rowid"))
+
+    def place(self, image_id: str, image_hw: tuple[int, int]) -> PhotoPlace:
+        """
+        Raises:
+            PhotoError: when there is none.
+        """
+        found = self._table.rows("SELECT location, why FROM photos WHERE id = ?", (image_id,))
+        location, why = found[0] if found else (None, "it is in no plan")
+        if location is None:
+            raise PhotoError(f"image {image_id!r}: {why}")
+        return PhotoPlace(image_id, location, image_hw)
+
+    def read(self, place: PhotoPlace) -> np.ndarray:
+        """The photo in the size of its record, turned as it was there; any thread may call it.
+
+        Returns:
+            (height, width, 3) uint8, channel order B, G, R.
+        Raises:
+            PhotoError: naming the file, when it is missing, broken, or of another size than the record says.
+            SourceGoneError: when the whole folder has gone.
+        """
+        try:
+            data = read_image(self.root, place.location)
+            for orientation in _ORIENTATIONS if self._orientation is None else (self._orientation,):
+                pixels = decode_image(data, exif_orientation=orientation)
+                if pixels.shape[:2] == place.image_hw:
+                    return pixels
+        except OSError as error:
+            raise PhotoError(f"{place.location}: {error.strerror or error}, the photo of {place.image_id!r}") from None
+        except DecodeError as error:
+            raise PhotoError(f"{place.location}: {error.reason}: {error}, the photo of {place.image_id!r}") from None
+        got, said = (f"{width} x {height}" for height, width in (pixels.shape[:2], place.image_hw))
+        raise PhotoError(
+            f"{place.location}: {got} pixels, the record {place.image_id!r} is of a photo of {said}; its boxes would "
+            f"cut out other things"
+        )
+
+
+def tells_photos(store: FeatureStore) -> bool:
+    """Whether a store says where its photos lie, or lay when it was made."""
+    return read_plan(store.path) is not None or _folder_of_written_store(store) is not None
+
+
+def _folder_of_written_store(store: FeatureStore) -> str | None:
+    """The folder of photos that `StoreWriter` was told; None for a store that was made in another way."""
+    config = store.manifest.config
+    source = config.get("source")
+    root = source.get("image_root") if "write" in config and isinstance(source, dict) else None
+    return root if isinstance(root, str) else None
+
+
+def _id_rule_of(store: FeatureStore) -> str:
+    """By which its ids were made; where nothing tells, the usual one."""
+    source = store.manifest.config.get("source")
+    rule = source.get("id_rule") if isinstance(source, dict) else None
+    return rule if rule in ID_RULES else ID_RULES[0]
+
+
+def _checked_folder(folder: str, store: FeatureStore) -> str:
+    if not os.path.isdir(folder):
+        raise ValueError(f"{folder}: the photos of {store.path} were here when it was written; name where they are now")
+    return folder
+
+
+def _found_in(listing: Listing, image_ids: Iterable[str], id_rule: str) -> Iterator[tuple[str, str | None, str]]:
+    """For each image its location, or None and why there is none."""
+    listed = ScratchDatabase("CREATE TABLE listed (place INTEGER PRIMARY KEY, id TEXT, location TEXT)")
+    photos = enumerate(listing.images(id_rule=id_rule))
+    listed.add("INSERT INTO listed VALUES (?, ?, ?)", ((place, one.image_id, one.location) for place, one in photos))
+    finder = ImageFinder(image_id for (image_id,) in listed.stream("SELECT id FROM listed ORDER BY place"))
+    for image_id in image_ids:
+        found = finder.look_up(image_id)
+        if isinstance(found, Ambiguous):
+            names = " and ".join(map(repr, found.image_ids[:2]))
+            yield image_id, None, f"{names} in {listing.root} may both be its photo"
+        elif found is None:
+            yield image_id, None, f"no photo of this name in {listing.root}"
+        else:
+            ((location,),) = listed.rows("SELECT location FROM listed WHERE place = ?", (found.place,))
+            yield image_id, location, f"no file {location}"
+
+
+def _checked(row: tuple[str, str | None, str]) -> tuple[str, str | None, str]:
+    """Files of this machine that are not there are known to be missing; of those at URLs their reading will tell."""
+    image_id, location, why = row
+    if location is not None:
+        place = parse_location(location)
+        file = location if place is None else place.archive
+        if not is_url(file) and not os.path.exists(file) and not location_exists(location):
+            return image_id, None, why
+    return image_id, location, why

@@ -1,0 +1,350 @@
+"""Plan of a run: which images are new, and how they are cut into shards."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from roibeam.extraction.engine.region_iterator import extract_regions
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.messages import counted, printable
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.locations import read_location
+from roibeam.pipelines.data.feature_settings import OTHER_SETTINGS, flat_settings, other_run, setting_changes
+from roibeam.pipelines.data.given_boxes import GivenBoxes
+from roibeam.pipelines.data.image_table import ImageTable
+from roibeam.pipelines.data.shard_plan import (
+    UNTIMED_SHARD_IMAGES,
+    Plan,
+    PlannedShard,
+    extend_plan,
+    mend_plan,
+    planned_shards,
+    read_plan,
+    shard_size_for,
+)
+from roibeam.pipelines.data.source_kinds import Source
+from roibeam.pipelines.extract.shard.shared_detector import (
+    shared_calls,
+    shared_detector,
+    shared_fingerprint,
+    shared_global_feature,
+)
+from roibeam.pipelines.extract.shard.store_folder import failed_images, is_unused_plan
+from roibeam.pipelines.extract.work import Work
+
+_NAMED = 3  # images of those that a note counts
+_MOVED = "; if the photos are the same and only moved, a link at the old path will do"
+TRIES = 5  # images from all over the source that are looked at for one that can be extracted
+UNTIMED = (
+    f"shards of {UNTIMED_SHARD_IMAGES:,} images: GPUs elsewhere are not timed here; --shard-size sets another number"
+)
+
+
+def make_plan(work: Work, max_failures: float) -> tuple[Plan, list[str]]:
+    """The plan of the store, written or extended where the source has images that it does not hold; notes for the user.
+
+    Args:
+        max_failures: share of all images of the store (0..1) that may fail.
+    Raises:
+        ValueError: if the store belongs to another source or was made with other settings, naming the difference; if
+            none of the new images that are tried can be extracted, and more of them are new than may fail.
+    """
+    plan = existing_plan(work)
+    new, notes, plan = _planned_now(work, plan)
+    if plan is not None and not _is_cut_by(work.shard_size, plan):
+        largest = max(shard.num_images for shard in plan.shards)
+        notes.append(
+            f"--shard-size {work.shard_size} is for new images; the shards of earlier runs stay as they are, of up to "
+            f"{counted(largest, 'image')} (`roibeam store copy --shard-size` cuts a finished store anew)"
+        )
+    if plan is not None and not new:
+        return plan, notes
+    num_images = len(new) + (0 if plan is None else plan.num_images)
+    seconds = _try_photos(new, work, all_may_fail=len(new) <= max_failures * num_images)
+    if work.shard_size is None and work.own_detector is not None:
+        notes.append(UNTIMED)
+    grown = extend_plan(
+        work.store, plan, source=source_facts(work), settings=_settings(work), images=new,
+        shard_size=new_shard_size(work, seconds), boxes=work.boxes,
+    )  # fmt: skip
+    return grown, notes
+
+
+def existing_plan(work: Work) -> Plan | None:
+    """The store's plan; none where it is for other images or settings and nothing was extracted under it: that of a run
+    that failed early binds nobody. The same run goes on with its plan, so that an image that it named is accounted for.
+
+    Raises:
+        ValueError: unless it is of this source and these settings, or unused.
+    """
+    plan = read_plan(work.store)
+    if plan is None:
+        return None
+    planned = {"mode": work.detector.mode} | plan.settings  # plans of earlier versions do not have it
+    is_unused = is_unused_plan(work.store, plan)
+    if is_unused and not _is_cut_by(work.shard_size, plan):
+        return None
+    for what, had, now in (
+        ("holds another run: its source", plan.source, source_facts(work)),
+        (OTHER_SETTINGS, flat_settings(planned), flat_settings(_settings(work))),
+    ):
+        changes = setting_changes(had, now)
+        if changes and is_unused:
+            return None
+        if changes:
+            moved = {"location", "image_root"} >= {
+                key for key in had.keys() | now.keys() if had.get(key) != now.get(key)
+            }
+            raise ValueError(other_run(work.store, what, changes) + (_MOVED if moved else ""))
+    return plan
+
+
+def _is_cut_by(shard_size: int | None, plan: Plan) -> bool:
+    """Whether the shards of a plan are of a size, the last of each run smaller; no size is any."""
+    sizes = [shard.num_images for shard in plan.shards]
+    return shard_size is None or max(sizes) == shard_size or (len(sizes) == 1 and sizes[0] <= shard_size)
+
+
+def source_facts(work: Work) -> dict[str, str]:
+    """What identifies a source, its boxes and captions, for plan and manifest."""
+    source = work.source
+    facts = {
+        "kind": source.kind,
+        "location": source.location,
+        "image_root": source.image_root,
+        "id_rule": source.id_rule,
+    }
+    if source.id_prefix:
+        facts["id_prefix"] = source.id_prefix
+    if work.boxes is not None:
+        facts["boxes"] = work.boxes.location
+    if work.captions is not None:
+        facts["captions"] = work.captions.location
+    if work.leaks is not None:
+        facts["held_out"] = ", ".join(f"{rule.rule}={rule.location}" for rule in work.leaks.rules)
+    return facts
+
+
+def _settings(work: Work) -> dict[str, Any]:
+    """What must not change between runs into one store, field by field, so that a change can be named."""
+    fingerprint = shared_fingerprint(work.detector_here, work.options, work.vocabulary.digest, work.boxes is not None)
+    # A mode is no part of what features mean, but half a store of each is what nobody asked for.
+    return {
+        "distribution": work.options.distribution,
+        "mode": work.detector.mode,
+        "feature_space": fingerprint.details,
+    }
+
+
+def _planned_now(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str], Plan | None]:
+    """As `new_images`, and the plan with what became of its images, as far as nothing was extracted of them."""
+    if plan is None:
+        return work.source.images, [], None
+    found = PlannedImages(work.source, work.store, plan, work.boxes, work.is_held_out)
+    plan = mend_plan(work.store, plan, found.changes())
+    return found.new, found.notes(), plan
+
+
+def new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:
+    """Images that no shard holds yet; notes on planned ones that are gone, or are another photo now.
+
+    Raises:
+        ValueError: as of `PlannedImages`.
+    """
+    if plan is None:
+        return work.source.images, []
+    found = PlannedImages(work.source, work.store, plan, work.boxes, work.is_held_out)
+    for _ in found.changes():
+        pass  # the notes tell what they are
+    return found.new, found.notes()
+
+
+class PlannedImages:
+    """The images of a plan beside those that the source has now.
+
+    Attributes:
+        new: images that no shard holds yet.
+    Raises:
+        ValueError: if a planned image has other boxes now: its record would say one thing and the file another; or if
+            the store has the record of one that is held out now.
+    """
+
+    def __init__(
+        self, source: Source, store: OutputFolder, plan: Plan, boxes: GivenBoxes | None = None,
+        is_held_out: Callable[[str], bool] | None = None,
+    ) -> None:  # fmt: skip
+        self._store, self._plan = store, plan
+        self._dropped: dict[int, list[str]] = {}  # by shard
+        self._changed = Counter[str]()  # by what becomes of the images
+        self._first: dict[str, list[str]] = {}
+        other_boxes: list[str] = []
+        leaked: list[str] = []
+
+        def planned() -> Iterator[tuple[int, ImageRef]]:
+            for shard, members in planned_shards(store, plan):
+                for member in members:
+                    if boxes is not None and member.image_id in boxes and not boxes.are_those_of(member):
+                        other_boxes.append(member.image_id)
+                    yield shard.number, member
+                out = [each.image_id for each in members if is_held_out is not None and is_held_out(each.image_id)]
+                if out:
+                    standing = _Standing(store, shard)
+                    leaked.extend(image_id for image_id in out if standing.of(image_id) == _STORED)
+                    self._dropped[shard.number] = [each for each in out if standing.of(each) == _OPEN]
+
+        self._compared = source.images.compared_with(planned())
+        self.new = self._compared.new
+        if other_boxes:
+            assert boxes is not None
+            raise ValueError(
+                f"{store} was made with other boxes than {boxes.location} holds now for "
+                f"{counted(len(other_boxes), 'image')}, "
+                f"such as {other_boxes[0]!r}; restore the file, or choose a new folder"
+            )
+        if leaked:
+            raise ValueError(
+                f"{store} has {counted(len(leaked), 'image')} that must not be trained on: --held-out names "
+                f"{_some(leaked)} now. A copy leaves them out: `roibeam store copy {store} NEW "
+                f"--without-ids FILE`, FILE a list of their ids"
+            )
+
+    def changes(self) -> Iterator[tuple[int, dict[str, ImageRef | None]]]:
+        """What is to change in the plan before it is worked on, as `mend_plan` takes it."""
+        dropped = dict(self._dropped)
+        for number, group in itertools.groupby(self._compared.changed(), key=lambda row: row[0]):
+            standing = _Standing(self._store, self._plan.shards[number])
+            changes: dict[str, ImageRef | None] = dict.fromkeys(dropped.pop(number, ()))
+            for _, image in group:
+                becomes = standing.of(image.image_id)
+                self._changed[becomes] += 1
+                if self._changed[becomes] <= _NAMED:
+                    self._first.setdefault(becomes, []).append(image.image_id)
+                if becomes == _OPEN:
+                    changes[image.image_id] = image
+            if changes:
+                yield number, changes
+        for number, image_ids in dropped.items():
+            if image_ids:
+                yield number, dict.fromkeys(image_ids)
+
+    def notes(self) -> list[str]:
+        """For the user, once the changes were taken."""
+        notes = []
+        dropped = [image_id for image_ids in self._dropped.values() for image_id in image_ids]
+        if dropped:
+            notes.append(f"taken out of the plan, since --held-out names them now: {_some(dropped)}")
+        num_gone = self._compared.num_gone - len(dropped)
+        if num_gone:
+            out = set(dropped)
+            gone = list(itertools.islice((each for each in self._compared.gone() if each not in out), _NAMED))
+            are, stay = ("is", "its record stays") if num_gone == 1 else ("are", "their records stay")
+            notes.append(
+                f"{counted(num_gone, 'image')} of earlier runs {are} not in the source now ({_some(gone, num_gone)}); "
+                f"{stay}"
+            )
+        if renamed := self._compared.renamed():
+            shown = _some([f"{now}, planned as {planned}" for now, planned in renamed])
+            has = "has" if len(renamed) == 1 else "have"
+            notes.append(
+                f"{counted(len(renamed), 'image')} of earlier runs {has} another id in the source now ({shown}); the "
+                f"planned ids stay"
+            )
+        for becomes, words in _WHAT_BECOMES.items():
+            if number := self._changed[becomes]:
+                has = "has" if number == 1 else "have"
+                notes.append(
+                    f"{counted(number, 'image')} of earlier runs {has} another location, captions or labels in the "
+                    f"source now ({_some(self._first[becomes], number)}); {words}"
+                )
+        return notes
+
+
+# What an image of a shard is: its record is stored; it failed; nothing was extracted of it yet, or it is tried again.
+_STORED, _FAILED, _OPEN = "stored", "failed", "open"
+_WHAT_BECOMES = {
+    _OPEN: "this run takes these",
+    _FAILED: "they failed before: --retry-dead-letters tries them again as they are now",
+    _STORED: "records, captions and labels stay as they were: extract into a new store to have those of now",
+}
+
+
+class _Standing:
+    def __init__(self, store: OutputFolder, shard: PlannedShard) -> None:
+        self._failed = failed_images(store, shard)
+
+    def of(self, image_id: str) -> str:
+        if self._failed is None:
+            return _OPEN
+        failed, is_retried = self._failed
+        return _STORED if image_id not in failed else _OPEN if is_retried else _FAILED
+
+
+def _some(image_ids: Sequence[str], total: int | None = None) -> str:
+    """The first few of them."""
+    more = ", ..." if (len(image_ids) if total is None else total) > _NAMED else ""
+    return ", ".join(printable(image_id, 80) for image_id in image_ids[:_NAMED]) + more
+
+
+def extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:
+    """One image as a worker would extract it, in this process."""
+    (outcome,) = extract_regions(
+        [image if work.boxes is None else work.boxes.attach(image)],
+        shared_detector(work.detector_here),
+        options=work.options,
+        read_bytes=read_location,
+        global_feature=shared_global_feature(work.detector_here, work.options),
+        calls=shared_calls(work.detector_here),
+    )
+    return outcome
+
+
+def new_shard_size(work: Work, seconds: float | None) -> int:
+    """Images of a new shard.
+
+    Args:
+        seconds: that one image takes in this process; None where none could be timed.
+    """
+    if work.shard_size is not None:
+        return work.shard_size
+    if work.own_detector is not None or seconds is None:
+        return UNTIMED_SHARD_IMAGES
+    return shard_size_for(seconds)
+
+
+def _try_photos(images: Sequence[ImageRef], work: Work, *, all_may_fail: bool) -> float | None:
+    """Seconds that one image takes here, warm-up included, so that shards come out rather too small than too large.
+
+    None if none of those tried can be extracted, or nothing is to be learnt from one.
+
+    Raises:
+        ValueError: if none of `TRIES` images can be extracted, unless all may fail.
+    """
+    if all_may_fail and (work.shard_size is not None or work.own_detector is not None):
+        return None
+    failures: list[Failure] = []
+    for image in images[:: max(1, len(images) // TRIES)][:TRIES]:
+        start = time.monotonic()
+        with waiting("trying a photo"):
+            outcome = extract_one(image, work)
+        if not isinstance(outcome, Failure):
+            return time.monotonic() - start
+        failures.append(outcome)
+    if len(failures) == TRIES and not all_may_fail:
+        raise ValueError(_all_failed(failures, work.source))
+    return None
+
+
+def _all_failed(failures: Sequence[Failure], source: Source) -> str:
+    ((stage, reason), _), *_ = Counter((each.stage, each.reason) for each in failures).most_common(1)
+    example = next(each for each in failures if (each.stage, each.reason) == (stage, reason))
+    where, detail = printable(example.location, 200), printable(example.detail, 200)
+    return (
+        f"none of {len(failures)} images from all over {source.location} can be extracted, most often: {reason} "
+        f"({stage}), as {where}: {detail}; mend them, or give --max-failures 1 to try all"
+    )

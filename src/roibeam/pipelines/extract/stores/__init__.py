@@ -1,0 +1,4 @@
+"""Finished stores: copy, check, repair, import, export, compare.
+
+How to make one is in pipelines/extract. Read store_copy.py first.
+"""

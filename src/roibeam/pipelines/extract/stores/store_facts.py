@@ -1,0 +1,171 @@
+"""What a manifest tells of its store, in words for people."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from roibeam.features.folders.local_folder import output_folder
+from roibeam.features.record.fingerprint import ABSENT, GIVEN, IMPORTED_PREFIX
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest, UnfinishedRun
+from roibeam.features.store import FeatureStore
+from roibeam.messages import byte_count, counted, printable
+from roibeam.pipelines.data.feature_settings import boxes_words, dtype_words
+from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+
+_NUMBER = r"(\d[\d.e+-]*)"
+# As the toy world names the features of its perfect stores.
+_PERFECT = re.compile(f"toyworld-perfect-noise{_NUMBER}-missed{_NUMBER}-doubled{_NUMBER}-jitter{_NUMBER}")
+
+
+def read_manifest(store: str) -> StoreManifest:
+    """That of a store in a folder or at a URL."""
+    if "://" in store:
+        folder = output_folder(store)
+        return StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
+    with FeatureStore(store) as opened:
+        return opened.manifest
+
+
+def data_bytes(manifest: StoreManifest) -> int:
+    """Bytes of all data files."""
+    return sum(shard.data_bytes for shard in manifest.shards)
+
+
+def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None) -> dict[str, str]:
+    """Counts, sizes, and what the features mean: a name and a text each, in the order to be shown. What nobody told is
+    left out.
+
+    Args:
+        unfinished: the run of the store that has not finished.
+    """
+    num_bytes = data_bytes(manifest)
+    config, space = manifest.config, manifest.fingerprint.feature_space
+    warning = warning_of_store(manifest)
+    facts = {
+        "warning": None if warning is None else f"{warning.title} {warning.text}",
+        "unfinished": None if unfinished is None else f"{unfinished}; run the same command again",
+        "records": f"{manifest.num_records:,}",
+        "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
+        "dead letters": f"{manifest.num_dead_letters:,}",
+        "shards": f"{len(manifest.shards):,}, {byte_count(num_bytes)}",
+        "captions": _annotations_row(manifest),
+        "features": f"{manifest.feature_dim} x {manifest.feature_dtype}" if manifest.feature_dtype else None,
+        **_image_feature_row(manifest),
+        "classes": _vocabulary_row(manifest, manifest.classes, "classes"),
+        "attributes": _vocabulary_row(manifest, manifest.attributes, "attributes"),
+        "source": _part(config, "source").get("location"),
+        "weights": _part(config, "detector").get("weights"),
+        "conventions": config.get("conventions"),
+        "selection": _selection_row(manifest),
+        "numerics": json.dumps(manifest.fingerprint.numerics) if manifest.fingerprint.numerics else None,
+        **(_rows_of_features_made_elsewhere(manifest) if space.startswith(IMPORTED_PREFIX) else {}),
+        **_rows_of_a_copy(manifest),
+        "features mean": f"{_short(manifest.fingerprint.meaning)}: a model must match it",
+        "boxes and dtype": _choice_row(manifest),
+        "feature space": space,
+        "content digest": manifest.content_digest,
+    }
+    return {name: printable(str(text), 2000) for name, text in facts.items() if text is not None}
+
+
+def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
+    part = config.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _rows_of_features_made_elsewhere(manifest: StoreManifest) -> dict[str, str | None]:
+    """What is told otherwise of a store that was imported, or written from Python."""
+    details = manifest.fingerprint.details
+    perfect = _PERFECT.fullmatch(manifest.fingerprint.feature_space.removeprefix(IMPORTED_PREFIX))
+    if perfect is not None:
+        faults = "noise {}, missed {}, doubled {}, box jitter {}".format(*perfect.groups())
+        return {"seen": f"toy world, perfect perception: regions of the scene graph, without a detector; {faults}"}
+    if isinstance(manifest.config.get("write"), dict):
+        return {"written": "from Python, by StoreWriter"}
+    told = [details.get("format"), f"layout {details['layout']}" if details.get("layout") else None]
+    return {
+        "weights": "not known: extracted by another code base",
+        "imported from": ", ".join(str(each) for each in told if each) or None,
+    }
+
+
+def _rows_of_a_copy(manifest: StoreManifest) -> dict[str, str]:
+    """Where a copied store comes from, and what of its records was changed."""
+    copied = manifest.config.get("copy")
+    if copied is None:
+        return {}
+    try:
+        options = copied["options"]
+        sources = ", ".join(str(source["location"]) for source in copied["sources"])
+        changes = [
+            f"{name} {options[name]}" for name in ("dtype", "distribution") if options[name] not in (None, "keep")
+        ]
+        changes += [f"regions {json.dumps(options['regions'])}"] if options["regions"] is not None else []
+        if options["asked"] is not None:
+            which = "all images but those" if options["asked"].get("without") else "images"
+            changes.append(f"{which} of {options['asked']['from']}")
+    except (KeyError, TypeError, AttributeError):  # somebody else's idea of "copy"
+        return {"copied from": printable(json.dumps(copied), 200)}
+    return {"copied from": printable(sources, 400), "changed": printable(", ".join(changes) or "nothing", 400)}
+
+
+def _selection_row(manifest: StoreManifest) -> str | None:
+    boxes = _part(manifest.config, "source").get("boxes")
+    if boxes:
+        return f"none: boxes given in {boxes}"
+    # Stores of earlier versions do not name it.
+    named, regions = manifest.config.get("selection"), manifest.fingerprint.details.get("regions")
+    return named or (None if regions is None else json.dumps(regions))
+
+
+def _short(meaning: str) -> str:
+    return meaning if meaning.startswith(IMPORTED_PREFIX) else meaning[:16]
+
+
+def _choice_row(manifest: StoreManifest) -> str | None:
+    told = [words for words in (boxes_words(manifest.fingerprint), dtype_words(manifest.fingerprint)) if words]
+    return f"{', '.join(told)}: may differ, and is told" if told else None
+
+
+def _image_feature_row(manifest: StoreManifest) -> dict[str, str]:
+    """What the feature of the whole image is; nothing where there is none."""
+    made = manifest.fingerprint.details.get("image_feature", "none")
+    if made == "none":
+        return {}
+    if not isinstance(made, dict):
+        return {"image feature": f"{made}: the detector's own of the whole image, {manifest.feature_dim} wide"}
+    spec = str(manifest.config.get("options", {}).get("image_feature", ""))
+    weights = spec.partition("=")[2] or made.get("weights", "?")
+    return {"image feature": f"{made.get('network', '?')}, {made.get('feature_dim', '?')} wide, weights {weights}"}
+
+
+def _annotations_row(manifest: StoreManifest) -> str:
+    entry = manifest.annotations
+    if entry is None:
+        return "none"
+    kinds = [counted(entry.captions, "caption")] if entry.captions else []
+    kinds += [counted(entry.labels, "label")] if entry.labels else []
+    return f"{' and '.join(kinds)} of {counted(entry.rows, 'image')}, in {entry.file}"
+
+
+def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, which: str) -> str | None:
+    """What class or attribute ids mean."""
+    details = manifest.fingerprint.details
+    origin, count = details.get(which), manifest.config.get(f"num_{which}")
+    is_from = "" if origin in (None, ABSENT, GIVEN) else f" from {origin}"
+    if names is not None:
+        shown = f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
+        return f"{shown} ids{is_from}" if is_from else shown
+    if origin == ABSENT or _part(details, "detector").get(f"num_{which}") == 0:
+        zeros = which == "classes" and manifest.num_regions
+        return "none: class ids and scores are 0 and mean nothing" if zeros else "none"
+    if count is None:
+        count = _part(details, "detector").get(f"num_{which}", details.get(f"num_{which}"))
+    told = [] if count is None else [f"{count:,}" if isinstance(count, int) else str(count)]
+    told += [f"ids only,{is_from}" if is_from else "ids only"]
+    if is_from and count is None and which == "classes":
+        told[-1] += "; how many there are is not known"
+    is_ours = not manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX)
+    return ", ".join(told) + (" (`roibeam store copy --vocab` adds names)" if is_ours else "")

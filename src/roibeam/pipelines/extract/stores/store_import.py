@@ -1,0 +1,238 @@
+"""`roibeam store import`: a published feature file becomes a store like any other, except for its feature space."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from roibeam.features.exchange.check_report import CheckReport
+from roibeam.features.exchange.formats import FeatureFile, format_named, format_of
+from roibeam.features.exchange.reading import Reading
+from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
+from roibeam.features.record.fingerprint import Fingerprint, imported_fingerprint
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest
+from roibeam.features.shard.publish import (
+    Repeat,
+    ShardPlace,
+    ShardSequence,
+    num_outcomes,
+    publish_store,
+    write_shard_sequence,
+)
+from roibeam.features.writing.partial_store import (
+    check_sequence_folder,
+    finished_shards,
+    plan_stat,
+    remove_unfinished,
+    work_folder,
+)
+from roibeam.messages import counted
+from roibeam.pipelines.common.console.command_files import BorrowedFiles, NamedFiles, borrowed_files
+from roibeam.pipelines.common.console.progress import ENTRIES, Progress
+from roibeam.pipelines.common.dead_letters import write_dead_letters
+from roibeam.pipelines.data.datasets.known_files import refuse_others
+from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS
+from roibeam.pipelines.extract.stores.class_names import imported_classes
+from roibeam.pipelines.extract.stores.locations import Place, folder_at
+
+log = logging.getLogger(__name__)
+DEFAULT_SHARD_SIZE = 4000
+IMPORT_DTYPES = ("float16", "float32")
+
+
+@dataclass(frozen=True)
+class ImportSummary:
+    """What an import gave.
+
+    Attributes:
+        format: name of the source's format.
+        manifest: of the store.
+        report: what was in the source.
+        failures: reason -> entries that could not be used; they are the store's dead letters.
+        num_repeats: entries left out because an earlier one says the same about their image.
+        seconds: wall time.
+    """
+
+    format: str
+    manifest: StoreManifest
+    report: CheckReport
+    failures: Counter[str]
+    num_repeats: int
+    seconds: float
+
+    @property
+    def failed_share(self) -> float:
+        """Dead letters / (records + dead letters), 0..1."""
+        return self.failures.total() / max(self.manifest.num_records + self.failures.total(), 1)
+
+
+def import_features(
+    source: Place,
+    out: Place,
+    *,
+    format_name: str | None = None,
+    dtype: str = "float16",
+    shard_size: int = DEFAULT_SHARD_SIZE,
+    num_classes: int | None = None,
+    vocab: str | None = None,
+    background: str | None = None,
+    feature_dtype: str | None = None,
+    scratch: str | None = None,
+) -> ImportSummary:
+    """Writes the records of a feature file to the folder `out`, in key order.
+
+    The store manifest comes last: before it there is no store. A killed import goes on where it was: finished shards of
+    the same source and options are kept. The source is read from the beginning all the same, for the report.
+
+    Args:
+        source: a file or folder of a format in `roibeam.features.exchange.formats`, or its URL: all of it is copied to
+            a scratch folder first.
+        format_name: of it; None: it is recognised by its content.
+        dtype: of the stored features; float16 is half the size, and a value over 65504 makes a dead letter in it.
+        shard_size: entries per shard.
+        num_classes: foreground classes of the detector, for a file that has class ids and does not say; None: not
+            known, or what the file says.
+        vocab: in place of that, the names of its classes and attributes, see `read_vocabulary`.
+        background: where rows of class probabilities have background: first, last or none; in a file with class ids
+            alone, first says that 0 is background. None: as the format has it, if the numbers do not speak against it.
+        feature_dtype: key of `FILE_DTYPES`: what numbers the bytes of the features are. None: what the file says, and
+            float32 where they are base64, if the bytes do not speak against it.
+        scratch: parent of the scratch folders that URLs need; None for the machine's temporary folder.
+    Raises:
+        ValueError: when `source` is no such file, `out` holds anything but a part of this import, or the file does not
+            fit `num_classes` or `vocab`; when its numbers look as if they were to be read in another way.
+        OSError: when `out` cannot be written.
+    """
+    start = time.monotonic()
+    if dtype not in IMPORT_DTYPES:
+        raise ValueError(f"--dtype {dtype!r}: choose one of {', '.join(IMPORT_DTYPES)}")
+    reading = Reading(background, feature_dtype)
+    named = NamedFiles()
+    named.need("SOURCE", source)
+    named.need("--vocab", None if vocab == PUBLISHED_LISTS else vocab)
+    named.need_output_folder(out)
+    if format_name is not None:
+        named.look(lambda: format_named(format_name))
+    named.check()
+    folder = folder_at(out, scratch)
+    folder.listing("manifest")  # a URL that cannot be written is told before a large file is copied
+    with borrowed_files(source, scratch=scratch) as files:
+        refuse_others(str(files.path), ("features", "lmdb"))
+        found = format_of(files.path, format_name)
+        with found.open(files.path, reading) as file, work_folder(folder, scratch) as work, run_lock(folder):
+            reading.check(source)
+            request = _Request(files, dtype, shard_size, num_classes, vocab, reading)
+            published, report, manifests = _imported(found.name, file, folder, work, request)
+    repeats = sum(manifest.stats["equal_repeats"] for manifest in manifests)
+    failures = Counter(letter.reason for manifest in manifests for letter in manifest.dead_letters)
+    return ImportSummary(found.name, published, report, failures, repeats, time.monotonic() - start)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is read, and how it is to be stored."""
+
+    files: BorrowedFiles
+    dtype: str
+    shard_size: int
+    num_classes: int | None
+    vocab: str | None
+    reading: Reading
+
+    @property
+    def given(self) -> dict[str, int | str]:
+        """The options that say what the file does not, as far as they were given."""
+        reading = {"background": self.reading.background, "file_feature_dtype": self.reading.feature_dtype}
+        options = {"num_classes": self.num_classes, "vocab": self.vocab, **reading}
+        return {name: value for name, value in options.items() if value is not None}
+
+
+def _imported(
+    name: str, file: FeatureFile, folder: OutputFolder, work: Path, request: _Request
+) -> tuple[StoreManifest, CheckReport, list[ShardManifest]]:
+    """The store manifest, what was in the source, and the manifests of all shards; needs the folder's lock."""
+    files, dtype, shard_size = request.files, request.dtype, request.shard_size
+    classes = imported_classes(
+        file, files.path, num_classes=request.num_classes, vocab=request.vocab, background=request.reading.background
+    )
+    details = {"layout": file.layout, **file.details, "feature_dtype": dtype}
+    details |= {name: value for name, value in request.given.items() if name not in ("num_classes", "vocab")}
+    details |= {} if classes.number is None else {"num_classes": classes.number}
+    fingerprint = imported_fingerprint(name, details)
+    report = CheckReport(file.layout, file.details)
+    plan = _plan_digest(fingerprint, files, shard_size, classes.names.digest)
+    check_sequence_folder(folder, "import", plan)
+    manifests = finished_shards(folder)
+    remove_unfinished(folder, manifests)
+    sequence = ShardSequence(
+        ShardPlace(folder, work),
+        fingerprint=fingerprint,
+        source=plan,
+        shard_size=shard_size,
+        shard_bytes=None,
+        planned_bytes=files.num_bytes * min(shard_size, file.num_entries) // max(file.num_entries, 1),
+        first_shard=len(manifests),
+        stats=plan_stat("import", plan),
+    )
+    _write_shards(report.watch(classes.checked(file.outcomes(dtype))), sequence, manifests, file.num_entries)
+    write_dead_letters(folder, manifests)
+    published = publish_store(
+        folder,
+        range(len(manifests)),
+        fingerprint=fingerprint,
+        config={
+            "source": {"kind": name, "location": files.location, "bytes": files.num_bytes},
+            "options": {"feature_dtype": dtype, "shard_size": shard_size, **request.given},
+            "entries": {
+                "all": file.num_entries,
+                "equal_repeats": sum(manifest.stats["equal_repeats"] for manifest in manifests),
+            },
+            "import": {"plan": plan},
+        },
+        classes=classes.names.classes,
+        attributes=classes.names.attributes,
+    )
+    remove_unfinished(folder, manifests)
+    return published, report, manifests
+
+
+def _write_shards(
+    outcomes: Iterator[RegionRecord | DeadLetter | Repeat],
+    sequence: ShardSequence,
+    manifests: list[ShardManifest],
+    num_entries: int,
+) -> None:
+    """Writes the shards that come after `manifests`, and appends theirs.
+
+    Args:
+        outcomes: of all entries, those of finished shards too.
+        num_entries: of the source.
+    """
+    done = sum(map(num_outcomes, manifests))
+    if manifests:
+        log.info("reading over the %s that are written", counted(done, "entry", "entries"))
+    with Progress("importing", num_entries, ENTRIES) as progress:
+        counted_outcomes = progress.counting(outcomes)
+        deque(islice(counted_outcomes, done), maxlen=0)
+        manifests.extend(write_shard_sequence(counted_outcomes, sequence))
+
+
+def _plan_digest(fingerprint: Fingerprint, files: BorrowedFiles, shard_size: int, names: str | None) -> str:
+    """The same for two runs exactly when they write the same store, if files that change get another time.
+
+    Args:
+        names: digest of those of classes and attributes; None without.
+    """
+    parts = [
+        files.location, files.num_bytes, files.changed_ns, fingerprint.feature_space, fingerprint.details, shard_size
+    ]  # fmt: skip
+    parts += [] if names is None else [names]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()

@@ -1,0 +1,296 @@
+"""Request of one fine-tuning run: names, paths and numbers alone, its photos and encoder, and seeds; no torch.
+
+Runs that differ in their seed alone have the mean, standard deviation and best of their results.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.features.folders.durable_files import naming_file
+from roibeam.features.store import FeatureStore
+from roibeam.messages import check_lists
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
+from roibeam.pipelines.data.record_photos import tells_photos
+from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
+from roibeam.pipelines.training.model_files.encoder_settings import (
+    DEFAULT_ENCODER,
+    EncoderOptions,
+    JointSettings,
+    choose_encoder,
+    read_joint_settings,
+)
+from roibeam.pipelines.training.model_files.model_folder import CONFIG, model_folder
+from roibeam.pipelines.training.run_folder.files import check_run_file, put_run_file
+
+SECTIONS = ("detector", "encoder", "photos", "end_to_end")
+
+
+@dataclass(frozen=True)
+class EncoderRequest:
+    """Names are those of the options.
+
+    Attributes:
+        photos: their folder; None where the store says that they lie.
+        detector, weights, conventions: of an encoder that does not come with the model, see `choose_encoder`.
+    """
+
+    photos: str | None = None
+    detector: str | None = None
+    weights: str | None = None
+    conventions: str | None = None
+
+    def refuse(self) -> None:
+        """Raises ValueError where something is given, for a run on stored features."""
+        given = [field.name for field in fields(self) if getattr(self, field.name)]
+        if given:
+            raise ValueError(f"--{given[0]} is for --end-to-end; stored features need no photos and no encoder")
+
+    def need(self, named: NamedFiles) -> None:
+        """Looks for the files."""
+        named.need("--photos", self.photos, FOLDER)
+        named.need("--weights", self.weights)
+        named.look(lambda: check_weight_file(self.weights))
+
+
+@dataclass(frozen=True)
+class TaskPhotos:
+    """How photos of a task become batches.
+
+    Attributes:
+        flip: whether every other photo of training, by chance, is mirrored left to right, its boxes with it. What then
+            becomes of the words the task says; photos of a task that says nothing of it are not mirrored.
+        fixed_size: whether every photo is padded to the encoder's short edge x long edge (VL-BERT on VCR), instead of
+            to the largest of its batch.
+        outlines: whether regions count inside the outlines of their objects alone, where a task has some (VCR).
+        aspect_buckets: whether photos of nearly the same shape come together, so that batches need little padding
+            (VL-BERT on RefCOCO+).
+        read_ahead: threads that read and resize photos.
+
+    Raises:
+        ValueError: naming the field.
+    """
+
+    flip: bool = True
+    fixed_size: bool = False
+    outlines: bool = True
+    aspect_buckets: bool = False
+    read_ahead: int = 2
+
+    def __post_init__(self) -> None:
+        if self.read_ahead < 1:
+            raise ValueError(f"TaskPhotos: read_ahead must be at least 1, got {self.read_ahead}")
+
+    def described(self) -> dict[str, Any]:
+        """What a resumed run must have alike."""
+        return {name: value for name, value in asdict(self).items() if name != "read_ahead"}
+
+
+def encoder_sections(asked: EncoderRequest, start: str, whole_image: str) -> dict[str, Any]:
+    """The sections of `--set`, by `SECTIONS`, with their defaults: those of the run that this one starts from, if any.
+
+    Args:
+        start: that the model comes from; of anything but a run end to end only the model.
+        whole_image: see `EndToEndChoices`.
+    Raises:
+        ValueError: when options are missing or contradict each other.
+    """
+    own = joint_start(start)
+    if own is None:
+        sizes = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions).config
+        options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
+    else:
+        named = [name for name in ("detector", "weights", "conventions") if getattr(asked, name) is not None]
+        if named:
+            raise ValueError(
+                f"--{named[0]}: {start} brings its region encoder; leave it out, or start from a model alone"
+            )
+        sizes, choices = own.config, own.choices
+        options = EncoderOptions(frozen_stages=own.frozen_stages, mask_channels=own.mask_channels)
+    return dict(zip(SECTIONS, (sizes, options, TaskPhotos(), choices), strict=True))
+
+
+def asked_encoder(asked: EncoderRequest, start: str, published: str) -> EncoderRequest:
+    """What is asked for, or of the published run where neither the user nor the start says which encoder it is.
+
+    Args:
+        start: as of `encoder_sections`.
+        published: preset of its detector; "" for none of its own.
+    """
+    if asked.detector is not None or not published or joint_start(start) is not None:
+        return asked
+    return replace(asked, detector=published)
+
+
+def joint_start(start: str) -> JointSettings | None:
+    """What a run end to end says of its encoder; None for anything else that a run may start from.
+
+    Raises:
+        ValueError: for a folder without a model, or a config.json that cannot be read.
+    """
+    path = Path(start).expanduser()
+    if not path.is_dir():
+        return None
+    config = model_folder(path)[0] / CONFIG
+    return read_joint_settings(config) if "end_to_end" in read_json_object(config) else None
+
+
+def check_tells_photos(store: FeatureStore, photos: str | None) -> None:
+    """Raises ValueError where neither the user nor the store says where the photos lie."""
+    if photos is None and not tells_photos(store):
+        raise ValueError(
+            f"--end-to-end reads photos, and {store.path} does not say where its photos lie; name their folder with "
+            f"--photos"
+        )
+
+
+NEW = "none"  # in place of a model to start from
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneRequest:
+    """As of `roibeam finetune`.
+
+    Attributes:
+        out: run folder to write; with several seeds the folder that holds a run for each.
+        task: a name of `TASKS`.
+        start: pre-training run, model folder or official checkpoint; "none" for new weights.
+        store: folder of the store with the regions of all images; None for a task of texts alone.
+        data: folder with the files of the task.
+        annotated_store: of the task's own boxes, beside detected ones in `store`; None for none.
+        recipe: a published run; None for none.
+        toy: the recipe's choices in a small model, for a few steps.
+        system, size: of a model with new weights.
+        from_bert: what such a model starts from, see `read_bert`; None for none.
+        tokenizer: see `load_tokenizer`; None for that of the start, else one made from the texts.
+        min_match: least share of the images of a split that the store must have, 0..1.
+        steps, batch_size, learning_rate, warmup_steps: None for those of the recipe, else 1000, 32 groups for each
+            micro-batch and process, 0.00005 and a tenth of the steps.
+        epochs: passes over the training groups, in place of steps; None for those.
+        device, threads, seed, settings, resume: as of `RequestedTraining`.
+        held_out: images that must not be trained on, beside those of the task's own files.
+        command: as it was typed, for the cards of predictions.
+        seeds: runs with seeds `seed`, `seed` + 1, ...
+        end_to_end: train through the region encoder, as `encoder` says; else on stored features.
+    """
+
+    out: Path
+    task: str
+    start: str
+    store: str | None
+    data: Path
+    annotated_store: str | None = None
+    recipe: str | None = None
+    toy: bool = False
+    system: str | None = None
+    size: str | None = None
+    from_bert: str | None = None
+    tokenizer: str | None = None
+    min_match: float = 1.0
+    steps: int | None = None
+    epochs: float | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    warmup_steps: int | None = None
+    device: str = "auto"
+    threads: int | None = None
+    seed: int = 0
+    seeds: int = 1
+    settings: Sequence[str] = ()
+    resume: bool | None = None
+    end_to_end: bool = False
+    encoder: EncoderRequest = field(default_factory=EncoderRequest)
+    held_out: HeldOutWords = field(default_factory=HeldOutWords)
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        check_lists(self, "settings")
+
+
+SEEDS_NAME = "seeds.json"
+
+
+def seed_requests(request: FinetuneRequest) -> list[FinetuneRequest]:
+    """One for each seed: OUT itself for one, OUT/seed-N for several."""
+    if request.seeds == 1:
+        return [request]
+    numbers = range(request.seed, request.seed + request.seeds)
+    return [replace(request, out=request.out / f"seed-{number}", seed=number, seeds=1) for number in numbers]
+
+
+def seed_summary(
+    results: Sequence[tuple[Path, Mapping[str, float | None]]],
+    main: str,
+    steps: Sequence[int] | None = None,
+    *,
+    chances: Mapping[str, float | None] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """
+    Args:
+        results: folder of each run and its measures.
+        main: measure by which the best is chosen.
+        steps: of each run, the checkpoint that `train.best_by` chose and the measures are of; None for the last ones.
+        chances: by measure, what guessing reaches.
+    Returns:
+        for each measure that all have: mean, median, sd (of a sample, None for one run), values, chance (None where it
+        is not known); and the best run's folder.
+    """
+    measures = {}
+    for name in results[0][1]:
+        given = [values.get(name) for _, values in results]
+        known = [value for value in given if value is not None]
+        if len(known) == len(results):
+            sd = statistics.stdev(known) if len(known) > 1 else None
+            mean, median = statistics.fmean(known), statistics.median(known)
+            measures[name] = {"mean": mean, "median": median, "sd": sd, "values": known, "chance": chances.get(name)}
+    best = max(results, key=lambda each: each[1].get(main) or 0.0)[0]
+    found = {"main": main, "best": best.name, "runs": [run.name for run, _ in results], "measures": measures}
+    return found if steps is None else {**found, "steps": list(steps)}
+
+
+def write_seeds(out: Path, summary: Mapping[str, Any]) -> Path:
+    """Writes OUT/seeds.json, whole or not at all."""
+    path = out / SEEDS_NAME
+    aside = path.with_name(f".writing-{SEEDS_NAME}")
+    with naming_file(path):
+        aside.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+    put_run_file(aside, path)
+    return path
+
+
+def seeds_of(run: Path) -> dict[str, Any] | None:
+    """Of a run that is one of several seeds: how many, mean and sd of the main measure, and whether it is the best."""
+    path = run.parent / SEEDS_NAME
+    check_run_file(path)
+    summary = read_json_object(path) if path.is_file() else {}
+    if run.name not in summary.get("runs", ()):
+        return None
+    main = summary["measures"].get(summary["main"], {})
+    return {
+        "count": len(summary["runs"]), "measure": summary["main"], "mean": main.get("mean"), "sd": main.get("sd"),
+        "is_best": summary.get("best") == run.name,
+    }  # fmt: skip
+
+
+def best_of_seeds(folder: Path) -> Path:
+    """The best run of a folder of several seeds; the folder itself where it is of one.
+
+    Raises:
+        ValueError: when its list is damaged.
+    """
+    path = folder / SEEDS_NAME
+    if not path.is_file():
+        return folder
+    check_run_file(path, f"name a run yourself, such as {folder / 'seed-0'}")
+    best = read_json_object(path).get("best")
+    if not isinstance(best, str) or not (folder / best).is_dir():
+        raise ValueError(f"{path} names no run of this folder; name one yourself, such as {folder / 'seed-0'}")
+    return folder / best

@@ -1,0 +1,467 @@
+"""Settings of a fine-tuning run as its request changes them, and their checks before torch is imported.
+
+Names, numbers, files and the features of the store are checked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from roibeam.features.store import FeatureStore
+from roibeam.messages import counted
+from roibeam.pipelines.common.compute import check_device, is_main_process, num_processes
+from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
+from roibeam.pipelines.common.console.overrides import apply_overrides, refuse_two_values
+from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.held_out import HeldOut
+from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
+from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.run.finetune_request import (
+    NEW,
+    FinetuneRequest,
+    asked_encoder,
+    check_tells_photos,
+    encoder_sections,
+    joint_start,
+)
+from roibeam.pipelines.finetuning.run.predict_request import STORE_MISSING, refuse_images
+from roibeam.pipelines.finetuning.scored_tasks import task_name
+from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
+from roibeam.pipelines.finetuning.task import NamedTask
+from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
+from roibeam.pipelines.training.model_files.encoder_settings import TOY_ENCODER
+from roibeam.pipelines.training.model_files.model_folder import (
+    bert_files,
+    check_model_files,
+    check_tokenizer_file,
+    found_model,
+)
+from roibeam.pipelines.training.model_files.provenance import check_feature_space
+from roibeam.pipelines.training.run_folder.folder import (
+    CONFIG_NAME,
+    begun_steps,
+    check_run_folder,
+    saved_config,
+    with_saved,
+)
+from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, schedule_fields
+from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfig, with_settings
+
+MODEL_WHOLE_IMAGE = "model"
+BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
+# Evaluations where nobody sets `train.evaluate_every`: at so many points, which all together ask at most a share of as
+# many groups as are trained on; or so many, which cost a short run little.
+POINTS, SHARE_ASKED, ASKED_ANYHOW = 10, 0.1, 20_000
+# Of a recipe's toy: a minute on 2 cores, at a rate that small models need.
+TOY_STEPS, TOY_STEPS_END_TO_END, TOY_RATE = 60, 10, 1e-3
+_NOT_COUNTED = 10**9  # steps of epochs whose groups are not counted yet: settings that count steps fit in
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """
+    Attributes:
+        rule: of a published run: the "correct" one; what its "release" does to its steps, with `TaskRecipe.accidents`;
+            or what another release or option does, one of `STEP_RULES` (training/step_policies.py).
+    """
+
+    rule: str = CORRECT
+
+    def __post_init__(self) -> None:
+        check_choice(self, "rule", tuple(STEP_RULES))
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """
+    Attributes:
+        dropout: of model and head while they are trained, wherever they have any, 0 to below 1; None leaves to each
+            what it has, of pre-training and of the kind of head.
+    """
+
+    dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"ModelOptions: dropout must be from 0 to below 1, got {self.dropout}")
+
+    def described(self) -> dict[str, Any]:
+        """What a resumed run must have alike; nothing where nothing is asked for, as in runs from before."""
+        return {} if self.dropout is None else {"dropout": self.dropout}
+
+
+@dataclass(frozen=True)
+class FinetuneData:
+    """How groups become batches.
+
+    Attributes:
+        batch_size: groups (questions, statements, expressions) for each micro-batch and process.
+        workers: processes that make batches ahead; 0 makes them in the one that trains. Changes nothing but the time.
+        validation_groups: how many groups each evaluation asks about, the first ones of the split; 0 = all.
+        shared_images: train although images of the validation split are trained on too; what it measures then is not
+            held out.
+    """
+
+    batch_size: int = 32
+    workers: int = 0
+    validation_groups: int = 0
+    shared_images: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"FinetuneData: batch_size must be at least 1, got {self.batch_size}")
+        for name in ("workers", "validation_groups"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"FinetuneData: {name} must not be negative, got {getattr(self, name)}")
+
+
+def sections_of(
+    request: FinetuneRequest,
+    options: type,
+    recipe: TaskRecipe | None,
+    *,
+    steps: int | None = None,
+    evaluate_every: int | None = None,
+    whole_image: str = MODEL_WHOLE_IMAGE,
+) -> dict[str, Any]:
+    """The sections of settings with all that the request changes; that of the task is called by its name.
+
+    Args:
+        options: dataclass of the task's settings.
+        steps: of a recipe or a request that counts in epochs, once the groups are counted.
+        evaluate_every: what `evaluation_pause` says, then; a recipe or a setting may say otherwise.
+        whole_image: see `TaskSystem`, where the system is known.
+    Raises:
+        ValueError: for a setting that is none.
+    """
+    _check_epochs(request)
+    batch_size = request.batch_size or (recipe.at_once(num_processes()) if recipe else BATCH_SIZE)
+    sections: dict[str, Any] = {
+        "data": FinetuneData(batch_size=batch_size),
+        "model": ModelOptions(),
+        "layout": LayoutOptions() if recipe is None else recipe.layout,
+        "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
+        "steps": StepOptions(),
+        task_name(request.task): _task_options(request, options, recipe),
+    }
+    if request.end_to_end:
+        asked = asked_encoder(request.encoder, request.start, published_encoder(request, recipe))
+        sections |= encoder_sections(asked, request.start, whole_image)
+        if recipe is not None:
+            sections["encoder"] = replace(sections["encoder"], **recipe.encoder)
+            sections["photos"] = replace(sections["photos"], **recipe.photos)
+            edges = {} if request.toy else dict(zip(("short_edge", "long_edge"), recipe.edges, strict=False))
+            sections["detector"] = replace(sections["detector"], **edges)
+    sections |= _as_begun(sections, request)
+    refuse_two_values(request, {**OPTIONS, "data.batch_size": "batch_size"}, request.settings)
+    train = [each for each in request.settings if each.startswith("train.")]
+    others = [each for each in request.settings if each not in train]
+    changed = _by_step_rule(sections, others, recipe, task_name(request.task))
+    config = _train_config(request, recipe, changed, steps, evaluate_every)
+    sections = {**changed, "train": with_settings(config, train)}
+    if request.end_to_end:
+        sections["encoder"].check_rates(sections["train"].parameter_groups)
+    return sections
+
+
+def published_encoder(request: FinetuneRequest, recipe: TaskRecipe | None) -> str:
+    """The detector whose encoder a run of the recipe has where nobody says it; "" for the usual one."""
+    if recipe is None:
+        return ""
+    return TOY_ENCODER if request.toy else recipe.detector
+
+
+def _task_options(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> Any:
+    """Of the recipe, or the defaults; a toy world has too few questions for an answer to come up several times."""
+    if recipe is None:
+        return options()
+    found = recipe.options_for(request.end_to_end)
+    return replace(found, min_occurrence=1) if request.toy and hasattr(found, "min_occurrence") else found
+
+
+def _as_begun(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str, Any]:
+    """What the run that goes on in OUT began with, where its recipe may have been another; settings win over it."""
+    if request.recipe is None or request.resume is False or not (request.out / CONFIG_NAME).is_file():
+        return {}
+    saved, name = saved_config(request.out), task_name(request.task)
+    begun = saved["task"]
+    if (begun.get("task"), saved["recorded"].get("recipe")) != (name, request.recipe):
+        return {}
+    places = {name: "task_options", "layout": "layout", "photos": "photos"}
+    found = {
+        each: with_saved(sections[each], begun[where])
+        for each, where in places.items()
+        if each in sections and where in begun
+    }
+    encoder = begun.get("model", {}).get("region_encoder")
+    if encoder is not None and "detector" in sections:
+        edges = {each: encoder["detector"][each] for each in ("short_edge", "long_edge")}
+        found["detector"] = replace(sections["detector"], **edges)
+    return found
+
+
+def begun_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> list[str]:
+    """In what a run goes on as it began, and its recipe is another by now; arguments as `sections_of`."""
+    kept, fresh = (sections_of(each, options, recipe) for each in (request, replace(request, resume=False)))
+    return [
+        f"{section}.{field.name} stays {getattr(kept[section], field.name)!r}, as this run began; "
+        f"{request.recipe} has {getattr(fresh[section], field.name)!r} now"
+        for section in (task_name(request.task), "layout", "photos", "detector")
+        if section in kept
+        for field in fields(kept[section])
+        if getattr(kept[section], field.name) != getattr(fresh[section], field.name)
+    ]
+
+
+def _by_step_rule(
+    sections: Mapping[str, Any], settings: Sequence[str], recipe: TaskRecipe | None, task: str
+) -> dict[str, Any]:
+    """The sections with the settings applied; what a step rule changes of the task's options, settings win over."""
+    changed = apply_overrides(sections, settings)
+    name = changed["steps"].rule
+    if recipe is None:
+        if name != CORRECT:
+            raise ValueError(f"--set 'steps.rule={name}': no release is named; give --recipe, or set fields of train")
+        return changed
+    options = recipe.options_by(recipe.step_rule(name), sections[task], changed[task])
+    return apply_overrides({**sections, task: options}, settings)
+
+
+def _check_epochs(request: FinetuneRequest) -> None:
+    """Raises ValueError for epochs that are none, or beside a number of steps."""
+    if request.epochs is None:
+        return
+    named = [setting for setting in request.settings if setting.partition("=")[0].strip() == "train.steps"]
+    if request.steps is not None or named:
+        steps = f"--set {named[0]}" if request.steps is None else f"--steps {request.steps}"
+        raise ValueError(f"--epochs {request.epochs:g} and {steps} are two values for one thing; give one of them")
+    if not 0 < request.epochs < math.inf:
+        raise ValueError(f"--epochs must be above 0, got {request.epochs:g}")
+
+
+def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int, step_groups: int = 0) -> int | None:
+    """Of a request in epochs, or of a recipe, on so many groups; None where the request, or no recipe, says them.
+
+    Args:
+        num_groups: where several problems make one update together, those of one of them.
+        step_groups: of a step, by the settings; a recipe's own epochs go by its batch.
+    """
+    if request.epochs is not None:
+        return max(1, round(request.epochs * num_groups / step_groups))
+    if recipe is None or request.steps is not None or request.toy:
+        return None
+    return max(1, round(recipe.epochs * num_groups / recipe.batch_size))
+
+
+def evaluation_pause(steps: int, step_groups: int, asked: int) -> int:
+    """Steps between two evaluations where nobody says it.
+
+    Args:
+        steps: of the run; step_groups: that each trains on.
+        asked: groups that an evaluation asks about.
+    """
+    most = max(SHARE_ASKED * steps * step_groups, ASKED_ANYHOW)
+    points = min(POINTS, max(1, int(most / max(asked, 1))))
+    return max(1, steps // points)
+
+
+def evaluation_words(config: TrainConfig, step_groups: int, asked: int, of: int) -> str:
+    """What the evaluations of a run will ask, and how to ask less where that is much.
+
+    Args:
+        step_groups: that each step trains on.
+        asked, of: groups that an evaluation asks about, of the whole split.
+    """
+    every, pause = config.evaluate_every, counted(config.evaluate_every, "step")
+    count = 1 + -(-config.steps // every)
+    share = f"{asked:,}" if asked == of else f"{asked:,} of {of:,}"
+    words = f"{count:,} evaluations of {share} groups: before the first step, every {pause}, at the end"
+    if count * asked <= max(SHARE_ASKED * config.steps * step_groups, ASKED_ANYHOW):
+        return words
+    return (
+        f"{words}; {count * asked / (config.steps * step_groups):.0%} of the groups trained on: "
+        f"--set data.validation_groups=N asks about fewer, --set train.evaluate_every=N less often"
+    )
+
+
+def evaluated_as_begun(config: TrainConfig, run: Path, settings: Sequence[str]) -> TrainConfig:
+    """The settings with which a run goes on being evaluated, where the defaults, or its recipe, were others when it
+    began and no setting says otherwise: of as many steps at the same ones, and without patience where it had none.
+
+    Args:
+        run: its folder, perhaps a new one.
+    """
+    if not config.evaluate_every or not (run / CONFIG_NAME).is_file():
+        return config
+    saved = saved_config(run)["train"]
+    named = {setting.partition("=")[0].strip() for setting in settings}
+    if not saved.get("best_by") and config.schedule != "plateau" and not named & {"train.best_by", "train.patience"}:
+        config = replace(config, best_by="", best_is=BY_NAME, patience=0)
+    if saved.get("steps") != config.steps or not saved.get("evaluate_every") or "train.evaluate_every" in named:
+        return config
+    return replace(config, evaluate_every=saved["evaluate_every"])
+
+
+def _train_config(
+    request: FinetuneRequest,
+    recipe: TaskRecipe | None,
+    sections: Mapping[str, Any],
+    steps: int | None,
+    evaluate_every: int | None,
+) -> TrainConfig:
+    unnamed = _NOT_COUNTED if request.epochs is not None else begun_steps(request.out) or _unnamed_steps(request)
+    given = request.steps or steps or unnamed
+    pause = max(1, min(1000, given // 10))
+    fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
+    fields |= {"warmup_steps": round(WARMUP * given), "checkpoint_every": pause}
+    fields["evaluate_every"] = evaluate_every or pause
+    if recipe is not None:
+        rule = recipe.step_rule(sections["steps"].rule)
+        accidents = recipe.accidents if rule.as_released else {}
+        fields |= {**recipe.settings, **accidents, **rule.settings, "learning_rate": recipe.learning_rate}
+        if not request.toy:
+            fields["accumulation"] = recipe.accumulation(sections["data"].batch_size, num_processes())
+        lags = fields.get("starts_at_zero", False)
+        problems = recipe.problems_apart(rule, sections[task_name(request.task)])
+        if recipe.patience:
+            fields |= {"evaluate_every": max(1, round(given / recipe.epochs))}
+            fields |= {"best_by": recipe.judged_by, "patience": recipe.patience}
+        fields |= schedule_fields(rule, recipe.schedule, steps=given, lags=lags, problems=problems)
+    if request.toy:
+        fields |= {"learning_rate": TOY_RATE, "warmup_steps": given // 10}
+    named = {"learning_rate": request.learning_rate, "warmup_steps": request.warmup_steps}
+    fields |= {name: value for name, value in named.items() if value is not None}
+    return TrainConfig(**fields, steps=given, device=request.device, seed=request.seed)
+
+
+def _unnamed_steps(request: FinetuneRequest) -> int:
+    """Where neither the user nor an earlier part of the run says how many."""
+    if not request.toy:
+        return STEPS
+    return TOY_STEPS_END_TO_END if request.end_to_end else TOY_STEPS
+
+
+def without_evaluations(config: TrainConfig) -> TrainConfig:
+    """Of a run that has nothing to be judged on.
+
+    Raises:
+        ValueError: where its rate falls by evaluations.
+    """
+    if config.schedule == "plateau":
+        raise ValueError(
+            "the schedule plateau goes by evaluations, and the task leaves nothing to be judged on; choose another "
+            "steps.rule, or train on the training split alone, such as --set vqa.train=train"
+        )
+    return replace(config, evaluate_every=0, best_by="", best_is=BY_NAME, patience=0)
+
+
+def check_finetune(request: FinetuneRequest) -> None:
+    """Raises ValueError with all that is wrong with what was named."""
+    task, recipe = task_named(request.task), recipe_of(request)
+    if request.toy and recipe is None:
+        raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
+    if request.toy and request.size is not None:
+        raise ValueError("--toy says which model; leave --model out")
+    named = NamedFiles()
+    named.need("--data", request.data, FOLDER)
+    has_store = request.store is not None and named.need("--store", request.store)
+    request.encoder.need(named)
+    has_annotated = request.annotated_store is not None and named.need("--annotated-store", request.annotated_store)
+    has_start = request.start == NEW or named.need("--from", request.start)
+    named.need_output_folder(request.out)
+    if has_start and request.start != NEW:
+        named.look(lambda: check_model_files(request.start))
+    if has_store:
+        named.look(lambda: FeatureStore(str(request.store)).close())
+    named.look(lambda: _check_store(request, task))
+    if has_annotated:
+        named.look(lambda: FeatureStore(str(request.annotated_store)).close())
+    named.look(lambda: check_device(request.device))
+    named.look(lambda: _check_encoder(request))
+    named.look(lambda: _check_settings(request, task, recipe))
+    named.look(lambda: _check_start(request))
+    named.look(lambda: check_tokenizer_file(request.tokenizer))
+    named.look(request.held_out.check)
+    named.look(lambda: HeldOut(request.held_out.rules))
+    named.check()
+    if is_main_process() and request.seeds == 1:
+        check_run_folder(request.out, resume="auto" if request.resume is None else request.resume)
+    found = None if request.start == NEW else found_model(request.start)
+    if request.store is None:
+        return
+    with FeatureStore(request.store) as store:
+        if request.end_to_end:
+            check_tells_photos(store, request.encoder.photos)
+        elif found is not None:
+            check_feature_space(found, store)
+
+
+def _check_store(request: FinetuneRequest, task: NamedTask) -> None:
+    """Raises ValueError for a task of texts alone that is given what has images, or another one without a store."""
+    if task.reads_images and request.store is None:
+        raise ValueError(STORE_MISSING)
+    if not task.reads_images:
+        given = {
+            "--store": request.store,
+            "--annotated-store": request.annotated_store,
+            "--held-out": request.held_out.rules,
+            "--end-to-end": request.end_to_end,
+        }
+        refuse_images(given)
+
+
+def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
+    """Raises ValueError for an unknown recipe, or one of another task."""
+    if request.recipe is None:
+        return None
+    recipe = task_recipe_named(request.recipe)
+    if recipe.task != request.task:
+        raise ValueError(f"--recipe {request.recipe} is for the task {recipe.task}, not {request.task}")
+    return recipe
+
+
+def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecipe | None) -> None:
+    options = sections_of(request, task.options, recipe)[task_name(request.task)]
+    checks = [task.check, None if request.end_to_end else task.check_stored]
+    try:
+        for check in checks:
+            if check is not None:
+                check(options)
+    except ValueError as error:
+        said = "" if recipe is None else f"--recipe {request.recipe}: "
+        raise ValueError(f"{said}{error}") from None
+
+
+def _check_encoder(request: FinetuneRequest) -> None:
+    """Raises ValueError for what only a run end to end has, or a start that only such a run goes on from."""
+    if request.end_to_end and request.annotated_store is not None:
+        raise ValueError(
+            "--annotated-store: --end-to-end cuts the boxes of one store out of the photos; leave it out, and name the "
+            "store of the task's own boxes with --store"
+        )
+    if request.end_to_end:
+        return
+    request.encoder.refuse()
+    if request.start != NEW and joint_start(request.start) is not None:
+        raise ValueError(
+            f"--from {request.start} was trained end to end: its encoder goes on with it, --end-to-end; stored "
+            f"features are not its encoder's"
+        )
+
+
+def _check_start(request: FinetuneRequest) -> None:
+    if request.seeds < 1:
+        raise ValueError(f"--seeds {request.seeds}: expected 1 or more")
+    if request.start != NEW:
+        given = [name for name, value in (("--model", request.size), ("--from-bert", request.from_bert)) if value]
+        if given:
+            raise ValueError(f"{' and '.join(given)}: only with --from {NEW}, for a model with new weights")
+        return
+    if request.system is None and request.recipe is None:
+        raise ValueError(f"--from {NEW}: name the model with --system")
+    if request.from_bert is not None and Path(request.from_bert).expanduser().exists():
+        bert_files(request.from_bert)

@@ -1,0 +1,429 @@
+"""Images of a group on their way into a batch: the regions a model sees, hidden ones, and photos.
+
+Regions are those at the task's boxes, those that the task chooses, or the layout's. Some are hidden while a model
+learns an auxiliary target. End to end, each photo is read, resized, mirrored and cut once for each group:
+
+record and its boxes -> thread: photo read, resized, mirrored; outlines -> PhotoInput -> ImageBatch beside the VLBatch
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roibeam.extraction.photos.preprocessing import input_size
+from roibeam.extraction.region_encoder import RegionEncoder, place_boxes
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.messages import counted
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.model.end_to_end import ImageBatch
+from roibeam.pipelines.common.archives import parse_location
+from roibeam.pipelines.common.remote_files import is_url
+from roibeam.pipelines.data.batches.image_batch import PhotoInput, collate_inputs, prepare_input
+from roibeam.pipelines.data.record_photos import PhotoPlace, RecordPhotos
+from roibeam.pipelines.data.record_regions import regions_at_boxes, strongest_regions
+from roibeam.pipelines.finetuning.rows import PartPieces, TaskGroup
+from roibeam.pipelines.finetuning.run.finetune_request import TaskPhotos
+from roibeam.pipelines.finetuning.run.task_data import BoxRecords, NoRegions, StorePair, boxes_alone
+from roibeam.pipelines.finetuning.systems.options import IN_FILE, LayoutOptions
+from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, JoinedImage
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenRegions:
+    """
+    Attributes:
+        record: the image's own, or one that is made of it.
+        regions: (R,) int64, their numbers in the record, in the order in which they are shown.
+        named: number of a box, as words name it -> its place among these.
+        num_boxes: that words may name.
+        whole: (D,) feature of the whole image where it is of more than the record.
+    """
+
+    record: RegionRecord
+    regions: np.ndarray
+    named: Mapping[int, int]
+    num_boxes: int
+    whole: np.ndarray | None = None
+
+
+class RegionChoice:
+    """
+    Args:
+        store: of all images, or their records by their names; None for texts alone.
+        task: that may choose; None leaves all to the options.
+    """
+
+    def __init__(
+        self,
+        store: FeatureStore | BoxRecords | NoRegions | StorePair | Mapping[str, RegionRecord] | None,
+        task: DownstreamTask | None,
+        options: LayoutOptions,
+    ) -> None:
+        self._store, self._task, self._options = store, task, options
+
+    def of(self, group: TaskGroup, number: int, record: RegionRecord, *, from_photos: bool = False) -> ChosenRegions:
+        """Of an image of a group.
+
+        Args:
+            record: of the image.
+            from_photos: whether features are made of the photo, at whatever boxes the task gives.
+        Raises:
+            ValueError: for a box of the task that the store does not have.
+        """
+        given = group.boxes[number] if len(group.boxes) else None
+        joined = None if from_photos else self._joined(group, number, record)
+        if joined is not None:
+            record, named, num_boxes, whole = joined
+            return ChosenRegions(record, np.arange(record.num_regions), named, num_boxes, whole)
+        if given is None:
+            regions = self._stored(group, number, record)
+            places = dict(zip(regions.tolist(), range(len(regions)), strict=True))
+            return ChosenRegions(record, regions, places, record.num_regions)
+        if from_photos:
+            record = _at_boxes(record, given)
+            regions = np.arange(record.num_regions)
+        else:
+            regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
+        return ChosenRegions(record, regions, {place: place for place in range(len(regions))}, len(regions))
+
+    def check(self, groups: Iterable[TaskGroup]) -> None:
+        """Looks once at the boxes of every image whose regions the task gives or joins, without any feature.
+
+        Groups that no model is asked about need no record.
+
+        Raises:
+            ValueError: naming the first group whose boxes a store lacks, or whose records in two stores are of photos
+                of different sizes.
+        """
+        if self._store is None:
+            return
+        assert not isinstance(self._store, BoxRecords | NoRegions | Mapping), "boxes are asked of stores alone"
+        light = boxes_alone(self._store)
+        choice = RegionChoice(light, self._task, self._options)
+        seen = set[tuple[str, int]]()
+        for group in groups:
+            if not group.is_open:
+                continue
+            for number, image in enumerate(group.images):
+                place = (image, id(group.boxes[number]) if len(group.boxes) else 0)
+                if place in seen or not (len(group.boxes) or isinstance(light, StorePair)):
+                    continue
+                seen.add(place)
+                try:
+                    choice.of(group, number, light[image])
+                except ValueError as error:
+                    raise ValueError(f"{group.id}: {error}") from None
+
+    def _joined(self, group: TaskGroup, number: int, record: RegionRecord) -> JoinedImage | None:
+        if self._task is None or self._task.joined is None:
+            return None
+        assert isinstance(self._store, StorePair)
+        return self._task.joined(group, number, record, self._store.annotated(group.images[number], record))
+
+    def _stored(self, group: TaskGroup, number: int, record: RegionRecord) -> np.ndarray:
+        if self._task is not None and self._task.regions is not None:
+            return self._task.regions(group, number, record)
+        most = self._options.max_regions
+        if self._options.region_order == IN_FILE:
+            return np.arange(min(record.num_regions, most or record.num_regions))
+        return strongest_regions(record, most)
+
+
+def _at_boxes(record: RegionRecord, boxes: Any) -> RegionRecord:
+    """The record of the same photo with these boxes (n, 4), cut to it, without features."""
+    limits = np.array([record.width, record.height] * 2, np.float32)
+    placed = np.clip(np.asarray(boxes, np.float32).reshape(-1, 4), 0, limits)
+    count, kind = len(placed), record.features.dtype
+    return RegionRecord(
+        image_id=record.image_id,
+        height=record.height,
+        width=record.width,
+        boxes=placed,
+        features=np.zeros((count, 1), kind),
+        class_ids=np.zeros(count, np.uint16),
+        class_scores=np.zeros(count, np.float32),
+        image_feature=record.image_feature,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class ShownImage:
+    """An image of a group.
+
+    Attributes:
+        record: of the image.
+        regions: (R,) int64, numbers of the record's regions that are shown, in their order.
+        named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
+        num_boxes: that words may name.
+        boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored; before a
+            photo is read they are those of the photo as it is.
+        swapped: whether boxes that words name need not be there.
+        whole: (D,) float32, feature of the whole image where it is of more than the record.
+        hidden: (R,) bool, of `regions`, which the model must not see.
+        classes: (R, C) float32, 1 at the class of each region that is asked for it; None where nothing is asked.
+        asked: (R,) bool.
+        mirrored: whether the image is shown mirrored.
+        told: (R,) int64, the class of each region, as the model is told; None where it is told nothing.
+    """
+
+    record: RegionRecord
+    regions: np.ndarray
+    named: Mapping[int, int]
+    num_boxes: int
+    boxes: np.ndarray
+    swapped: bool = False
+    whole: np.ndarray | None = None
+    hidden: np.ndarray | None = None
+    classes: torch.Tensor | None = None
+    asked: np.ndarray | None = None
+    mirrored: bool = False
+    told: np.ndarray | None = None
+
+
+def joined_pieces(parts: Sequence[PartPieces]) -> PartPieces:
+    """Parts one after the other; words keep apart."""
+    words, before = [], 0
+    for part in parts:
+        words.append(np.where(part.words < 0, -1, part.words + before))
+        before += int(part.words.max(initial=-1)) + 1
+    return PartPieces(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate(words),
+        np.concatenate([part.tags for part in parts]),
+    )
+
+
+def asked_beside(shown: ShownImage, group: TaskGroup, beside: BesideTask, generator: np.random.Generator) -> ShownImage:
+    """The image with what is hidden of it, and the classes that are asked of its boxes."""
+    if beside.classes is None or not beside.class_names:
+        return shown
+    classes = torch.zeros(len(shown.regions), len(beside.class_names))
+    known = np.zeros(len(shown.regions), bool)
+    for number, kind in enumerate(beside.classes(group)):
+        if number in shown.named:
+            classes[shown.named[number], int(kind)], known[shown.named[number]] = 1.0, True
+    if not beside.hidden_regions:
+        return replace(shown, classes=classes, asked=known)
+    hidden = known & (generator.random(len(known)) < beside.hidden_regions)
+    return replace(shown, classes=classes, asked=hidden, hidden=hidden)
+
+
+def told_classes(shown: ShownImage, classes: np.ndarray) -> ShownImage:
+    """The image with the class of each region; 0 for a region that is no box of the task.
+
+    Args:
+        classes: of the boxes, by the number that words name them by.
+    """
+    told = np.zeros(len(shown.regions), np.int64)
+    for number, place in shown.named.items():
+        if number < len(classes):
+            told[place] = classes[number]
+    return replace(shown, told=told)
+
+
+def with_whole_region(shown: ShownImage, feature: torch.Tensor | None) -> ShownImage:
+    """The image with the whole of it as its first region, which no word names and whose class is 0.
+
+    In the record it stands last, so that numbers of regions stay what they are.
+
+    Args:
+        feature: (D,) of the whole image; None for the mean of the regions that are shown, zeros where there is none.
+    """
+    record, count = shown.record, shown.record.num_regions
+    whole = np.array([[0, 0, record.width, record.height]], np.float32)
+    if feature is None:
+        own = record.features[shown.regions].astype(np.float32)
+        mean = own.sum(axis=0) / max(len(own), 1)
+    else:
+        mean = feature.numpy()
+    more = replace(
+        record,
+        boxes=np.concatenate([record.boxes, whole]),
+        features=np.concatenate([record.features, mean[None].astype(record.features.dtype)]),
+        class_ids=np.append(record.class_ids, np.uint16(0)),
+        class_scores=np.append(record.class_scores, np.float32(0)),
+        attribute_ids=None,
+        attribute_scores=None,
+        class_distribution=None,
+    )
+    return replace(
+        shown,
+        record=more,
+        regions=np.concatenate([[count], shown.regions]),
+        named={number: place + 1 for number, place in shown.named.items()},
+        boxes=np.concatenate([whole, shown.boxes]),
+    )
+
+
+def flags_of(given: Sequence[np.ndarray | None], nothing: np.ndarray) -> np.ndarray:
+    """(R,) bool of several images' regions."""
+    known = [each for each in given if each is not None]
+    return np.concatenate(known) if len(known) == len(given) else nothing
+
+
+# Path of a photo, its record, cells each way -> (K, cells, cells) float32, what each cell of each region counts.
+Outlines = Callable[[str, RegionRecord, int], np.ndarray]
+
+
+class ShownRegions(NamedTuple):
+    """What is cut out of a photo.
+
+    Attributes:
+        record: of the photo.
+        regions: (R,) int64, numbers of the record's regions that are shown.
+        boxes: (R, 4) float32, x1 y1 x2 y2 in pixels of the photo as it is.
+        masked: (R,) bool, what of them the model must not see.
+    """
+
+    record: RegionRecord
+    regions: np.ndarray
+    boxes: np.ndarray
+    masked: np.ndarray
+
+
+class GroupPhotos:
+    """The photos of a run.
+
+    Args:
+        image_ids: of all groups, as in the store.
+        folder: of the photos; None where the store says that they lie.
+        encoder: that will read them.
+        outlines: of the task's objects; None for a task without.
+    Raises:
+        ValueError: when a photo is missing, or nobody says where they lie.
+    """
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        image_ids: Iterable[str],
+        folder: str | None,
+        encoder: RegionEncoder,
+        choices: EndToEndChoices,
+        options: TaskPhotos,
+        *,
+        outlines: Outlines | None = None,
+    ) -> None:
+        ids = list(image_ids)
+        self._store, self._photos = store, RecordPhotos(store, ids, folder)
+        if missing := self._photos.missing():
+            image_id, why = next(iter(missing.items()))
+            raise ValueError(
+                f"{counted(len(missing), 'image')} of {len(ids):,} without a photo, such as {image_id!r}: {why}; name "
+                f"their folder with --photos"
+            )
+        # Looked up at once: processes that make batches ahead cannot share the table.
+        self._locations = {image_id: self._photos.place(image_id, (0, 0)).location for image_id in ids}
+        self._config, self._conventions, self._mask_cells = encoder.config, encoder.conventions, encoder.mask_cells
+        self._choices, self._options = choices, options
+        self._outlines = outlines if options.outlines else None
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def flip(self) -> bool:
+        """Whether every other photo of training is mirrored."""
+        return self._options.flip
+
+    @property
+    def has_whole_image(self) -> bool:
+        """Whether a feature of the whole image is made of each photo."""
+        return self._choices.whole_image == "box"
+
+    def likeness(self, image_ids: Iterable[str]) -> list[float] | None:
+        """For each image its width by its height; None where photos come in any order."""
+        if not self._options.aspect_buckets:
+            return None
+        metas = map(self._store.meta, image_ids)
+        return [meta.width / meta.height for meta in metas]
+
+    def largest_input(self) -> tuple[int, int]:
+        """Height and width, pixels, of a padded network input that holds every photo of the run."""
+        config, multiple = self._config, self._conventions.padding_multiple
+        shapes = {(meta.height, meta.width) for meta in map(self._store.meta, self._locations)}
+        edges = config.short_edge, config.long_edge
+        inputs = np.array([input_size(shape, *edges, self._conventions)[0] for shape in shapes])
+        if self._options.fixed_size:
+            inputs = np.where(inputs[:, :1] <= inputs[:, 1:], edges, edges[::-1])
+        height, width = (inputs + -inputs % multiple).max(axis=0)
+        return int(height), int(width)
+
+    def num_regions(self, group: TaskGroup) -> int:
+        """Of its image with the most: those that the task gives, else those of the store."""
+        if len(group.boxes):
+            return max(len(boxes) for boxes in group.boxes)
+        return max(self._store.meta(image).num_regions for image in group.images)
+
+    def coming(self, shown: ShownRegions, *, mirrored: bool) -> Future[PhotoInput]:
+        """A photo that a thread reads.
+
+        Args:
+            mirrored: whether the photo is mirrored left to right, and boxes and masks with it.
+        """
+        record = shown.record
+        place = PhotoPlace(record.image_id, self._locations[record.image_id], (record.height, record.width))
+        return self._threads().submit(self._cut, place, shown, mirrored)
+
+    def collated(self, photos: Sequence[Future[PhotoInput]]) -> tuple[ImageBatch, Tensor]:
+        """Photos padded to one batch, and (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
+        zeros at padding.
+
+        Raises:
+            ValueError: naming a photo that cannot be read, or is not the one that its record was made of.
+        """
+        made = collate_inputs([photo.result() for photo in photos], self._choices)
+        boxes, mask = made.regions["region_boxes"], made.regions["region_mask"]
+        return made.images, boxes * mask[..., None]
+
+    def in_input(self, groups: Sequence[TaskGroup], photos: Sequence[Future[PhotoInput]]) -> list[TaskGroup]:
+        """Groups that choose among regions, with the right box and that of the whole image as the network sees them: in
+        pixels of its input, mirrored where the photo is, clipped.
+
+        Args:
+            photos: of the groups, that of each one's only image.
+        """
+        found = []
+        for group, photo in zip(groups, photos, strict=True):
+            given = [box for box in (group.target, group.whole_image) if box is not None]
+            seen = photo.result().photo
+            right, *whole = place_boxes(
+                torch.as_tensor(np.array(given, np.float32)), seen.input_hw, seen.scale_xy, self._conventions,
+                flip=group.mirrored,
+            ).numpy()  # fmt: skip
+            found.append(replace(group, target=right, whole_image=whole[0] if whole else None))
+        return found
+
+    def _cut(self, place: PhotoPlace, asked: ShownRegions, mirrored: bool) -> PhotoInput:
+        pixels, masks = self._photos.read(place), self._masks(place.location, asked)
+        try:
+            return prepare_input(
+                pixels, asked.boxes, asked.masked, self._config, self._conventions, self._choices, flip=mirrored,
+                fixed_size=self._options.fixed_size, outlines=masks,
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(f"image {place.image_id!r}: {error}") from None
+
+    def _masks(self, location: str, asked: ShownRegions) -> np.ndarray | None:
+        if self._outlines is None:
+            return None
+        if parse_location(location) is not None or is_url(location):
+            raise ValueError(
+                f"{location}: outlines are read beside photos in a folder; unpack them, or show whole boxes with "
+                f"--set photos.outlines=false"
+            )
+        return self._outlines(location, asked.record, self._mask_cells)[asked.regions]
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """Of this process, from the first photo on."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._options.read_ahead, thread_name_prefix="photos")
+            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+        return self._pool

@@ -1,0 +1,517 @@
+"""Predictions of a fine-tuned model in a task's official format, part by part, so that a run can go on, and their card.
+
+    OUT.parts-<digest>/part-00003.json     entries of the result file of 1,024 groups; there whole or not at all
+    OUT.parts-<digest>/part-00003.npy      their scores, with --scores; written after the entries
+    OUT                                    all of them, written when the last part is there; then the parts go
+    SCORES.npz                             the scores of all, see metrics/own_labels.py
+    OUT.card.json                          model, inputs and training data, see prediction_card.py
+
+The digest is of the weights and of all of the request. Of several processes each makes every n-th part; batches do not
+cross parts, so the file does not depend on the number of processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from roibeam.extraction.network.state import weights_digest
+from roibeam.features.exchange.export_output import written_aside
+from roibeam.features.store import FeatureStore
+from roibeam.messages import counted
+from roibeam.pipelines.common.compute import choose_device, is_main_process
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.feature_settings import boxes_words
+from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.finetuning.metrics.own_labels import check_texts, write_label_scores
+from roibeam.pipelines.finetuning.prediction_card import card_lines, write_card
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
+from roibeam.pipelines.finetuning.run.finetune_request import TaskPhotos, seeds_of
+from roibeam.pipelines.finetuning.run.finetune_run import digest_of_labels
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.run.group_images import GroupPhotos
+from roibeam.pipelines.finetuning.run.group_task import predicted
+from roibeam.pipelines.finetuning.run.network import TaskNetwork, read_network
+from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, check_predict, reads_photos
+from roibeam.pipelines.finetuning.run.prediction_page import (
+    joined_parts,
+    probability_of,
+    told_part,
+    write_prediction_page,
+)
+from roibeam.pipelines.finetuning.run.result_parts import ResultParts, result_lock
+from roibeam.pipelines.finetuning.run.task_data import (
+    JoinedGroups,
+    StoreImages,
+    StorePair,
+    Unseen,
+    check_annotated,
+    check_ids,
+    check_num_boxes,
+    opened_store,
+    with_unseen,
+)
+from roibeam.pipelines.finetuning.scored_tasks import asked_task
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
+from roibeam.pipelines.finetuning.systems.options import LayoutOptions
+from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
+from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore, photo_names, seen_before
+from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.training.model_files.model_checkpoint import naming_model
+from roibeam.pipelines.training.model_files.model_folder import FoundModel, check_model_sums
+from roibeam.pipelines.training.model_files.provenance import check_feature_space, check_tokenizer, trained_with
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.run_folder.folder import saved_config
+from roibeam.pipelines.training.run_folder.run_summary import origins
+from roibeam.pipelines.training.train_config import FLOAT32, computing_in, learned_in, precision_of
+from roibeam.version import __version__
+
+
+def model_facts(
+    found: FoundModel, weights: str, seen: SeenBefore, seeds: Mapping[str, Any] | None, precision: str
+) -> dict[str, Any]:
+    """Of one model: where it lies, what it was trained on and started from, and what of the split it has seen before.
+
+    Args:
+        weights: their digest.
+        seeds: of `seeds_of`.
+        precision: that it was asked in.
+    """
+    saved = saved_config(found.source.parent)
+    described, recorded = saved["task"], saved["recorded"]
+    return {
+        "task": described["task"],
+        "options": described["task_options"],
+        "model": {
+            "folder": str(found.source), "weights": weights, "step": trained_with(found).step,
+            "system": described["system"], "seed": saved["train"].get("seed"), "seeds": seeds,
+            "trained_on": recorded.get("data"), "precision": precision, "learned_in": learned_in(saved["train"]),
+            **{name: recorded.get(name) for name in ("start", "recipe", "trained_groups", "notes")},
+            "started_from": "; ".join(f"{words}" for words in origins(saved).values()),
+        },
+        "leaks": {**seen.to_json(), "start_is_known": bool(recorded.get("start_tells_images"))},
+        "command": recorded.get("command"),
+    }  # fmt: skip
+
+
+def card_facts(
+    store: FeatureStore | None,
+    models: Sequence[Mapping[str, Any]],
+    told: Mapping[str, Any],
+    *,
+    rows: int,
+    split: str,
+    asked: Mapping[str, Any],
+    annotated: str | None,
+    command: str,
+) -> dict[str, Any]:
+    """The card, see prediction_card.py.
+
+    Args:
+        store: that has the images; None of a task of texts alone.
+        models: `model_facts` of each model; a second one tells another problem of the task.
+        told: of `joined_parts`.
+        rows: groups that were asked about.
+        asked: what of the request changes what the model says.
+        annotated: second store; None for none.
+        command: as it was typed.
+    """
+    first, second = models[0], models[1] if len(models) > 1 else None
+    return {
+        "split": split,
+        "asked": dict(asked),
+        **{name: first[name] for name in ("task", "options", "model", "leaks")},
+        "second": None if second is None else {name: second[name] for name in ("options", "model", "leaks")},
+        "store": {} if store is None else {
+            "path": str(store.path), "content": store.manifest.content_digest,
+            "feature_space": store.fingerprint.feature_space,
+            "boxes": boxes_words(store.fingerprint) or f"not told ({store.fingerprint.feature_space[:60]})",
+            "annotated": annotated,
+        },
+        "rows": rows,
+        "told": {name: value for name, value in told.items() if name != "rows"},
+        "commands": [each for each in (*(model["command"] for model in models), command) if each],
+        "torch": torch.__version__,
+        "roibeam": __version__,
+    }  # fmt: skip
+
+
+logger = logging.getLogger(__name__)
+
+PART_GROUPS = 1024
+_PART_FORMAT = 3
+
+
+@dataclass(frozen=True)
+class PredictResult:
+    """
+    Attributes:
+        out: result file; it is there in the main process alone, when the others may still be ending.
+        task: its name.
+        split: whose rows were asked.
+        groups: questions, statements or expressions in it.
+        judged, unjudged: those whose right answer is known, and the others; of phrase grounding, phrases.
+        made: parts that this process made; the others were there, or are another's.
+        checkpoint: folder of the model that was asked.
+        notes: for people.
+        page: the page that was asked for.
+        scores: the file of scores that was asked for.
+    """
+
+    out: Path
+    task: str
+    split: str
+    groups: int
+    judged: int
+    unjudged: int
+    made: int
+    checkpoint: Path
+    notes: tuple[str, ...]
+    page: Path | None = None
+    scores: Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedTask:
+    """A fine-tuned model with what its run wrote down.
+
+    Attributes:
+        run: folder of the run.
+        photos: how it reads photos; None for one on stored features.
+    """
+
+    found: FoundModel
+    network: TaskNetwork
+    system: TaskSystem
+    asked: AskedForm
+    layout: LayoutOptions
+    task: DownstreamTask
+    run: Path
+    photos: TaskPhotos | None = None
+
+    @classmethod
+    def read(cls, found: FoundModel, data: Path, task_file: str | None = None) -> TrainedTask:
+        """
+        Args:
+            data: folder with the files of its task.
+            task_file: of a task of one's own.
+        Raises:
+            ValueError: when a file of the run is damaged, or its labels are not those that it learned.
+        """
+        check_model_sums(found.source)
+        config = found.source.parent / "config.json"
+        saved = saved_config(config.parent)
+        described, labels = saved["task"], saved["recorded"].get("labels", [])
+        if digest_of_labels(labels) != described["labels"]:
+            raise ValueError(f"{config}: its labels are not those that the model learned")
+        named = task_named(asked_task(described, task_file))
+        with naming_model(config):
+            options, layout = named.options(**described["task_options"]), LayoutOptions(**described["layout"])
+            system = SYSTEMS[described["system"]]
+            photos = TaskPhotos(**described["photos"]) if reads_photos(found) else None
+        task = named.open(data, options, labels or None)
+        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"], task.whole_image)
+        network = read_network(found.source, system, asked)
+        return cls(found, network, system, asked, layout, task, found.source.parents[2], photos)
+
+    def tokenizer(self) -> CaptionTokenizer:
+        """Of its run; ValueError where that is not the one that the model was trained with."""
+        own = load_tokenizer(str(self.run / "tokenizer"))
+        check_tokenizer(self.found, own)
+        return own
+
+    def from_photos(
+        self, batches: GroupBatches, store: FeatureStore, groups: Sequence[TaskGroup], folder: str | None
+    ) -> GroupBatches:
+        """The batches with the photos of these groups.
+
+        Raises:
+            ValueError: as `GroupPhotos`.
+        """
+        joint: Any = self.network.module
+        assert self.photos is not None
+        images = dict.fromkeys(image for group in groups for image in group.images)
+        encoder = region_encoder_of(joint)
+        return batches.with_photos(
+            GroupPhotos(store, images, folder, encoder, joint.choices, self.photos, outlines=self.task.outlines)
+        )
+
+
+def run_prediction(request: PredictRequest) -> PredictResult:
+    """Asks the model about every group of a split, and writes the result file.
+
+    Raises:
+        ValueError: whatever does not fit, named as the command's option, saying what to do.
+    """
+    check_predict(request)
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    trained = [TrainedTask.read(found, request.data, request.task) for found in request.checkpoints()]
+    task, chosen = trained[0].task, request.checkpoint_notes()
+    _check_told([each.task.tells for each in trained])
+    request = replace(request, split=task.asked_split(request.split))
+    device = choose_device(request.device)
+    logger.info("%s", device.words)
+    told: dict[str, Any] = {}
+    with ExitStack() as stores:
+        ready = [_checked(request, each, stores) for each in trained]  # of both runs, before either writes
+        with result_lock(request.out, request.scores, request.page):
+            asked = [_asked(request, each, device.name) for each in ready]
+            if is_main_process():
+                told = _join_parts(request, trained[0], asked)
+                _write_card(request, trained, asked, told)
+    return PredictResult(
+        out=request.out,
+        task=task.name,
+        split=request.split,
+        groups=len({name for each in asked for name in each.ids}),
+        judged=told.get("judged", 0),
+        unjudged=told.get("unjudged", 0),
+        made=sum(each.made for each in asked),
+        checkpoint=trained[0].found.source,
+        notes=tuple(dict.fromkeys([*chosen, *(note for each in asked for note in each.notes)])),
+        page=request.page,
+        scores=request.scores,
+    )
+
+
+class _Asked(NamedTuple):
+    """What one model was asked: ids of the groups, its parts, how many this process made, notes, the digest of its
+    weights, what of the images it was trained on, which groups were answered without theirs, and the number type."""
+
+    ids: Sequence[str]
+    parts: ResultParts
+    made: int
+    notes: Sequence[str]
+    weights: str
+    seen: SeenBefore
+    unseen: Unseen
+    precision: str
+
+
+class _Ready(NamedTuple):
+    """What one model will be asked: the groups as they are shown, their batches, and what is known of them."""
+
+    trained: TrainedTask
+    groups: Sequence[TaskGroup]
+    batches: GroupBatches
+    notes: Sequence[str]
+    seen: SeenBefore
+    contents: Sequence[str]  # digests of what the stores hold
+    unseen: Unseen
+    without: GroupBatches  # of those groups
+
+
+def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -> _Ready:
+    """Reads and checks all that is asked.
+
+    Args:
+        stores: closes what is opened here.
+    """
+    task = trained.task
+    if task.joins_training_alone and request.annotated_store is None and request.split != task.train:
+        task = replace(task, joined=None)
+    check_annotated(task, request.annotated_store, from_photos=trained.photos is not None)
+    store = stores.enter_context(opened_store(request.store))
+    annotated = stores.enter_context(opened_store(request.annotated_store))
+    stored = [each for each in (store, annotated) if each is not None]
+    features = [] if trained.photos else stored  # photos take its boxes alone
+    notes = [note for each in features for note in check_feature_space(trained.found, each)]
+    read, joined, shown = _joined(request, task, store, annotated)
+    notes += read.notes
+    if request.scores is not None:
+        check_texts([group.id for group in read.groups], task.labels)
+    own = joined.groups  # those whose images are there
+    groups, unseen = with_unseen(read.groups, joined) if joined.missing else (own, Unseen())
+    notes += [unseen.note(f"{task.name}, {request.split}")] if unseen.ids else []
+    seen = SeenBefore(0, ())
+    if store is not None:
+        seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
+    notes += seen.notes(trained.run, request.split)
+    if request.permute_images:  # then all are there
+        groups = own = _permuted(own, request.seed)
+    batches = GroupBatches(
+        trained.system, trained.network.encoder_config, trained.tokenizer(),
+        trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
+    )  # fmt: skip
+    if trained.photos is not None and store is not None:
+        batches = trained.from_photos(batches, store, own, request.photos)
+    for first in [group for group in own if group.is_open][:1]:
+        batches.check(first)
+    with waiting("looking for boxes"):
+        batches.check_boxes(own)
+    with waiting("looking for long texts"):
+        notes += batches.notes_of_cuts(groups, request.split)
+    contents = [each.manifest.content_digest for each in (store, annotated) if each is not None]
+    without = batches.without_regions(own[0].images[0]) if unseen.ids else batches
+    return _Ready(trained, groups, batches, notes, seen, contents, unseen, without)
+
+
+def _joined(
+    request: PredictRequest, task: DownstreamTask, store: FeatureStore | None, annotated: FeatureStore | None
+) -> tuple[TaskSplit, JoinedGroups, FeatureStore | StorePair | None]:
+    """The split, the groups whose images the stores have, and what shows these."""
+    what = f"{task.name}, {request.split}"
+    hint = ", or answer its rows without regions with a lower --min-match" if task.form == LABEL else ""
+    with waiting(f"joining {request.split} with the store"):
+        read = task.read(request.split)
+        check_ids(task, read.groups, what)
+        joined = JoinedGroups(read.groups, (), 0, 0)
+        if store is not None:
+            joined = StoreImages(store).join(read.groups, what, min_match=request.min_match, hint=hint)
+        shown = store if annotated is None or store is None else StorePair(store, annotated)
+        if isinstance(shown, StorePair):
+            joined = shown.with_both(joined, what, min_match=1.0)
+    check_num_boxes(task, joined.groups, shown)
+    return read, joined, shown
+
+
+def _asked(request: PredictRequest, ready: _Ready, device: str) -> _Asked:
+    trained, groups = ready.trained, ready.groups
+    learned = learned_in(saved_config(trained.found.source.parent)["train"])
+    precision, notes = precision_of(request.precision, learned, device), list(ready.notes)
+    if precision != learned:
+        notes.append(f"computed in {precision}; the run learned and judged itself in {learned}")
+    trained.network.module.to(device)
+    weights = weights_digest(trained.network.module.state_dict())
+    digest = _digest(request, weights, ready.contents, trained.task, groups, precision)
+    count = -(-len(groups) // PART_GROUPS)
+    parts = ResultParts(request.out, digest, count, has_array=request.scores is not None)
+    with computing_in(precision, device):
+        made = _write_parts(request, ready, parts, count)
+    trained.network.module.to("cpu")
+    return _Asked([group.id for group in groups], parts, made, notes, weights, ready.seen, ready.unseen, precision)
+
+
+def _write_card(
+    request: PredictRequest, trained: Sequence[TrainedTask], asked: Sequence[_Asked], told: Mapping[str, Any]
+) -> None:
+    """The card of the file, and the page where one is asked for."""
+    models = [
+        model_facts(each.found, own.weights, own.seen, seeds_of(each.run), own.precision)
+        for each, own in zip(trained, asked, strict=True)
+    ]
+    with opened_store(request.store) as store:
+        settings = {name: getattr(request, name) for name in ("blind", "permute_images", "seed", "batch_size")}
+        settings |= asked[0].unseen.described()
+        card = card_facts(
+            store, models, told, rows=len({name for each in asked for name in each.ids}), split=request.split,
+            asked=settings, annotated=request.annotated_store, command=request.command,
+        )  # fmt: skip
+        write_card(request.out, card)
+        if request.page is None:
+            return
+        said_by = " and ".join(each.run.name for each in trained)
+        judged, unjudged = counted(told["judged"], "row"), counted(told["unjudged"], "row")
+        if not told["judged"]:
+            figure, more = unjudged, " The right answers are not known, so nothing is judged."
+        else:
+            figure = f"{told['measure']} {100 * told['sum'] / told['judged']:.2f} % of {judged}"
+            more = f" Of {unjudged} more the right answer is not known." if told["unjudged"] else ""
+        summary = f"{trained[0].task.name}, {request.split}: {figure}, said by {said_by}.{more}"
+        remarks = dict.fromkeys(note for each in asked for note in each.seen.notes("the model", request.split))
+        write_prediction_page(
+            request.page, f"Predictions of {request.out.name}", summary, told, store, facts=card_lines(card),
+            remarks=list(remarks), banner=None if store is None else warning_of_store(store.manifest),
+        )  # fmt: skip
+
+
+def _check_told(told: Sequence[Sequence[str]]) -> None:
+    """Raises ValueError for two runs that tell the same, or the task's whole file each."""
+    if len(told) < 2:
+        return
+    if not all(told):
+        raise ValueError("RUN_2: a file of this task is told by one run; leave it out")
+    twice = sorted(set(told[0]) & set(told[1]))
+    if twice:
+        raise ValueError(
+            f"RUN and RUN_2 both tell the {' and the '.join(twice)}; name a run of each problem, or one alone"
+        )
+
+
+def _write_parts(request: PredictRequest, ready: _Ready, parts: ResultParts, count: int) -> int:
+    """The parts of this process that are not there yet; how many they were."""
+    groups, task = ready.groups, ready.trained.task
+    with parts.missing() as missing:
+        for number in missing:
+            chosen = groups[number * PART_GROUPS : (number + 1) * PART_GROUPS]
+            with waiting(f"predicting, part {number + 1} of {count}"):
+                answers = _answers(request, ready, chosen)
+                entries = list(task.answers(chosen, answers))
+                told = ready.unseen.told(told_part(task, chosen, answers))
+            scores = None
+            if request.scores is not None:
+                scores = np.stack([each.scores for each in answers]).astype("<f4")
+            parts.write(number, scores, entries=entries, told=told)
+    return len(missing)
+
+
+def _answers(request: PredictRequest, ready: _Ready, groups: Sequence[TaskGroup]) -> list[Prediction]:
+    """What the model says to each group; to those whose images are not there without regions."""
+    module, form = ready.trained.network.module, ready.trained.asked.form
+    said: dict[bool, Iterator[Prediction]] = {}
+    for is_unseen, batches in ((False, ready.batches), (True, ready.without)):
+        chosen = [group for group in groups if (group.id in ready.unseen.ids) == is_unseen]
+        said[is_unseen] = iter(list(predicted(module, batches, chosen, form, request.batch_size)))
+    return [next(said[group.id in ready.unseen.ids]) for group in groups]
+
+
+def _join_parts(request: PredictRequest, trained: TrainedTask, asked: Sequence[_Asked]) -> dict[str, Any]:
+    """Waits for the parts of all processes, and writes the result file, and those of the scores where it is asked for.
+    Gives what the parts tell."""
+    for each in asked:
+        each.parts.wait()
+    if request.scores is not None:
+        about = {
+            "task": trained.task.name, "split": request.split, "model": str(trained.found.source),
+            "weights": asked[0].weights, "precision": asked[0].precision, "probability": probability_of(trained.task),
+        }  # fmt: skip
+        write_label_scores(request.scores, asked[0].ids, trained.task.labels, asked[0].parts.arrays, about)
+    read = [part for each in asked for part in each.parts.facts()]
+    with written_aside(request.out, replaces=True) as aside:
+        trained.task.write(aside, [entry for part in read for entry in part["entries"]])
+    return joined_parts(part["told"] for part in read)
+
+
+def _digest(
+    request: PredictRequest,
+    weights: str,
+    contents: Sequence[str],
+    task: DownstreamTask,
+    groups: Sequence[TaskGroup],
+    precision: str,
+) -> str:
+    """Twelve hexadecimal digits of the weights, of what is asked, what is shown and what is right."""
+    asked: list[Any] = [weights, request.split, request.blind, _PART_FORMAT, *contents, request.photos]
+    asked += [request.permute_images, request.seed, request.batch_size, task.tells]
+    asked += [] if precision == FLOAT32 else [precision]
+    found = hashlib.sha256(repr(asked).encode())
+    for group in groups:
+        right = task.right_words(group) if task.right_words is not None and task.is_told(group) else ""
+        shown = [[part.text for part in row.parts] for row in group.rows]
+        found.update(repr((group.id, group.images, shown, right)).encode())
+    return found.hexdigest()[:12]
+
+
+def _permuted(groups: Sequence[TaskGroup], seed: int) -> list[TaskGroup]:
+    """Every group with the images of another one, never its own; equal images stay together.
+
+    Raises:
+        ValueError: when there is no other one.
+    """
+    kinds = list(dict.fromkeys(group.images for group in groups if group.is_open))
+    if len(kinds) < 2:
+        raise ValueError("--permute-images needs groups of at least two images")
+    order = np.random.default_rng(seed).permutation(len(kinds))
+    other = {kinds[at]: kinds[order[(place + 1) % len(order)]] for place, at in enumerate(order)}
+    return [replace(group, images=other[group.images], swapped=True) if group.is_open else group for group in groups]

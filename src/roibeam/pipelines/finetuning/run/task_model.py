@@ -1,0 +1,172 @@
+"""Fine-tuned model in Python: texts and regions in, labels out, without the files of its task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.messages import check_list, counted
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
+from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
+from roibeam.pipelines.finetuning.run.group_task import predicted
+from roibeam.pipelines.finetuning.run.predict_request import reads_photos, task_checkpoint
+from roibeam.pipelines.finetuning.run.predict_run import TrainedTask
+from roibeam.pipelines.finetuning.task import AskedDirectly
+from roibeam.pipelines.training.model_files.provenance import check_feature_space
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.training.run_folder.folder import saved_config
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TaskAnswer:
+    """
+    Attributes:
+        label: what `roibeam predict` would write.
+        scores: of every label, the best first, as the model gives them: no probabilities. () of a task whose answer is
+            a number.
+    """
+
+    label: str
+    scores: Mapping[str, float]
+
+
+class LoadedTaskModel:
+    """A fine-tuned model with what its run wrote down; `load_task_model` reads one.
+
+    Attributes:
+        model: in evaluation mode, on the CPU; it may be moved, and answers from where it is.
+        tokenizer: of its texts.
+        labels: that it chooses among; () of a task whose answer is a number.
+        task: name of its task.
+        system: name of the pre-trained model's system.
+        num_texts, num_images: of a question.
+        source: folder of its weights.
+    """
+
+    def __init__(self, trained: TrainedTask, directly: AskedDirectly, tokenizer: CaptionTokenizer) -> None:
+        self._trained, self._directly = trained, directly
+        self.model: nn.Module = trained.network.module.eval()
+        self.tokenizer = tokenizer
+        self.labels, self.task, self.system = trained.task.labels, trained.task.name, trained.system.name
+        self.num_texts, self.num_images = directly.num_texts, trained.task.num_images
+        self.source = trained.found.source
+
+    def __repr__(self) -> str:
+        labels = counted(len(self.labels), "label")
+        return f"LoadedTaskModel({self.task}, {self.system}, {labels}, from {str(self.source)!r})"
+
+    def check_store(self, store: FeatureStore) -> list[str]:
+        """Whether a store has features such as the model was trained on. A record does not say where it is from.
+
+        Returns:
+            What differs and may, for people.
+        Raises:
+            ValueError: when its features or its classes mean something else.
+        """
+        return check_feature_space(self._trained.found, store)
+
+    def answer(
+        self,
+        texts: Sequence[str | Sequence[str]],
+        regions: Sequence[RegionRecord | Sequence[RegionRecord]] = (),
+        *,
+        batch_size: int = 64,
+    ) -> list[TaskAnswer]:
+        """The answer to each question, with the numbers of `roibeam predict`. A text too long is cut, with a warning.
+
+        Args:
+            texts: one text of each question; of two texts both of them.
+            regions: what the image of each question shows, as of a store or `extract_regions`; of two images both of
+                them; () for texts alone. Those that the run's layout chooses are shown.
+            batch_size: questions at once.
+        Raises:
+            ValueError: for numbers of texts or images that are not the task's, and features of another width.
+        """
+        check_list(texts, "texts")
+        records: dict[str, RegionRecord] = {}
+        groups = [
+            self._group(place, text, _several(shown), records)
+            for place, (text, shown) in enumerate(zip(texts, self._shown(texts, regions), strict=True))
+        ]
+        batches = self._batches(records)
+        for group in groups if self.num_images else ():
+            batches.check(group)
+        for note in batches.notes_of_cuts(groups, "asked"):
+            logger.warning("%s", note)
+        said = list(predicted(self.model, batches, groups, self._trained.asked.form, batch_size))
+        return [
+            TaskAnswer(label, _best_first(dict(zip(self.labels, each.scores.tolist(), strict=False))))
+            for label, each in zip(self._directly.said(said), said, strict=True)
+        ]
+
+    def _shown(self, texts: Sequence[Any], regions: Sequence[Any]) -> Sequence[Any]:
+        """What each question shows."""
+        if not self.num_images:
+            if regions:
+                raise ValueError(f"{self.task} is a task of texts alone and shows no image; leave regions out")
+            return [()] * len(texts)
+        if len(regions) != len(texts):
+            raise ValueError(f"{counted(len(texts), 'text')} and regions of {len(regions)}; each question has its own")
+        return regions
+
+    def _group(
+        self, place: int, text: str | Sequence[str], shown: Sequence[RegionRecord], records: dict[str, RegionRecord]
+    ) -> TaskGroup:
+        """One question; its images are added to `records`."""
+        parts = (text,) if isinstance(text, str) else tuple(text)
+        for given, wanted, what in ((parts, self.num_texts, "text"), (shown, self.num_images, "image")):
+            if len(given) != wanted:
+                raise ValueError(
+                    f"question {place}: {counted(len(given), what)}; {self.task} has {counted(wanted, what)}"
+                )
+        names = tuple(f"question {place}, image {number}" for number in range(len(shown)))
+        records.update(zip(names, shown, strict=True))
+        return TaskGroup(f"question {place}", names, (self._directly.row(parts),), None)
+
+    def _batches(self, records: Mapping[str, RegionRecord]) -> GroupBatches:
+        trained = self._trained
+        return GroupBatches(
+            trained.system, trained.network.encoder_config, self.tokenizer, trained.layout, trained.asked,
+            records if self.num_images else None, loss=None, task=trained.task,
+        )  # fmt: skip
+
+
+def load_task_model(folder: str | Path, *, task: str | None = None) -> LoadedTaskModel:
+    """A fine-tuned model of a task of one label: vqa, labels, nlvr2, GLUE, or one's own of `label_task`.
+
+    Args:
+        folder: a run of `roibeam finetune` (the checkpoint that `predict` asks; of several seeds that of the best), or
+            one of its checkpoints.
+        task: file of a task of one's own, which is run; None for a task that roibeam has.
+    Raises:
+        ValueError: for a folder that is none, a damaged one, a model that was trained from photos, and for a task that
+            is not asked so: `roibeam predict` asks these.
+    """
+    found = task_checkpoint(Path(folder).expanduser())
+    described = saved_config(found.source.parent)["task"]
+    instead = f"roibeam predict asks it, in Python roibeam.pipelines.run_prediction (task {described['task']})"
+    if described["form"] != LABEL:
+        raise ValueError(f"{folder}: its task chooses among choices or regions of its files; {instead}")
+    if reads_photos(found):
+        raise ValueError(f"{folder}: trained end to end, it reads photos of a store; {instead}")
+    trained = TrainedTask.read(found, found.source, task)  # labels are known: no file of the task is read
+    if trained.task.directly is None:
+        raise ValueError(f"{folder}: its task does not say how a single question is asked; {instead}")
+    return LoadedTaskModel(trained, trained.task.directly, trained.tokenizer())
+
+
+def _several(shown: RegionRecord | Sequence[RegionRecord]) -> Sequence[RegionRecord]:
+    return (shown,) if isinstance(shown, RegionRecord) else shown
+
+
+def _best_first(scores: Mapping[str, float]) -> dict[str, float]:
+    return dict(sorted(scores.items(), key=lambda each: -each[1]))

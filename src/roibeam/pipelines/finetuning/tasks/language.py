@@ -1,0 +1,257 @@
+"""Tasks of language: GLUE's texts without an image, and the phrases of captions (Flickr30k Entities).
+
+GLUE is nine tasks of one or two texts. A row is [CLS] text [SEP], or [CLS] first [SEP] second [SEP]; the pooled [CLS]
+is read. Each system reads it by its layers of text alone (`encode_text` of the models).
+
+Entities has one group for each caption that has a phrase with a box; its target has for each phrase the boxes of its
+chain. Phrases without a box are left out, and are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roibeam.messages import counted
+from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.datasets.entities import OWN, RELEASE, EntityCounts, EntityImage, read_entities, split_names
+from roibeam.pipelines.data.datasets.text_sets import (
+    GLUE_TASKS,
+    MISMATCHED,
+    GlueCounts,
+    GlueTask,
+    glue_files,
+    read_glue,
+)
+from roibeam.pipelines.finetuning.metrics.glue import check_extra, measures_of, prediction_text, write_glue_results
+from roibeam.pipelines.finetuning.metrics.grounding import (
+    DATA_SPLITS,
+    GROUNDING_RULES,
+    CountedPhrase,
+    GroundedPhrase,
+    both_protocols,
+    counted_phrases,
+    covering,
+    ranked,
+    write_grounding_results,
+)
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.task import (
+    NUMBER_LOSS,
+    AskedDirectly,
+    DownstreamTask,
+    NamedTask,
+    Prediction,
+    TaskSplit,
+)
+
+_DEV, _MISMATCHED = "dev", "mismatched"
+
+
+@dataclass(frozen=True)
+class GlueOptions:
+    """
+    Attributes:
+        validation: what a run is judged on: "dev", of MNLI its matched file, or of MNLI the "mismatched" one.
+    """
+
+    validation: str = _DEV
+
+    def __post_init__(self) -> None:
+        check_choice(self, "validation", (_DEV, _MISMATCHED))
+
+
+def glue_task(name: str) -> NamedTask:
+    """One of `GLUE_TASKS`."""
+    task = GLUE_TASKS[name]
+
+    def open_task(folder: Path, options: GlueOptions, labels: Sequence[str] | None) -> DownstreamTask:
+        check_extra(task.name)
+        return _opened(name, task, folder, options)
+
+    def check(options: GlueOptions) -> None:
+        if options.validation == _MISMATCHED and MISMATCHED not in task.rows:
+            raise ValueError(f"{name}.validation 'mismatched': MNLI alone has such a file; leave it at dev")
+
+    return NamedTask(GlueOptions, open_task, check, reads_images=False)
+
+
+def _opened(name: str, task: GlueTask, folder: Path, options: GlueOptions) -> DownstreamTask:
+    def judge(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
+        return measures_of(task, _values(task, said), [group.facts["label"] for group in groups])
+
+    def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[tuple[str, str]]:
+        for group, word in zip(groups, _words(task, said), strict=True):
+            yield group.id, word
+
+    def write(path: Path, entries: Sequence[Any]) -> None:
+        write_glue_results(path, [(index, prediction) for index, prediction in entries])
+
+    return DownstreamTask(
+        name=name,
+        form=LABEL,
+        loss="class" if task.labels else NUMBER_LOSS,
+        read=_reader(task, folder),
+        train="train",
+        validation=MISMATCHED if options.validation == _MISMATCHED else task.validation,
+        judge=judge,
+        answers=answers,
+        write=write,
+        labels=task.labels,
+        num_images=0,
+        splits=tuple(task.rows),
+        right_words=lambda group: str(group.facts["label"]),
+        directly=AskedDirectly(text_row, lambda said: _words(task, said), len(task.texts)),
+    )
+
+
+def text_row(texts: Sequence[str]) -> TaskRow:
+    """One or two texts without an image."""
+    return TaskRow(tuple(TaskText((text,)) for text in texts), images=())
+
+
+def _words(task: GlueTask, said: Sequence[Prediction]) -> list[str]:
+    return [prediction_text(task, value) for value in _values(task, said)]
+
+
+def _values(task: GlueTask, said: Sequence[Prediction]) -> list[float]:
+    """Numbers of the labels that are said, or similarities."""
+    return [float(each.scores.argmax() if task.labels else each.scores[0]) for each in said]
+
+
+def _reader(task: GlueTask, folder: Path) -> Callable[[str], TaskSplit]:
+    places = {label: place for place, label in enumerate(task.labels)}
+
+    def read(split: str) -> TaskSplit:
+        files, counts = glue_files(folder, task, split), GlueCounts()
+        groups = []
+        for row in read_glue(files, task, split, counts):
+            target: Any = None
+            if row.label is not None:
+                target = places[row.label] if places else float(row.label)
+            groups.append(TaskGroup(row.id, (), (text_row(row.texts),), target, facts={"label": row.label}))
+        if not groups:
+            raise ValueError(f"{str(files[0])!r}: no row in it")
+        return TaskSplit(groups, files, tuple(counts.notes(split)))
+
+    return read
+
+
+NAME = "flickr30k-entities"
+LOSSES = ("captions", "phrases")
+ANY, MERGED = "any", "merged"
+
+
+@dataclass(frozen=True)
+class EntitiesOptions:
+    """
+    Attributes:
+        place: of a phrase: that of its "own" mark; or where its words stand first in the caption ("release":
+            VisualBERT, whose second "a man" lies upon the first).
+        target: regions that are right: those that cover "any" box of the phrase (VisualBERT), or the one around all of
+            them ("merged").
+        heads: of the task's own attention: 1, as released, or several whose weights are averaged, as printed (12).
+        loss: a mean over "captions", as published, or over "phrases" that any region covers.
+    """
+
+    place: str = OWN
+    target: str = ANY
+    heads: int = 1
+    loss: str = "captions"
+
+    def __post_init__(self) -> None:
+        check_choice(self, "place", (OWN, RELEASE))
+        check_choice(self, "target", (ANY, MERGED))
+        check_choice(self, "loss", LOSSES)
+        if self.heads < 1:
+            raise ValueError(f"EntitiesOptions: heads must be at least 1, got {self.heads}")
+
+
+def open_entities(folder: Path, options: EntitiesOptions, labels: Sequence[str] | None) -> DownstreamTask:
+    """Flickr30k Entities: Sentences/, Annotations/ and train.txt, val.txt, test.txt in `folder`."""
+
+    def judge(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
+        return both_protocols(lambda rule: [replace(each, types=()) for each in _judged(groups, said, rule)], ANY)
+
+    def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+        for group, each in zip(groups, said, strict=True):
+            image, _, number = group.id.rpartition("#")
+            yield {"image_id": image, "sentence_id": int(number), "boxes": _ranked_boxes(group, each)}
+
+    return DownstreamTask(
+        name=NAME,
+        form=PHRASE,
+        loss=options.loss,
+        read=lambda split: _read(folder, split, options),
+        train="train",
+        validation="val",
+        judge=judge,
+        answers=answers,
+        write=write_grounding_results,
+        splits=DATA_SPLITS,
+        num_heads=options.heads,
+        reported_by="flickr30k",
+    )
+
+
+def _read(folder: Path, split: str, options: EntitiesOptions) -> TaskSplit:
+    counts, names = EntityCounts(), split_names(str(folder), split)
+    images = read_entities(str(folder), counts, names=names, rule=options.place)
+    groups = list(entity_groups(images, options))
+    if not groups:
+        raise ValueError(f"--data {str(folder)!r}: no caption of {split} has a phrase with a box")
+    left = counts.sentences - len(groups)
+    notes = [f"{split}: {line}" for line in counts.lines()]
+    notes += [f"{split}: {counted(left, 'caption')} without a phrase that has a box left out"] if left else []
+    return TaskSplit(groups, (folder / f"{split}.txt",), tuple(notes))
+
+
+def entity_groups(images: Iterable[EntityImage], options: EntitiesOptions) -> Iterator[TaskGroup]:
+    """One for each caption with a phrase that counts."""
+    for image in images:
+        for (name, number), phrases in counted_phrases([image]).items():
+            sentence = image.sentences[number]
+            words = tuple(sentence.words)
+            row = TaskRow((TaskText(words),), phrases=tuple(each.last_word for each in phrases))
+            yield TaskGroup(
+                id=f"{name}#{number}",
+                images=(name,),
+                rows=(row,),
+                target=tuple(each.boxes for each in phrases),
+                facts={"phrases": tuple(phrases), "rule": options.target},
+            )
+
+
+def _scores(group: TaskGroup, said: Prediction) -> np.ndarray:
+    """(P, R) of its phrases.
+
+    Raises:
+        ValueError: for scores that are no numbers.
+    """
+    broken = int(np.isnan(said.scores).any(axis=-1).sum())
+    if broken:
+        raise ValueError(
+            f"{group.id}: the model's scores are no numbers (NaN) for {broken} of its "
+            f"{counted(len(said.scores), 'phrase')}; its weights or features are broken"
+        )
+    return said.scores
+
+
+def _judged(groups: Sequence[TaskGroup], said: Sequence[Prediction], rule: str) -> Iterator[GroundedPhrase]:
+    for group, each in zip(groups, said, strict=True):
+        assert each.boxes is not None
+        phrases: Sequence[CountedPhrase] = group.facts["phrases"]
+        for phrase, scores in zip(phrases, _scores(group, each), strict=True):
+            covers = covering(each.boxes[ranked(scores.tolist())], phrase.boxes, GROUNDING_RULES[rule])
+            yield GroundedPhrase(group.images[0], phrase.types, covers)
+
+
+def _ranked_boxes(group: TaskGroup, said: Prediction) -> list[list[list[float]]]:
+    """Of each phrase all boxes, the best first; the same float32 numbers as the store has."""
+    assert said.boxes is not None
+    return [said.boxes[ranked(scores.tolist())].tolist() for scores in _scores(group, said)]

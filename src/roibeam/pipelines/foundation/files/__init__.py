@@ -1,4 +1,0 @@
-"""Files wherever they are: paths, URLs, members of archives, JSON, scratch databases, dead letters.
-
-What is in a data set's files is read in pipelines/sources, what is in a store's in features. Read locations.py first.
-"""

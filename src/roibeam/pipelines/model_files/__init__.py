@@ -1,4 +1,0 @@
-"""Models from and to files: runs, checkpoints, published weights, BERT starts, tokenizers, detectors, joint models.
-
-The tables of names are in model/<system>/checkpoint.py. Read model_checkpoint.py first.
-"""

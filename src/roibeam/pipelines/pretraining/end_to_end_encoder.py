@@ -1,0 +1,419 @@
+"""Region encoder of an end-to-end run: photos, an encoder, hidden regions, and a detector trained or evaluated beside.
+
+Labelled photos train the rest of the detector beside the captions. The detector is evaluated with its first weights and
+its last:
+
+RUN/detector.json    digest and number of the photos, the reports `before` and `after`
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import Conventions
+from roibeam.extraction.region_encoder import RegionEncoder, started_encoder
+from roibeam.extraction.training.batch_losses import DetectorHeads, load_heads, new_heads
+from roibeam.extraction.training.rules import LossRules, SamplingRules
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.messages import counted, printable
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.common.console.progress import PHOTOS, Progress
+from roibeam.pipelines.data.captions.corpus import CaptionTable
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos, check_same_names
+from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos
+from roibeam.pipelines.data.vocabulary import Vocabulary
+from roibeam.pipelines.pretraining.requested_settings import LabelledRules, PhotoRules
+from roibeam.pipelines.training.detector.evaluation import evaluate_detector
+from roibeam.pipelines.training.detector.task import LabelledBatches
+from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions, LossWeights
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointDetector, region_encoder_of
+from roibeam.pipelines.training.run_folder.files import check_run_file, write_run_json
+from roibeam.pipelines.training.run_folder.run_summary import DETECTOR_NAME
+
+
+class LabelledStream:
+    """Which labelled photos stand beside which captions: each caption of a run, by its number, brings the next ones.
+
+    So batches of any size, on any number of processes, train on the same photos, and a run goes on with the next one.
+    """
+
+    def __init__(self, photos: LabelledBatches, per_caption: float) -> None:
+        self.photos = photos
+        self._per_caption = Fraction(per_caption).limit_denominator(1000)
+
+    def beside(
+        self, start_sample: int, *, batch_size: int, rank: int, num_ranks: int
+    ) -> Iterator[list[tuple[int, int]]]:
+        """Epoch and place of the photos beside each batch of captions, which come as `SampleOrder.batches` has them."""
+        first = start_sample + rank * batch_size
+        number = self._before(first)
+        places = self.photos.places(number, batch_size=1, rank=0, num_ranks=1)
+        while True:
+            begin, end = self._before(first), self._before(first + batch_size)
+            for _ in range(begin - number):
+                next(places)  # another process's
+            yield [next(places)[0] for _ in range(end - begin)]
+            number = end
+            first += batch_size * num_ranks
+
+    def most(self, batch_size: int) -> int:
+        """Photos beside a batch of so many captions, at most."""
+        return math.ceil(batch_size * self._per_caption)
+
+    def _before(self, caption: int) -> int:
+        """Photos that captions before number `caption` brought."""
+        return math.floor(caption * self._per_caption)
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedPhotos:
+    """Held-out photos with labelled objects.
+
+    Attributes:
+        most: no more than the first so many are taken; None for all.
+    """
+
+    photos: LabelledPhotos
+    most: int | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.photos.images[: self.most])
+
+
+class DetectorChange:
+    """Judges one detector twice.
+
+    Args:
+        run_dir: of the run; the file is written there.
+        heads, encoder: the detector's parts, which are judged as they are at the time.
+        device: where they are judged, and stay.
+    """
+
+    def __init__(
+        self, run_dir: Path, judged: JudgedPhotos, heads: DetectorHeads, encoder: RegionEncoder, *, device: torch.device
+    ) -> None:
+        self._path, self._judged, self._device = run_dir / DETECTOR_NAME, judged, device
+        self._heads, self._encoder = heads, encoder
+
+    def before(self) -> None:
+        """Judges the first weights; what a run that goes on has judged already is kept."""
+        asked = {"labels": self._judged.photos.digest, "photos": self._judged.count}
+        if self._path.is_file():
+            check_run_file(self._path, "remove it, and the detector is judged anew")
+            found = read_json_object(self._path)
+            if {name: found.get(name) for name in asked} == asked:
+                return
+        write_run_json(self._path, {**asked, "before": self._report("before training")})
+
+    def after(self) -> Mapping[str, Any]:
+        """Judges the last weights, and gives what the file holds."""
+        found = {**read_json_object(self._path), "after": self._report("after training")}
+        write_run_json(self._path, found)
+        return found
+
+    def _report(self, when: str) -> dict[str, Any]:
+        detector = self._heads.to(self._device).detector(self._encoder.to(self._device))
+        photos = self._judged.photos
+        logger.info("judging the detector %s on %s", when, counted(self._judged.count, "photo"))
+        with Progress(f"judging {when}", self._judged.count, PHOTOS) as progress:
+            report = evaluate_detector(
+                detector,
+                photos.images,
+                photos.root,
+                class_names=photos.class_names,
+                attribute_names=photos.attribute_names,
+                max_images=self._judged.most,
+                progress=progress.to,
+            )
+        return report.as_json()
+
+
+@dataclass(frozen=True, eq=False)
+class DetectorPart:
+    """Attributes:
+        labelled: photos to train the detector on; None trains no detector.
+        judged: held-out photos that it is judged on, before and after; None judges nothing.
+        rules, weights, sampling, loss_rules: how it is trained.
+        vocabulary: names of its classes and attributes, where its folder has them.
+        start: heads of the run that this one goes on from, in place of those of a weight file.
+
+    Raises:
+        ValueError: when a photo is in both sets, or new heads have no labels to learn from.
+    """
+
+    labelled: LabelledPhotos | None
+    judged: JudgedPhotos | None = None
+    rules: LabelledRules = field(default_factory=LabelledRules)
+    weights: LossWeights = field(default_factory=LossWeights)
+    sampling: SamplingRules = field(default_factory=SamplingRules)
+    loss_rules: LossRules = field(default_factory=LossRules)
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    start: DetectorHeads | None = None
+
+    def __post_init__(self) -> None:
+        if self.rules.heads == "new" and self.labelled is None:
+            raise ValueError("labelled.heads is 'new': heads that are drawn need photos to learn from; name --labels")
+        if self.labelled is None or self.judged is None:
+            return
+        # By its boxes too: photos of two data sets may have one id.
+        trained = {(image.image_id, image.boxes.tobytes()) for image in self.labelled.images}
+        judged = self.judged.photos.images
+        both = [image.image_id for image in judged if (image.image_id, image.boxes.tobytes()) in trained]
+        if both:
+            raise ValueError(
+                f"{counted(len(both), 'photo')} of --judge-labels are trained on, such as {printable(both[0], 80)}: "
+                f"what is measured there is no held-out mAP; name another split"
+            )
+
+    def sized(self, config: DetectorConfig) -> DetectorConfig:
+        """The config with as many classes and attributes as the detector has: with new heads those of the labels."""
+        if self.rules.heads != "new":
+            return config
+        assert self.labelled is not None
+        classes, attributes = self.labelled.class_names, self.labelled.attribute_names
+        return replace(config, num_classes=len(classes), num_attributes=len(attributes))
+
+    def names(self, config: DetectorConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of classes and attributes, in id order.
+
+        Raises:
+            ValueError: when labels and detector do not mean the same by them.
+        """
+        judged = None if self.judged is None else self.judged.photos
+        sets = [photos for photos in (self.labelled, judged) if photos is not None]
+        first = sets[0]
+        classes, attributes = first.class_names, first.attribute_names
+        if self.rules.heads != "new":
+            # A weight file has no names: where nobody tells others they are those of the labels.
+            numbers = tuple(f"attribute {number}" for number in range(config.num_attributes))
+            classes = self.vocabulary.classes or classes
+            attributes = self.vocabulary.attributes or attributes or numbers
+        if (len(classes), len(attributes)) != (config.num_classes, config.num_attributes):
+            raise ValueError(
+                f"the labels have {len(classes)} classes and {len(attributes)} attributes, the detector "
+                f"{config.num_classes} and {config.num_attributes}; --set labelled.heads=new draws heads for the labels"
+            )
+        for photos in sets:
+            check_same_names(photos, classes, attributes, "that the encoder is of")
+        return classes, attributes
+
+    def heads(self, config: DetectorConfig, conventions: Conventions, weights: str, *, seed: int) -> DetectorHeads:
+        """As the run begins with them.
+
+        Args:
+            config: of `sized`.
+            weights: that the encoder starts from.
+        Raises:
+            ValueError: when the file has no heads, or they do not fit.
+            OSError: when it cannot be fetched.
+        """
+        if self.rules.heads == "new":
+            made = new_heads(config, conventions, seed=seed)
+        elif self.start is not None:
+            made = self.start
+        else:
+            try:
+                made = load_heads(weights, config, conventions)
+            except ValueError as error:
+                raise ValueError(f"{error}; --set labelled.heads=new draws heads for the labels") from None
+        return made.to(memory_format=torch.channels_last)  # a third less time on a CPU
+
+    def stream(self, config: DetectorConfig, conventions: Conventions, *, seed: int) -> LabelledStream | None:
+        """The photos to train on; None where there are none."""
+        if self.labelled is None:
+            return None
+        photos = LabelledBatches(
+            self.labelled, config, conventions, flip=self.rules.flip, short_edges=self.rules.short_edges, seed=seed
+        )
+        return LabelledStream(photos, self.rules.photos_per_caption)
+
+    def trained_ids(self) -> Iterator[str]:
+        """Of the photos that are trained on."""
+        return (image.image_id for image in (() if self.labelled is None else self.labelled.images))
+
+    def notes(self) -> list[str]:
+        """What of the labels is not here, and why."""
+        sets = {"--labels": self.labelled, "--judge-labels": None if self.judged is None else self.judged.photos}
+        return [
+            f"left out of {option}: {count:,} x {reason}"
+            for option, photos in sets.items()
+            if photos is not None
+            for reason, count in photos.left_out.items()
+        ]
+
+    def described(self) -> dict[str, Any]:
+        """What a resumed run must have alike; nothing where no detector is trained."""
+        if self.labelled is None:
+            return {}
+        parts: dict[str, Any] = {
+            "labelled": self.rules,
+            "detection": self.weights,
+            "detection_sampling": self.sampling,
+            "detection_losses": self.loss_rules,
+        }
+        return {"labels": self.labelled.digest, **{name: asdict(part) for name, part in parts.items()}}
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """An end-to-end run's own settings.
+
+    Attributes:
+        config, conventions: sizes of the encoder, edges that photos are resized to among them, and how it computes.
+        weights: what it starts from, see `load_encoder_weights`.
+        images: folder of the photos; None takes the locations that the store recorded.
+        choices: what is hidden and how.
+        start: encoder of the run that this one goes on from, in place of `weights`.
+        detector: what is done with the rest of the detector; None for nothing.
+    """
+
+    config: DetectorConfig
+    conventions: Conventions
+    weights: str
+    images: str | None = None
+    choices: EndToEndChoices = field(default_factory=EndToEndChoices)
+    photos: PhotoRules = field(default_factory=PhotoRules)
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    start: RegionEncoder | None = None
+    detector: DetectorPart | None = None
+
+    def check_width(self, record: RegionRecord) -> None:
+        """Raises ValueError when the encoder's features are not as wide as the store's.
+
+        Rules and targets are made for features of the store's width.
+        """
+        width = record.features.shape[1]
+        if width != self.config.feature_dim:
+            raise ValueError(
+                f"the region encoder makes features of width {self.config.feature_dim}, those of record "
+                f"{record.image_id!r} have {width}; name the detector that the store was extracted with (--detector)"
+            )
+
+    def find_photos(self, store: FeatureStore, rows: CaptionTable) -> tuple[RecordPhotos, CaptionTable, dict[str, str]]:
+        """The photos of captioned images, the captions that have one, and why the others have none.
+
+        Raises:
+            ValueError: when one is missing and none may be, or all are.
+        """
+        ids = rows.captioned_ids()
+        photos = RecordPhotos(store, ids, self.images)
+        missing = photos.missing()
+        if missing:
+            image_id, why = next(iter(missing.items()))
+            told = f"{counted(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
+            if len(missing) == len(ids):
+                raise ValueError(f"{told}: {why}; name their folder with --photos")
+            if not self.photos.skip_broken:
+                raise ValueError(
+                    f"{told}: {why}; name their folder with --photos, or leave them out with --skip-missing-photos"
+                )
+            logger.warning("%s: %s; left out", told, why)
+            rows = rows.without(missing)
+        return photos, rows, missing
+
+    def broken_photos(self, store: FeatureStore, photos: RecordPhotos, image_ids: Iterable[str]) -> dict[str, str]:
+        """Which photos cannot be used, each with why; all of them are read.
+
+        Raises:
+            PhotoError: for the first one, where none may be left out.
+        """
+        found = {}
+        for image_id in image_ids:
+            meta = store.meta(image_id)
+            try:
+                photos.read(photos.place(image_id, (meta.height, meta.width)))
+            except PhotoError as error:
+                if not self.photos.skip_broken:
+                    raise PhotoError(f"{error}; mend it, or leave such out with --skip-missing-photos") from None
+                found[image_id] = str(error)
+        return found
+
+    def build_encoder(self) -> RegionEncoder:
+        """
+        Raises:
+            ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
+        """
+        config = self.config if self.detector is None else self.detector.sized(self.config)
+        return started_encoder(config, self.conventions, self.start or self.weights, **self.encoder.of_network())
+
+    def build_joint(self, model: nn.Module, *, seed: int) -> tuple[EndToEndModel, DetectorHeads | None]:
+        """The model with its encoder, and the heads of the detector, where they are trained or judged.
+
+        Raises:
+            ValueError: as `build_encoder`, or when detector, weights and labels do not fit; OSError likewise.
+        """
+        encoder, part = self.build_encoder(), self.detector
+        if part is None:
+            return EndToEndModel(model, encoder, self.choices), None
+        classes, attributes = part.names(encoder.config)
+        heads = part.heads(encoder.config, encoder.conventions, self.weights, seed=seed)
+        if part.labelled is None:
+            return EndToEndModel(model, encoder, self.choices), heads
+        joint = JointDetector(
+            model,
+            encoder,
+            self.choices,
+            heads,
+            class_names=classes,
+            attribute_names=attributes,
+            sampling=part.sampling,
+            loss_rules=part.loss_rules,
+            weights=part.weights,
+        )
+        return joint, heads
+
+    def labelled_stream(self, *, seed: int) -> LabelledStream | None:
+        """The photos that the detector is trained on; None where it is not."""
+        part = self.detector
+        return None if part is None else part.stream(part.sized(self.config), self.conventions, seed=seed)
+
+    def detector_change(
+        self, run_dir: Path, joint: EndToEndModel, heads: DetectorHeads, *, device: str
+    ) -> DetectorChange | None:
+        """Judges the detector before and after; None where it is not asked for."""
+        judged = None if self.detector is None else self.detector.judged
+        if judged is None:
+            return None
+        return DetectorChange(run_dir, judged, heads, region_encoder_of(joint), device=torch.device(device))
+
+    def described(self) -> dict[str, Any]:
+        """What a resumed run must have alike, beside what the model's own config says."""
+        of_detector = {} if self.detector is None else self.detector.described()
+        return {"photos": asdict(self.photos), **self.encoder.described(), **of_detector}
+
+    def recorded(self, missing: Mapping[str, str]) -> dict[str, Any]:
+        """Facts that may differ on resume."""
+        labelled = None if self.detector is None else self.detector.labelled
+        return {
+            "labelled_photos": None if labelled is None else labelled.root,
+            "images": self.images,
+            "encoder_weights": self.weights,
+            "recompute": self.encoder.recompute,
+            "missing_photos": len(missing),
+        }
+
+
+def row_sizes(store: FeatureStore, rows: CaptionTable) -> np.ndarray:
+    """(N, 3) int64, of each caption's photo height and width in pixels, and its number of regions."""
+    found = (store.meta(image_id) for image_id in rows.captioned_ids())
+    sizes = np.array([(each.height, each.width, each.num_regions) for each in found], np.int64)
+    _, which = np.unique(rows.places, return_inverse=True)
+    return sizes[which.reshape(-1)]

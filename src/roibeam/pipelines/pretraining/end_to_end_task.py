@@ -1,0 +1,384 @@
+"""Pre-training through the region encoder as a task of the training loop, with the rules of any system.
+
+sample of the system's rules -> its photo: read, resized, mirrored, blanked -> VLBatch and ImageBatch -> EndToEndModel
+labelled photos, in a run that has some ----------------------------------> DetectionBatch ---------> JointDetector
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.photos.preprocessing import input_size
+from roibeam.model.common.losses import PreTrainingOutput
+from roibeam.model.end_to_end import EndToEndModel, ImageBatch
+from roibeam.model.inputs import VLBatch, VLOutput
+from roibeam.model.pretraining import PreTrainingModel
+from roibeam.pipelines.analysis.evaluation.measures import HiddenWords
+from roibeam.pipelines.common.compute import OF_THIS_PROCESS
+from roibeam.pipelines.common.statistics.verdict import Judged
+from roibeam.pipelines.data.batches.image_batch import PhotoInput, collate_inputs, prepare_input
+from roibeam.pipelines.data.batches.sample import PretrainSample
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.record_photos import PhotoError, PhotoPlace, RecordPhotos
+from roibeam.pipelines.data.record_regions import swap_left_right
+from roibeam.pipelines.pretraining.end_to_end_encoder import LabelledStream
+from roibeam.pipelines.pretraining.requested_settings import PhotoRules
+from roibeam.pipelines.pretraining.samples.sampler import Sampler
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
+from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Evaluates, PretrainTask, evaluate
+from roibeam.pipelines.training.detector.task import ComingPhoto, LabelledBatches, NamedBatch, detector_groups
+from roibeam.pipelines.training.model_files.joint_checkpoint import JointDetector, describe_joint, region_encoder_of
+from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_scaled_part
+from roibeam.pipelines.training.sample_order import SampleOrder
+from roibeam.pipelines.training.task import WorstBatch
+
+logger = logging.getLogger(__name__)
+
+_ORDER, _PHOTO = 5, 6  # first number of a seed: keeps the random streams of one run apart
+_Waiting = tuple[PretrainSample, Future[PhotoInput] | None]  # a row and its photo on its way; None for text alone
+_DRAWS = 32  # of a row's sample: one of them, as good as surely, shows the row's own image
+# Batches looked through for the largest, at most so many samples of so many epochs: groups are drawn anew in each.
+_MOST_SAMPLES, _MOST_EPOCHS = 1_000_000, 64
+_LEAST_INPUT = 32  # pixels each way of the input of a batch without photos
+
+
+@dataclass(frozen=True, eq=False)
+class EndToEndBatch:
+    """The two halves of a batch, rows in the same order, and the labelled photos beside them.
+
+    Attributes:
+        rows: text, regions, masks, and targets from the store. Its `region_features` are the stored ones where the
+            model regresses them, else (B, R, 0).
+        images: what the region encoder reads.
+        labelled: what the detector is trained on; None where no photo falls to this batch.
+    """
+
+    rows: VLBatch
+    images: ImageBatch
+    labelled: NamedBatch | None = None
+
+    def to(self, device: torch.device | str) -> EndToEndBatch:
+        """The same batch with every tensor on `device`."""
+        labelled = None if self.labelled is None else self.labelled.to(device)
+        return EndToEndBatch(self.rows.to(device), self.images.to(device), labelled)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskPhotos:
+    """The photos of a task, and how they become batches.
+
+    Attributes:
+        of_images: photos of the corpus's images.
+        row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
+        labelled: photos that the detector is trained on beside; the model is a `JointDetector` then.
+        encoder_scale: the rate of the encoder that reads them, of the run's.
+    """
+
+    of_images: RecordPhotos
+    row_sizes: np.ndarray
+    rules: PhotoRules
+    labelled: LabelledStream | None = None
+    encoder_scale: float = 1.0
+
+
+class EndToEndTask:
+    """The objectives of a model on captions and photos, trained with its region encoder: a `TrainTask`.
+
+    Samples, masks and targets are those of a `PretrainTask` on stored features; mirroring and scale follow from
+    the seed, the epoch and the row too.
+
+    Args:
+        joint: the model, with its pre-training heads, and its encoder.
+        sampler: the rules of its system.
+        pad_id, seed, lines, validation: as of `PretrainTask`.
+    Raises:
+        ValueError: when the first record does not fit the model, short edges are over the encoder's long edge, or
+            `config` asks for workers or a token budget.
+    """
+
+    def __init__(
+        self,
+        joint: EndToEndModel,
+        corpus: Corpus,
+        sampler: Sampler,
+        photos: TaskPhotos,
+        config: DataConfig,
+        *,
+        pad_id: int,
+        seed: int,
+        lines: Sequence[str] | None = None,
+        validation: Evaluates | None = None,
+    ) -> None:
+        if config.workers:
+            raise ValueError(
+                f"DataConfig: workers is {config.workers}; end to end, photos.read_ahead threads work ahead"
+            )
+        if config.max_tokens:
+            raise ValueError(
+                f"DataConfig: max_tokens is {config.max_tokens}; end to end photos fill the memory, not tokens: use "
+                f"batch_size and encoder.region_chunk"
+            )
+        self._joint, self._validation = joint, validation
+        self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)
+        self._photos, self._rules, self._labelled = photos.of_images, photos.rules, photos.labelled
+        self._row_sizes, self._seed = photos.row_sizes, seed
+        self._draws_images = sampler.draws_images
+        of_rows: dict[str, Any] = {"pad_id": pad_id, "seed": seed, "lines": lines}
+        self._stored = self._unfixed = PretrainTask(joint.model, corpus, sampler, config, **of_rows)
+        if config.fixed_masks:
+            self._unfixed = PretrainTask(joint.model, corpus, sampler, replace(config, fixed_masks=False), **of_rows)
+        self._encoder, self._encoder_scale = region_encoder_of(joint), photos.encoder_scale
+        likeness = self._row_sizes[:, 1] / self._row_sizes[:, 0] if self._rules.aspect_buckets else None
+        self._order = SampleOrder(len(corpus), (_ORDER, seed), likeness)
+        self._skipped: dict[str, str] = {}
+        self.hidden_words: HiddenWords | None = None  # as of `RowsTask`
+        long_edge = self._encoder.config.long_edge
+        if too_long := [edge for edge in self._rules.short_edges if edge > long_edge]:
+            raise ValueError(f"PhotoRules: short_edges {too_long} are over the encoder's long_edge {long_edge}")
+
+    @property
+    def model(self) -> EndToEndModel:
+        return self._joint
+
+    @property
+    def batch_size(self) -> int:
+        return self._stored.batch_size
+
+    @property
+    def num_samples(self) -> int:
+        return self._stored.num_samples
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """Ids of the images that this process could not use so far, each with why."""
+        return self._skipped
+
+    def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[EndToEndBatch]:
+        where = {"batch_size": self.batch_size, "rank": rank, "num_ranks": num_ranks}
+        places = self._order.batches(start_sample, **where)
+        beside = repeat([]) if self._labelled is None else self._labelled.beside(start_sample, **where)
+        waiting: deque[tuple[list[_Waiting], list[ComingPhoto]]] = deque()
+        with ThreadPoolExecutor(self._rules.read_ahead, thread_name_prefix="photos") as pool:
+            while True:
+                while len(waiting) < 2:
+                    rows = [each for epoch, row in next(places) for each in self._drawn(pool, epoch, row)]
+                    waiting.append((rows, [self._coming(pool, *each) for each in next(beside)]))
+                rows, labelled = waiting.popleft()
+                yield replace(self._collate(rows), labelled=LabelledBatches.collate(labelled) if labelled else None)
+
+    def counts(self, batch: EndToEndBatch) -> Mapping[str, int]:
+        counts = self._stored.counts(batch.rows)
+        return counts if batch.labelled is None else {**counts, **JointDetector.loss_counts(batch.labelled.photos)}
+
+    def losses(self, model: nn.Module, batch: EndToEndBatch | NamedBatch) -> PreTrainingOutput:
+        """
+        Args:
+            batch: or labelled photos alone, on the model as it is, not wrapped.
+        """
+        if isinstance(batch, NamedBatch):
+            return cast(JointDetector, model).detect(batch.photos)
+        if batch.labelled is None:
+            return cast(PreTrainingOutput, model(batch.rows, batch.images))
+        return cast(PreTrainingOutput, model(batch.rows, batch.images, labelled=batch.labelled.photos))
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """All alike, as VL-BERT's release, but for the encoder's scale; heads of the detector as in a detector's
+        training."""
+        joint, heads = self._joint, getattr(self._joint, "detection", None)
+        of_heads = set() if heads is None else set(heads.parameters())
+        trained = [each for each in joint.parameters() if each.requires_grad and each not in of_heads]
+        groups = with_scaled_part([{"params": trained}], self._encoder.parameters(), self._encoder_scale)
+        return [*groups, *([] if heads is None else detector_groups(heads))]
+
+    def sample_ids(self, batch: EndToEndBatch) -> Sequence[str]:
+        labelled = () if batch.labelled is None else batch.labelled.image_ids
+        return [*self._stored.sample_ids(batch.rows), *(f"labelled photo {image_id}" for image_id in labelled)]
+
+    def one_by_one(self, batch: EndToEndBatch) -> Iterator[EndToEndBatch | NamedBatch]:
+        yield from self._rows_one_by_one(batch)
+        if batch.labelled is not None:
+            yield from batch.labelled.one_by_one()
+
+    def _rows_one_by_one(self, batch: EndToEndBatch) -> Iterator[EndToEndBatch]:
+        photo = 0
+        for row in range(batch.rows.batch_size):
+            alone = batch.rows.text_only is not None and bool(batch.rows.text_only[row])
+            yield EndToEndBatch(batch.rows.row(row), batch.images.part(photo, photo if alone else photo + 1))
+            photo += not alone
+
+    def encoded(self, batch: EndToEndBatch) -> tuple[VLBatch, VLOutput]:
+        """See `HasEvaluationBatches`."""
+        rows = self._joint.with_features(batch.rows, batch.images)
+        return rows, cast(PreTrainingModel, self._joint.model).encode(rows)
+
+    def evaluate(self) -> Judged:
+        """See `evaluate`: at each of the loop's evaluations."""
+        return evaluate(self) if self._validation is None else self._validation.evaluate()
+
+    def model_config(self) -> dict[str, Any]:
+        """Makes the folder of the weights a joint checkpoint, see `load_joint`."""
+        return describe_joint(self._joint)
+
+    def evaluation_batches(self, max_samples: int) -> Iterator[EndToEndBatch]:
+        """The first `max_samples` captions, in order, with masks that training does not draw, on photos as they are."""
+        last = min(max_samples, self.num_samples)
+        with ThreadPoolExecutor(self._rules.read_ahead, thread_name_prefix="photos") as pool:
+            for start in range(0, last, self.batch_size):
+                rows = range(start, min(start + self.batch_size, last))
+                samples = [sample for row in rows for sample in self._stored.samples(EVALUATION_EPOCH, row)]
+                yield self._collate([self._submit(pool, sample, self._encoder.config, False) for sample in samples])
+
+    def worst_batch(self) -> WorstBatch:
+        """As large as any: the network input of the largest batch of the first epochs (of the first million samples,
+        or of 64 epochs), or what holds every photo where rows may show others than their captions'; in every row as
+        many regions as the photo with the most has. Blank pixels; the words are those of that photo."""
+        height, width = self._largest_input()
+        row = int(self._row_sizes[:, 2].argmax())
+        drawn = (self._unfixed.samples(epoch, row) for epoch in range(_DRAWS if self._draws_images else 1))
+        samples = max(drawn, key=lambda each: max(len(sample.boxes) for sample in each))
+        rows = self._without_stored_features(self._stored.collate(samples * self.batch_size))
+        with_photo = _rows_with_photo(rows)
+        boxes, hidden = rows.region_boxes[with_photo], rows.masked_regions[with_photo]
+        scale_xy = torch.tensor([width, height]) / rows.image_hw[with_photo].flip(-1)
+        whole = torch.tensor([[0.0, 0.0, width - 1.0, height - 1.0]]).expand(len(boxes), 4)
+        choices = self._joint.choices
+        images = ImageBatch(
+            pixels=torch.zeros(len(boxes), 3, height, width),
+            boxes=boxes * scale_xy.repeat(1, 2)[:, None],
+            blanked_regions=hidden if choices.masked_pixels == "blank" else torch.zeros_like(hidden),
+            whole_image_boxes=whole if choices.whole_image == "box" else None,
+        )
+        what = f"{len(boxes)} photos of {width} x {height} pixels with {boxes.shape[1]} regions each"
+        remedies = (
+            "encoder.recompute=true, train.activation_checkpointing=true, encoder.region_chunk=64, a smaller "
+            "detector.short_edge"
+        )
+        labelled = None
+        if self._labelled is not None:
+            remedies += ", a smaller labelled.photos_per_caption"
+            labelled = self._labelled.photos.blank(self._labelled.most(self.batch_size))
+            height, width = labelled.photos.input_hw[0]
+            what += f" and {len(labelled.photos)} labelled ones of {width} x {height}"
+        return WorstBatch(
+            EndToEndBatch(rows, images, labelled),
+            what,
+            remedies,
+        )
+
+    def _largest_input(self) -> tuple[int, int]:
+        """Height and width, pixels, of the largest padded network input."""
+        shapes, which = np.unique(self._row_sizes[:, :2], axis=0, return_inverse=True)
+        config, conventions = self._encoder.config, self._encoder.conventions
+        edge = max(self._rules.short_edges, default=config.short_edge)
+        inputs = np.array(
+            [input_size((int(h), int(w)), edge, config.long_edge, conventions)[0] for h, w in shapes], np.int64
+        )
+        if self._rules.fixed_size:
+            edges = config.short_edge, config.long_edge
+            inputs = np.where(inputs[:, :1] <= inputs[:, 1:], edges, edges[::-1])
+        inputs += -inputs % conventions.padding_multiple
+        if self._draws_images:
+            return int(inputs[:, 0].max()), int(inputs[:, 1].max())
+        of_rows, size = inputs[which.reshape(-1)], self.batch_size
+        samples = max(min(_MOST_SAMPLES, _MOST_EPOCHS * self.num_samples), self.num_samples)
+        num_batches = -(-samples // size)
+        of_batches = of_rows[self._order.places(num_batches * size)].reshape(num_batches, size, 2).max(axis=1)
+        height, width = of_batches[of_batches.prod(axis=1).argmax()]
+        return int(height), int(width)
+
+    def _drawn(self, pool: ThreadPoolExecutor, epoch: int, row: int) -> list[_Waiting]:
+        """What a caption brings into a batch, its photo mirrored and resized by chance."""
+        random, config = np.random.default_rng([_PHOTO, self._seed, epoch, row]), self._encoder.config
+        short_edge, flip = self._rules.draw(random, config.short_edge)
+        mirrored = flip and self._rules.swap_left_right
+        edges = replace(config, short_edge=short_edge)
+        samples = self._stored.samples(epoch, row, self._mirrored if mirrored else None)
+        return [self._submit(pool, sample, edges, flip) for sample in samples]
+
+    def _coming(self, pool: ThreadPoolExecutor, epoch: int, place: int) -> ComingPhoto:
+        assert self._labelled is not None
+        return self._labelled.photos.coming(pool, epoch, place)
+
+    def _submit(self, pool: ThreadPoolExecutor, sample: PretrainSample, config: DetectorConfig, flip: bool) -> _Waiting:
+        if sample.text_only:
+            return sample, None
+        try:
+            place = self._photos.place(sample.sample_id, (sample.height, sample.width))
+        except PhotoError as error:
+            failed: Future[PhotoInput] = Future()
+            failed.set_exception(error)
+            return sample, failed
+        return sample, pool.submit(self._prepare, place, sample, config, flip)
+
+    def _prepare(self, place: PhotoPlace, sample: PretrainSample, config: DetectorConfig, flip: bool) -> PhotoInput:
+        pixels = self._photos.read(place)
+        outlines = None if sample.outlines is None else sample.outlines(self._encoder.mask_cells)
+        try:
+            return prepare_input(
+                pixels, sample.boxes, sample.masked, config, self._encoder.conventions, self._joint.choices, flip=flip,
+                fixed_size=self._rules.fixed_size, outlines=outlines,
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(f"image {sample.sample_id!r}: {error}") from None
+
+    def _collate(self, waiting: Sequence[_Waiting]) -> EndToEndBatch:
+        samples, photos, why = [], [], ""
+        for sample, future in waiting:
+            try:
+                photo = None if future is None else future.result()
+            except PhotoError as error:
+                if not self._rules.skip_broken:
+                    raise ValueError(f"{error}; mend it, or leave such samples out (--skip-missing-photos)") from None
+                why = str(error)
+                if sample.sample_id not in self._skipped:
+                    self._skipped[sample.sample_id] = why
+                    logger.warning("sample left out: %s", why, extra=OF_THIS_PROCESS)
+                continue
+            samples.append(sample)
+            photos += [] if photo is None else [photo]
+        if not samples:
+            raise ValueError(f"none of the {len(waiting)} photos of a batch can be used, the last because {why}")
+        rows = self._without_stored_features(self._stored.collate(samples))
+        if not photos:
+            return EndToEndBatch(rows, _no_images(rows, whole_image=self._joint.choices.whole_image == "box"))
+        made = collate_inputs(photos, self._joint.choices)
+        return EndToEndBatch(_with_photo_boxes(rows, made.regions["region_boxes"]), made.images)
+
+    def _without_stored_features(self, rows: VLBatch) -> VLBatch:
+        """Features come from the encoder; the stored ones stay where the model has to regress them."""
+        if self._joint.regresses_features:
+            return replace(rows, whole_image_features=None)
+        return replace(rows, region_features=rows.region_features[..., :0], whole_image_features=None)
+
+
+def _with_photo_boxes(rows: VLBatch, boxes: torch.Tensor) -> VLBatch:
+    """The rows with boxes as they are in the photos: clipped to them, and mirrored where these are."""
+    placed = torch.zeros_like(rows.region_boxes)
+    placed[_rows_with_photo(rows)] = boxes
+    return replace(rows, region_boxes=placed * rows.region_mask[..., None])
+
+
+def _rows_with_photo(rows: VLBatch) -> slice | torch.Tensor:
+    return slice(None) if rows.text_only is None else ~rows.text_only
+
+
+def _no_images(rows: VLBatch, *, whole_image: bool) -> ImageBatch:
+    """Of a batch of text alone."""
+    count = rows.region_mask.shape[1]
+    return ImageBatch(
+        pixels=torch.zeros(0, 3, _LEAST_INPUT, _LEAST_INPUT),
+        boxes=torch.zeros(0, count, 4),
+        blanked_regions=torch.zeros(0, count, dtype=torch.bool),
+        whole_image_boxes=torch.zeros(0, 4) if whole_image else None,
+    )

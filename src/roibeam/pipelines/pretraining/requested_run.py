@@ -1,0 +1,410 @@
+"""Run of a request, or of several in a row: `roibeam pretrain` without the command line.
+
+request -> recipe, system, settings, start -> stores and captions, opened -> `pretrain` -> result
+
+Its photos and encoder become one `EndToEnd`. Each of several stages goes on from the weights that the one before left,
+in one run folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roibeam.extraction.network.conventions import Conventions
+from roibeam.features.reading.temporary_copy import unfinished_lines
+from roibeam.features.store import FeatureStore
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.pipelines.common.compute import is_main_process
+from roibeam.pipelines.common.console.overrides import apply_overrides
+from roibeam.pipelines.data.captions.captioned_store import (
+    OWN_CAPTIONS,
+    GivenStores,
+    GivenValidation,
+    LeakGuard,
+    check_pair_agrees,
+)
+from roibeam.pipelines.data.captions.task_texts import TaskTexts, check_given_boxes
+from roibeam.pipelines.data.compatibility import MIN_MATCH
+from roibeam.pipelines.data.held_out import HeldOut
+from roibeam.pipelines.data.labelled_photos import look_once, open_labelled_photos
+from roibeam.pipelines.data.vocabulary import Vocabulary
+from roibeam.pipelines.pretraining.checked_request import NO_BERT, RequestedStage, check_request, requests_of
+from roibeam.pipelines.pretraining.end_to_end_encoder import DetectorPart, EndToEnd, JudgedPhotos
+from roibeam.pipelines.pretraining.pretrain_run import pretrain, pretrain_on_text
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
+from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedEncoder, RequestedModel
+from roibeam.pipelines.pretraining.requested_settings import (
+    APPEARANCE,
+    begun_masking,
+    changed_sections,
+    chosen_system,
+    default_sections,
+    encoder_of,
+    model_overrides,
+    notes_of_begun,
+    recipe_of,
+    requested_choice,
+    sections_of_encoder,
+    train_config_of,
+    with_masking,
+)
+from roibeam.pipelines.pretraining.run_setup import PretrainResult, RunSettings
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
+from roibeam.pipelines.pretraining.systems import ModelChoice, System, system_named
+from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions
+from roibeam.pipelines.training.model_files.joint_checkpoint import (
+    JointCheckpoint,
+    JointDetector,
+    load_model_or_joint,
+    region_encoder_of,
+)
+from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.training.model_files.model_start import read_bert
+from roibeam.pipelines.training.run_folder.report_page import write_stages_page
+from roibeam.pipelines.training.run_folder.stages import StagedRun
+
+
+def encoder_sections(
+    asked: RequestedEncoder, whole_image: str, start: ModelCheckpoint | None, recipe: Recipe | None = None
+) -> dict[str, Any]:
+    """The sections of `--set` with their defaults: those of the run that this one goes on from, if any.
+
+    Args:
+        whole_image: see `System`.
+        recipe: a published run, whose encoder and photos are others than the usual ones.
+    Raises:
+        ValueError: when options are missing or contradict each other.
+    """
+    if isinstance(start, JointCheckpoint):
+        _check_brings_encoder(asked, start)
+        encoder = region_encoder_of(start.joint)
+        sizes, options = (
+            encoder.config,
+            EncoderOptions(frozen_stages=encoder.frozen_stages, mask_channels=encoder.mask_channels),
+        )
+        choices = start.joint.choices
+    else:
+        sizes = requested_choice(asked).config
+        options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
+    return sections_of_encoder(asked, sizes, options, choices, recipe)
+
+
+def requested_encoder(asked: RequestedEncoder, sections: Mapping[str, Any], start: ModelCheckpoint | None) -> EndToEnd:
+    """
+    Args:
+        sections: of `encoder_sections`, as the user changed them.
+    Raises:
+        ValueError: when labels cannot be read, or a photo is to be trained on and judged.
+        OSError: when labels cannot be read.
+    """
+    chosen = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
+    config = sections["detector"]
+    if not isinstance(start, JointCheckpoint):
+        encoder = requested_choice(asked)
+        part = _detector_part(
+            asked, sections, Vocabulary(encoder.class_names, encoder.attribute_names), encoder.conventions
+        )
+        return EndToEnd(config, encoder.conventions, encoder.weights, asked.images, detector=part, **chosen)
+    own, names = region_encoder_of(start.joint), Vocabulary()
+    if isinstance(start.joint, JointDetector):
+        names = Vocabulary(start.joint.class_names, start.joint.attribute_names or None)
+    part = _detector_part(asked, sections, names, own.conventions)
+    if part is not None and isinstance(start.joint, JointDetector):
+        part = replace(part, start=start.joint.detection)
+    if part is not None and part.start is None and part.rules.heads == "weights":
+        raise ValueError(
+            f"{start.source} has no detector's heads: it was trained without --labels; "
+            f"--set labelled.heads=new draws heads for the labels"
+        )
+    return EndToEnd(config, own.conventions, str(start.source), asked.images, start=own, detector=part, **chosen)
+
+
+def _check_brings_encoder(asked: RequestedEncoder, start: JointCheckpoint) -> None:
+    named = [name for name in ("detector", "weights", "conventions") if getattr(asked, name) is not None]
+    if named:
+        raise ValueError(
+            f"--{named[0]}: {start.source} brings its region encoder; leave it out, or start from a model alone"
+        )
+
+
+def _detector_part(
+    asked: RequestedEncoder, sections: Mapping[str, Any], vocabulary: Vocabulary, conventions: Conventions
+) -> DetectorPart | None:
+    judged = labelled = None
+    exif = conventions.exif_orientation
+    if asked.judge_labels is not None:
+        photos = open_labelled_photos(asked.judge_labels, image_root=asked.judge_images, vocab=asked.labels_vocab)
+        most = asked.judge_photos
+        photos = look_once(photos.once(), exif, is_trained_on=False, option="--judge-photos", most=most)
+        judged = JudgedPhotos(photos, most)
+    if asked.labels is not None:
+        labelled = open_labelled_photos(asked.labels, image_root=asked.labels_images, vocab=asked.labels_vocab)
+        labelled = look_once(labelled, exif, is_trained_on=True, option="--labels-photos")
+    if labelled is None:
+        return None if judged is None else DetectorPart(None, judged, vocabulary=vocabulary)
+    return DetectorPart(
+        labelled,
+        judged,
+        sections["labelled"],
+        sections["detection"],
+        sections["detection_sampling"],
+        sections["detection_losses"],
+        vocabulary,
+    )
+
+
+logger = logging.getLogger(__name__)
+
+
+def run_pretraining(request: PretrainRequest) -> PretrainResult:
+    """Runs what is asked for, and writes the run folder.
+
+    A recipe that goes on from another one needs `from_run`; `run_stages` runs both.
+
+    Returns:
+        As of `pretrain`.
+    Raises:
+        ValueError: whatever does not fit, named as the command's option, saying what to do.
+        OSError: when a file cannot be read.
+    """
+    check_request(request)
+    settings, choice, encoder = requested_parts(request)
+    if not request.data.stores:
+        return pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
+    return _pretrain_on_stores(request, settings, choice, HeldOut(request.data.held_out), encoder)
+
+
+def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice, EndToEnd | None]:
+    """How the run trains, which model, and end to end through which encoder: all but the data, which is not looked at.
+
+    Raises:
+        ValueError: as `run_pretraining`.
+    """
+    asked, training = request.model, request.training
+    recipe = recipe_of(request)
+    system, build = _system(request, recipe)
+    if training.threads is not None:
+        torch.set_num_threads(training.threads)
+    sections = default_sections(request, recipe, system.sampling)
+    start = None if asked.from_run is None else load_model_or_joint(asked.from_run)
+    for note in () if start is None else start.changes:
+        logger.warning("%s: %s", asked.from_run, note)
+    if request.end_to_end and not isinstance(start, JointCheckpoint):
+        request = replace(request, encoder=encoder_of(request, recipe))
+    request = with_masking(request, recipe, system.named)
+    for note in _notes_of_begun(request, recipe, system) if is_main_process() else ():
+        logger.warning("%s", note)
+    training = request.training
+    if request.end_to_end:
+        sections |= encoder_sections(request.encoder, system.whole_image, start, recipe)
+    else:
+        _refuse_joint_start(request, start)
+    sections = changed_sections(sections, training.settings)
+    train_config = train_config_of(request, recipe)
+    train_config(1)  # what is wrong with --set is said before anything is read
+    overrides = model_overrides(training.settings)
+    if recipe is not None and asked.from_run is not None:
+        overrides = {**recipe.changes, **overrides}
+    from_bert = _bert(asked, recipe)
+    encoder = requested_encoder(request.encoder, sections, start) if request.end_to_end else None
+    settings = RunSettings(
+        train_config,
+        data=sections["data"],
+        sampling=sections["sampling"],
+        inspect_rows=training.inspect_batch,
+        resume="auto" if training.resume is None else training.resume,
+    )
+    own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
+    choice = ModelChoice(
+        system=system,
+        build_config=build,
+        overrides=overrides,
+        tokenizer_spec=asked.tokenizer or own_tokenizer or from_bert or "captions",
+        bert=None if from_bert is None else read_bert(from_bert),
+        start=start,
+        background=asked.background,
+        recipe=asked.recipe or "",
+        features=None if recipe is None or asked.toy else recipe.features,
+    )
+    return settings, choice, encoder
+
+
+def _pretrain_on_stores(
+    request: PretrainRequest, settings: RunSettings, choice: ModelChoice, rules: HeldOut, encoder: EndToEnd | None
+) -> PretrainResult:
+    data = request.data
+    texts = TaskTexts(data.task_texts) if data.task_texts else None
+    given = GivenStores(
+        data.stores, data.captions, data.weights, texts=texts, checksums=data.checksums,
+        caption_column=data.caption_column,
+    )  # fmt: skip
+    validated = GivenValidation(data.validation, data.validation_store, caption_column=data.caption_column)
+    min_match = MIN_MATCH if data.min_match is None else data.min_match
+    with (
+        given.opened(data.stage_to, data.stage_gb, images_of=data.images_of, min_match=min_match) as sources,
+        validated.opened(sources[0], images_of=data.images_of, min_match=min_match) as asked,
+    ):
+        read = [each.store for each in (*sources, asked) if each is not None]
+        for line in unfinished_lines(dict.fromkeys(read)) if is_main_process() else ():
+            logger.warning("%s", line)
+        return pretrain(
+            sources,
+            request.out,
+            settings,
+            choice,
+            text_files=data.text_corpus,
+            guard=LeakGuard(rules, data.leave_out_held_out) if data.held_out else None,
+            end_to_end=encoder,
+            validation=asked,
+            num_classes=data.num_classes,
+            objects=data.objects,
+        )
+
+
+def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, ModelFields]:
+    """The system, and its model's configuration."""
+    asked = request.model
+    if recipe is not None:
+        return system_named(recipe.system), recipe.toy_build if asked.toy else recipe.build
+    name = chosen_system(request)
+    return system_named(name), model_size(name, asked.size or DEFAULT_SIZE)
+
+
+def _notes_of_begun(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:
+    """Where the run in the folder goes on as it began: before its recipe's masking was kept end to end, or by another
+    recipe of that name."""
+    notes = notes_of_begun(request)
+    begun = begun_masking(request.out).get(APPEARANCE) if request.end_to_end else None
+    published = system.named.masking.get(recipe.masking) if recipe is not None else None
+    if begun is None or published in (None, begun) or f"{APPEARANCE}={begun}" not in request.training.settings:
+        return notes
+    return [
+        *notes,
+        f"{request.out} goes on as it began, with {APPEARANCE}={begun}; {request.model.recipe} has {published}: for "
+        f"that, begin a new run",
+    ]
+
+
+def _refuse_joint_start(request: PretrainRequest, start: ModelCheckpoint | None) -> None:
+    """Raises ValueError where a run on stored features is asked for, and one end to end to go on from."""
+    if isinstance(start, JointCheckpoint):
+        raise ValueError(
+            f"--from-run {request.model.from_run} was trained end to end: its encoder goes on with it, --end-to-end"
+        )
+
+
+def _bert(asked: RequestedModel, recipe: Recipe | None) -> str | None:
+    """Where the BERT is that the model starts from; None for new weights, or for those of a run."""
+    if asked.from_bert is not None:
+        return None if asked.from_bert == NO_BERT else asked.from_bert
+    published = recipe is not None and not asked.toy and asked.from_run is None and recipe.start
+    return f"hf:google-bert/{published}" if published else None
+
+
+def run_stages(
+    out: Path,
+    stages: Sequence[RequestedStage],
+    *,
+    resume: bool | None = None,
+    tell: Callable[[PretrainRequest, PretrainResult], None] = lambda request, result: None,
+) -> None:
+    """Runs the stages into folders of `out`, each from the weights of the one before.
+
+    Args:
+        resume: of every stage, in place of its request's.
+        tell: is called with each stage that ran, as it was run, and its result.
+    Raises:
+        ValueError: what a later stage would stop at, as far as it is known, before the first has trained; what
+            `StagedRun` and `run_pretraining` raise.
+    """
+    run = StagedRun(out, [stage.options for stage in stages])
+    done = {number for number in range(1, len(stages) + 1) if resume is not False and run.is_done(number)}
+    _check_ahead(stages, done, run.folder)
+    if is_main_process():
+        run.save()
+    for number, stage in enumerate(stages, start=1):
+        folder = run.folder(number)
+        if number in done:
+            logger.info("%s is done: %s", stage.told(number, of=len(stages)), folder)
+            continue
+        logger.info("%s", stage.told(number, of=len(stages)))
+        before = None if number == 1 else str(run.folder(number - 1))
+        try:
+            request = _placed(stage.request, folder, before, resume)
+            tell(request, run_pretraining(request))
+        finally:
+            if is_main_process():
+                write_stages_page(out, [each.name for each in stages])
+        if is_main_process():
+            run.mark_done(number)
+
+
+def _placed(request: PretrainRequest, folder: Path, before: str | None, resume: bool | None) -> PretrainRequest:
+    """The request of a stage in its folder, from the run before."""
+    model = request.model if before is None else replace(request.model, from_run=before)
+    return replace(request, out=folder, model=model, training=replace(request.training, resume=resume))
+
+
+def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folders: Callable[[int], Path]) -> None:
+    """Says before the first stage has trained for days what a later one would stop at: settings that are none, files or
+    local stores that are not there, stores with features of different spaces or without the boxes that words name.
+
+    Args:
+        done: stages whose data is read no more, and may be gone.
+        folders: number of a stage -> its folder, in which it may have begun.
+    Raises:
+        ValueError: naming the stage.
+    """
+    with ExitStack() as opened:
+        first: FeatureStore | None = None
+        requests = requests_of(stages)
+        for number, stage in enumerate(stages, start=1):
+            if number in done:
+                continue
+            request = requests[number - 1]
+            data = request.data
+            try:
+                aligns_words = _check_settings(replace(request, out=folders(number)))
+                _check_files(data)
+                for path in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
+                    store = opened.enter_context(FeatureStore(path))
+                    if first is not None:
+                        check_pair_agrees(first, store, in_one_run=False)
+                    if aligns_words:
+                        check_given_boxes(store)
+                    first = first or store
+            except (ValueError, OSError) as error:
+                raise ValueError(f"{stage.told(number)}: {error}") from None
+
+
+def _check_settings(request: PretrainRequest) -> bool:
+    """Whether --set makes words be aligned with the regions that they name; ValueError for a setting that is none.
+
+    `check_request` looks at the others, before this or when the stage begins.
+    """
+    recipe = recipe_of(request)
+    system = system_named(recipe.system if recipe else chosen_system(request))
+    sections = {"data": DataConfig(), "sampling": recipe.sampling if recipe else system.sampling()}
+    settings = [each for each in request.training.settings if each.partition(".")[0].strip() in sections]
+    return system.aligns_words(apply_overrides(sections, settings)["sampling"])
+
+
+def _check_files(data: RequestedData) -> None:
+    for option, files in (
+        ("--captions", data.captions),
+        ("--task-text", data.task_texts),
+        ("--text-corpus", data.text_corpus),
+        ("--validation-captions", () if data.validation is None else (data.validation,)),
+    ):
+        for file in map(str, files):
+            if file != OWN_CAPTIONS and not os.path.isfile(file):
+                raise ValueError(f"{option}: no file here: {file!r}")

@@ -1,0 +1,383 @@
+"""Setup of a pre-training run: its folder, tokenizer and seed, its first batch, and the loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from roibeam.extraction.training.batch_losses import DetectorHeads
+from roibeam.features.store import FeatureStore
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.analysis.evaluation.measures import ALL, NONE, HiddenWords, count_words, words_alone
+from roibeam.pipelines.common.compute import is_main_process, num_processes
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.statistics.verdict import Figure, Judged, with_words_alone
+from roibeam.pipelines.data.batches.image_batch import Shown, batch_photos, stored_photos
+from roibeam.pipelines.data.captions.captioned_store import JoinedSource
+from roibeam.pipelines.data.image_identity import Key
+from roibeam.pipelines.data.vocabulary import Names
+from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
+from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig
+from roibeam.pipelines.pretraining.systems import ModelChoice
+from roibeam.pipelines.pretraining.task import BudgetedTask, RowsTask
+from roibeam.pipelines.training.encoder_change import EncoderChange
+from roibeam.pipelines.training.hooks import TrainResult
+from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
+from roibeam.pipelines.training.model_files.model_start import check_words_of_bert
+from roibeam.pipelines.training.model_files.provenance import check_tokenizer, trained_with
+from roibeam.pipelines.training.model_files.tokenizer import (
+    MADE_FROM_CAPTIONS,
+    CaptionTokenizer,
+    load_tokenizer,
+    unknown_notes,
+)
+from roibeam.pipelines.training.run_folder.files import checkpoint_step
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
+from roibeam.pipelines.training.run_folder.report_page import write_training_page
+from roibeam.pipelines.training.run_folder.run_summary import RunSummary, write_summary
+from roibeam.pipelines.training.run_folder.training_data import (
+    read_word_counts,
+    write_trained_images,
+    write_word_counts,
+)
+from roibeam.pipelines.training.train_config import TrainConfig
+
+logger = logging.getLogger(__name__)
+
+AnyTask = RowsTask | EndToEndTask
+
+
+@dataclass(frozen=True, eq=False)
+class RunSettings:
+    """How a run trains, whatever model.
+
+    Attributes:
+        train_config: or what makes it from the number of captions, for runs that count in epochs.
+        data, sampling: how samples are made and batched; None for the defaults of the system's own class.
+        inspect_rows: so many rows of the first batch are written to batch.html in the run folder, before any step.
+        resume, stop_at_step: see `train`.
+    """
+
+    train_config: TrainConfig | Callable[[int], TrainConfig]
+    data: DataConfig = field(default_factory=DataConfig)
+    sampling: Any = None
+    inspect_rows: int = 0
+    resume: Resume = False
+    stop_at_step: int | None = None
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """Attributes:
+    run_dir: the run folder: config.json, log.jsonl, tokenizer/, trained_images.npy, checkpoints/.
+    sources: what each store and its captions turned out to be.
+    notes: what was left out of captions and text, what is not held out, what the tokenizer does not know, and what the
+        system treats otherwise; logged before the first step, and kept in config.json.
+    num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for a
+        run that does not ask for it.
+    training: where the loop ended.
+    figures: of `evaluate` on the final weights, each beside chance.
+    asked: what it was asked about, for people.
+    left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
+    detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
+    encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py; None
+        on stored features, and in other processes than the main one.
+    """
+
+    run_dir: Path
+    sources: tuple[JoinedSource, ...]
+    notes: list[str]
+    num_classes: int
+    vocab_size: int
+    training: TrainResult
+    figures: tuple[Figure, ...]
+    asked: str
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    detector: Mapping[str, Any] | None = None
+    encoder: Mapping[str, Any] | None = None
+
+    @property
+    def evaluation(self) -> dict[str, float | None]:
+        """The value of each figure, by name; None where there was nothing to measure."""
+        return {figure.name: figure.value for figure in self.figures}
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "run": str(self.run_dir),
+            "checkpoint": str(self.training.checkpoint),
+            "step": self.training.step,
+            "seconds": round(self.training.seconds, 1),
+            "device": self.training.device,
+            "captions": sum(one.join.joined for one in self.sources),
+            "sources": [one.to_json() for one in self.sources],
+            "notes": self.notes,
+            "left_out_photos": dict(self.left_out),
+            "vocabulary": self.vocab_size,
+            "num_classes": self.num_classes,
+            "last": self.training.last,
+            "ended_early": self.training.ended_early,
+            "best": None if self.training.best is None else str(self.training.best),
+            "evaluation": self.evaluation,
+            "figures": [figure.to_json() for figure in self.figures],
+            "evaluated_on": self.asked,
+            "detector": self.detector,
+            "encoder": self.encoder,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class RunModel:
+    """What a run trains, and the words and rules that its samples are made with.
+
+    Attributes:
+        num_classes: foreground classes of the detector that the rules know; 0 where they do not ask.
+        seed: of the run.
+        joint, heads: end to end, the model with its encoder, and the detector's heads where they are trained or judged.
+        notes: what of the published objectives is left out, and why.
+    """
+
+    model: Any
+    tokenizer: CaptionTokenizer
+    sampler: Any
+    num_classes: int
+    seed: int
+    joint: EndToEndModel | None = None
+    heads: DetectorHeads | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class RunFrame:
+    """A run's folder, settings and choice of a model; each method is a step that all runs have."""
+
+    run_dir: Path
+    settings: RunSettings
+    choice: ModelChoice
+
+    @classmethod
+    def opened(cls, run_dir: Path, settings: RunSettings, choice: ModelChoice) -> RunFrame:
+        """With the sampling of the chosen system, where none is given.
+
+        Raises:
+            ValueError: when no run may begin or go on in the folder, or the model to start from is another system's.
+        """
+        run_dir = Path(run_dir)
+        settings = replace(settings, sampling=settings.sampling or choice.system.sampling())
+        check_run_folder(run_dir, resume=settings.resume)
+        choice.check_start()
+        return cls(run_dir, settings, choice)
+
+    def train_config(self, num_samples: int) -> TrainConfig:
+        """For so many captions, or lines of text."""
+        given = self.settings.train_config
+        return given if isinstance(given, TrainConfig) else given(num_samples)
+
+    @waiting("making the vocabulary")
+    def tokenizer(self, texts: Sequence[tuple[str, Sequence[str]]]) -> tuple[CaptionTokenizer, list[str]]:
+        """The one that a resumed run saved, else what `load_tokenizer` makes of the choice and `texts`, saved there;
+        and what it does not know of them, which is told.
+
+        Args:
+            texts: from where, and themselves.
+        Raises:
+            ValueError: when it has other words than the model or BERT to start from or, in a new run, than most of the
+                texts; or would be made anew although nobody knows those of the start.
+        """
+        saved = self.run_dir / "tokenizer"
+        goes_on = bool(self.settings.resume) and saved.is_dir()
+        if goes_on:
+            self._warn_of_another_tokenizer()
+            tokenizer = load_tokenizer(str(saved))
+        else:
+            tokenizer = self._new_tokenizer(chain.from_iterable(each for _, each in texts))
+        unknown = [note for where, each in texts for note in unknown_notes(tokenizer, where, each, stops=not goes_on)]
+        tell(unknown)
+        if not goes_on and is_main_process():
+            tokenizer.save(saved, of_run=True)
+        return tokenizer, unknown
+
+    def _new_tokenizer(self, texts: Iterable[str]) -> CaptionTokenizer:
+        spec, start, bert = self.choice.tokenizer_spec, self.choice.start, self.choice.bert
+        learned = None if start is None else trained_with(start).tokenizer
+        if start is not None and learned is None and spec == MADE_FROM_CAPTIONS:
+            raise ValueError(
+                f"--tokenizer is missing: {start.source} has none beside it, and pieces made from these captions would "
+                f"be other words to it; name the one it was trained with"
+            )
+        tokenizer = load_tokenizer(spec, texts)
+        if start is not None:
+            check_tokenizer(start, tokenizer)
+        elif bert is not None and spec != bert.spec:
+            check_words_of_bert(bert, tokenizer)
+        return tokenizer
+
+    def _warn_of_another_tokenizer(self) -> None:
+        given = self.choice.tokenizer_spec
+        known = (self.run_dir / CONFIG_NAME).exists()
+        saved = saved_config(self.run_dir)["recorded"]["tokenizer_spec"] if known else given
+        if saved != given:
+            logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", saved, given)
+
+    def note_trained_images(self, keys: Iterable[Key]) -> None:
+        """What is trained on, and what the run that this one goes on from was."""
+        if is_main_process():
+            start = self.choice.start
+            earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
+            write_trained_images(self.run_dir, keys, before=earlier)
+
+    def described(
+        self, task: AnyTask, made: RunModel, *, data: Mapping[str, Any], sampling: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What a resumed run must have alike, whatever it reads.
+
+        Args:
+            data, sampling: those of the settings that change what is trained.
+        """
+        return {
+            "model": task.model_config(),
+            "data": data,
+            "sampling": sampling,
+            "num_classes": made.num_classes,
+            "tokenizer": made.tokenizer.digest,
+        }
+
+    def show_first_batch(
+        self,
+        task: AnyTask,
+        made: RunModel,
+        config: TrainConfig,
+        stores: Sequence[FeatureStore] = (),
+        change: EncoderChange | None = None,
+    ) -> None:
+        """Writes batch.html, where it is asked for, and end to end what the encoder is shown.
+
+        Args:
+            stores: that are trained on; the first names the detector's classes.
+            change: end to end, in the main process.
+        """
+        rows, encoder_looks = self.settings.inspect_rows, change is not None and change.needs_batch
+        if not is_main_process() or not (rows or encoder_looks):
+            return
+        first = _first_batch(task, config.accumulation)
+        if encoder_looks and change is not None and isinstance(first, EndToEndBatch):
+            names = first.rows.sample_ids
+            stored = [next((store.get(name) for store in stores if name in store), None) for name in names]
+            boxes = [None if record is None else torch.from_numpy(record.boxes) for record in stored]
+            change.before(first.rows, first.images, names, boxes)
+        if rows:
+            shown = first.rows if isinstance(first, EndToEndBatch) else first
+            layout = self.choice.system.layout(made.model.config)
+            warnings = (warning_of_store(store.manifest) for store in stores)
+            banner = next((each for each in warnings if each is not None), None)
+            photos = _first_photos(first, made, stores, min(rows, shown.batch_size))
+            as_read = isinstance(first, EndToEndBatch)
+            inspected = InspectedBatch(shown, rows, layout, task.counts(first), photos, banner, as_read)
+            classes = stores[0].vocabulary["classes"] if stores else None
+            write_batch_page(self.run_dir, inspected, made.tokenizer, Names(classes or ()))
+
+    def train(
+        self,
+        task: AnyTask,
+        config: TrainConfig,
+        *,
+        description: Mapping[str, Any],
+        recorded: Mapping[str, Any],
+        defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> TrainResult:
+        """See `train`."""
+        return train(
+            task,
+            config,
+            self.run_dir,
+            description=description,
+            defaults=defaults,
+            recorded={**recorded, **self.choice.recorded(), "torch": torch.__version__},
+            resume=self.settings.resume,
+            stop_at_step=self.settings.stop_at_step,
+        )
+
+    def tell_how_good(
+        self,
+        training: TrainResult,
+        evaluation: Judged,
+        hidden_words: HiddenWords,
+        made: RunModel,
+        texts: Sequence[Sequence[str]],
+        *,
+        of: str,
+        held_out: bool,
+    ) -> tuple[Figure, ...]:
+        """Writes down what the last evaluation found beside chance and words alone, and the run's page with it.
+
+        Args:
+            hidden_words: that it asked for; `of`: about what it asked, for people.
+            texts: that the run was trained on, source by source.
+            held_out: whether the run was not trained on what was asked.
+        Returns:
+            what it found; in the main process with words alone.
+        """
+        if not is_main_process():
+            return evaluation.figures
+        words = self._words_alone(hidden_words, made, texts, held_out=held_out)
+        figures = with_words_alone(evaluation.figures, words)
+        summary = RunSummary.of_figures(figures, system=self.choice.system.name, asked=of, held_out=held_out)
+        write_summary(self.run_dir, summary)
+        best = None if training.best is None else checkpoint_step(training.best)
+        write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
+        return figures
+
+    @waiting("counting neighbouring words")
+    def _words_alone(
+        self, hidden: HiddenWords, made: RunModel, texts: Sequence[Sequence[str]], *, held_out: bool
+    ) -> dict[str, float]:
+        """See `words_alone`; a run counts once."""
+        if not hidden:
+            return {}
+        try:
+            counts = read_word_counts(self.run_dir)
+        except ValueError as error:
+            counts = None
+            logger.warning("%s", error)
+        if counts is None:
+            counts = count_words(texts, made.tokenizer, seed=made.seed)
+            write_word_counts(self.run_dir, counts)
+        return words_alone(hidden, counts, made.tokenizer, counted=NONE if held_out else ALL)
+
+
+def tell(notes: Iterable[str]) -> None:
+    """To people, from one process."""
+    for note in notes if is_main_process() else ():
+        logger.warning("%s", note)
+
+
+def _first_photos(
+    first: VLBatch | EndToEndBatch, made: RunModel, stores: Sequence[FeatureStore], rows: int
+) -> dict[tuple[int, int], Shown]:
+    """Photos of the rows that are shown, by row and image of the row."""
+    if isinstance(first, EndToEndBatch):
+        assert made.joint is not None
+        conventions = region_encoder_of(made.joint).conventions
+        return {(row, 0): shown for row, shown in batch_photos(first.rows, first.images, conventions).items()}
+    ids = first.sample_ids[:rows]
+    found = stored_photos(stores, dict.fromkeys(ids))
+    return {(row, 0): found[image_id] for row, image_id in enumerate(ids) if image_id in found}
+
+
+def _first_batch(task: Any, accumulation: int) -> Any:
+    """The first that the main process trains on."""
+    if isinstance(task, BudgetedTask):
+        step_samples = task.batch_size * accumulation * num_processes()
+        return next(task.steps(0, step_samples=step_samples, rank=0, num_ranks=num_processes()))[0]
+    return next(task.batches(0, rank=0, num_ranks=1))

@@ -1,0 +1,365 @@
+"""Flickr30k Entities of a toy world, with the gold parse of each caption.
+
+    ENTITIES/
+      entities.json        version, world, counts, digest of all texts
+      Sentences/<n>.txt    captions of picture n with marked phrases; Annotations/<n>.xml their boxes (ground: a scene)
+      parses.conll         dependency parses, Stanford's labels in spaCy's spelling (compound, nummod, pobj, prep), but
+                           the ball of "there is a ball" is the nsubj, as in de Marneffe and Manning 2008 (spaCy: attr)
+      {train,val,test}.txt names of the pictures; train has those of restval
+
+A group of a given number has one chain, as an object has. Pixels count from 1, corners belong to the box. A folder that
+is there is whole. FROZEN: heads are compared on these files; a change must raise `ENTITIES_VERSION`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from roibeam.features.folders.durable_files import write_json_atomically
+from roibeam.features.folders.folder_protocol import store_lock
+from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, RELATION_PHRASES, Caption, plural
+from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
+from roibeam.pipelines.toyworld.world import CATEGORIES, WORLD_VERSION
+from roibeam.pipelines.toyworld.world_files import WrittenFiles, check_beside, found_beside, write_text
+from roibeam.pipelines.toyworld.write import PICTURES
+
+ROOT = -1
+_NOUNS = frozenset(CATEGORIES) | {plural(category) for category in CATEGORIES}
+_GROUNDS = frozenset(GROUND_PHRASES.values())
+_PHRASES = frozenset(phrase for both in RELATION_PHRASES.values() for phrase in both)
+_COMPARED = "than"
+
+
+@dataclass(frozen=True)
+class NamedPart:
+    """Words that name something.
+
+    Attributes:
+        first, last: places of its words.
+        objects: numbers of what is named; () for the ground and for "a picture".
+        is_ground: whether it is the ground.
+    """
+
+    first: int
+    last: int
+    objects: tuple[int, ...] = ()
+    is_ground: bool = False
+
+
+@dataclass(frozen=True)
+class ParsedCaption:
+    """Attributes:
+    words: of the caption, the first with a capital, the last a full stop.
+    heads: place of the word that each hangs on, `ROOT` for one of them.
+    labels: how.
+    parts: what is named, in reading order.
+    """
+
+    words: tuple[str, ...]
+    heads: tuple[int, ...]
+    labels: tuple[str, ...]
+    parts: tuple[NamedPart, ...]
+
+
+def parse_of(caption: Caption) -> ParsedCaption:
+    """
+    Raises:
+        ValueError: for a caption that `captions` does not write.
+    """
+    reader = _Reader(caption)
+    reader.read()
+    return reader.parsed()
+
+
+@dataclass
+class _Reader:
+    """Reads the words of a caption from the first to the last."""
+
+    caption: Caption
+    at: int = 0
+    heads: dict[int, int] = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict)
+    parts: list[NamedPart] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.words = self.caption.text.split(" ")
+        self._objects = (
+            [self.caption.objects] if self.caption.kind == "number" else [(n,) for n in self.caption.objects]
+        )
+
+    def parsed(self) -> ParsedCaption:
+        words = [self.words[0].capitalize(), *self.words[1:], "."]
+        root = next(place for place, head in self.heads.items() if head == ROOT)
+        self._hang(len(self.words), root, "punct")
+        places = range(len(words))
+        return ParsedCaption(
+            tuple(words),
+            tuple(self.heads[place] for place in places),
+            tuple(self.labels[place] for place in places),
+            tuple(self.parts),
+        )
+
+    def read(self) -> None:
+        if self.words[0] == "there":
+            self._take(1, "expl")
+            self._take(ROOT, "root")
+            noun = self._noun_phrase(1, "nsubj")
+        elif self.words[:3] == ["a", "picture", "of"]:
+            self._take(1, "det")
+            self._take(ROOT, "root")
+            self._take(1, "prep")
+            self.parts.append(NamedPart(0, 1))
+            noun = self._noun_phrase(2, "pobj")
+        else:
+            noun = self._noun_phrase(ROOT, "root")
+            if self._is_next("is"):
+                self._hang(noun, self._take(ROOT, "root"), "nsubj")
+                noun = self._related(self.at - 1, "acomp")
+        while self.at < len(self.words):
+            noun = self._further(noun)
+
+    def _further(self, noun: int) -> int:
+        """What comes behind a noun; returns the noun that it ends with."""
+        if self._is_next("and"):
+            self._take(noun, "cc")
+            return self._noun_phrase(noun, "conj")
+        if self._is_next("that is"):
+            self._take(self.at + 1, "nsubj")
+            return self._related(self._take(noun, "relcl"), "acomp")
+        if any(self._is_next(ground) for ground in _GROUNDS):
+            return self._ground(noun)
+        return self._related(noun, "amod")
+
+    def _related(self, head: int, comparison: str) -> int:
+        """ "to the left of a box": the phrase hangs on `head`, the noun on its last word."""
+        phrase = next((each for each in _PHRASES if self._is_next(each)), None)
+        if phrase is None:
+            raise ValueError(f"caption {self.caption.text!r}: no phrase of the toy world at word {self.at}")
+        words = phrase.split(" ")
+        if words[-1] == _COMPARED:
+            words_labels = [(head, comparison), (self.at, "prep")]
+        elif len(words) == 4:  # to the left of
+            words_labels = [(head, "prep"), (self.at + 2, "det"), (self.at, "pobj"), (self.at + 2, "prep")]
+        elif len(words) == 3:  # in front of
+            words_labels = [(head, "prep"), (self.at, "pobj"), (self.at + 1, "prep")]
+        else:
+            words_labels = [(head, "prep")]
+        for each in words_labels:
+            last = self._take(*each)
+        return self._noun_phrase(last, "pobj")
+
+    def _ground(self, noun: int) -> int:
+        """ "on the wooden floor", the last words of a caption."""
+        on = self._take(noun, "prep")
+        first, last = self.at, len(self.words) - 1
+        self._take(last, "det")
+        while self.at < last:
+            self._take(last, "compound" if self.words[self.at] == "brick" else "amod")
+        self.parts.append(NamedPart(first, last, is_ground=True))
+        return self._take(on, "pobj")
+
+    def _noun_phrase(self, head: int, label: str) -> int:
+        first = self.at
+        noun = next(place for place in range(first, len(self.words)) if self.words[place] in _NOUNS)
+        self._take(noun, "nummod" if self.words[first] in NUMBERS.values() else "det")
+        while self.at < noun:
+            self._take(noun, "amod")
+        self.parts.append(NamedPart(first, noun, self._objects[sum(bool(part.objects) for part in self.parts)]))
+        return self._take(head, label)
+
+    def _is_next(self, words: str) -> bool:
+        return self.words[self.at : self.at + len(words.split(" "))] == words.split(" ")
+
+    def _take(self, head: int, label: str) -> int:
+        self._hang(self.at, head, label)
+        self.at += 1
+        return self.at - 1
+
+    def _hang(self, place: int, head: int, label: str) -> None:
+        self.heads[place], self.labels[place] = head, label
+
+
+ENTITIES_VERSION = 1
+ENTITIES_NAME = "entities.json"
+ENTITIES_FORMAT = "roibeam-toyworld-entities"
+PARSES_NAME = "parses.conll"
+_SPLIT_OF = {"restval": "train"}
+# As people of Flickr30k Entities might say; all others are "other".
+_TYPES = {
+    "fish": "animals", "hat": "clothing", "button": "clothing", "boat": "vehicles", "bell": "instruments",
+    "heart": "bodyparts", "house": "scene",
+}  # fmt: skip
+_FIRST_GROUP, _GROUND = 50, 99  # chains of a picture: its number and two digits, objects from 00
+
+
+@dataclass(frozen=True)
+class ToyEntities:
+    """The entities that are asked for.
+
+    Attributes:
+        folder: of them, as it was typed.
+        world: folder of the toy world.
+        seed, num_images: of the world.
+    """
+
+    folder: str
+    world: Path
+    seed: int
+    num_images: int
+
+    def check(self) -> None:
+        """Sees that they can be written, or are there, before anything is drawn.
+
+        Raises:
+            ValueError: if the folder cannot be theirs, or holds others.
+        """
+        check_beside("--entities", self.folder, self.world, holds="entities")
+        self._found()
+
+    def write(self) -> WrittenFiles:
+        """Writes the entities of the drawn world, or finds them.
+
+        Raises:
+            ValueError: as `check`.
+        """
+        start, out = time.monotonic(), Path(self.folder).resolve()
+        with store_lock(self.world):
+            found = self._found()
+            if found is not None:
+                return WrittenFiles(found, False, time.monotonic() - start)
+            beside = out.with_name(f".{out.name}.tmp")
+            shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
+            manifest = self._plan() | self._write_files(beside)
+            write_json_atomically(beside / ENTITIES_NAME, manifest)
+            os.replace(beside, out)
+        return WrittenFiles(manifest, True, time.monotonic() - start)
+
+    def _plan(self) -> dict[str, Any]:
+        world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}
+        return {"format": ENTITIES_FORMAT, "entities_version": ENTITIES_VERSION, "world": world}
+
+    def _found(self) -> dict[str, Any] | None:
+        return found_beside("--entities", self.folder, ENTITIES_NAME, self._plan(), holds="entities")
+
+    def _write_files(self, folder: Path) -> dict[str, Any]:
+        splits: dict[str, list[str]] = {"train": [], "val": [], "test": []}
+        counts, digest = Counter[str](), hashlib.sha256()
+
+        def write(name: str, text: str) -> None:
+            write_text(folder / name, text)
+            data = text.encode("utf-8")
+            digest.update(f"{name}\0{len(data)}\0".encode())
+            digest.update(data)
+
+        folder.mkdir(parents=True)
+        with (
+            Progress("marking phrases", self.num_images, PICTURES) as progress,
+            open(folder / PARSES_NAME, "w", encoding="utf-8", newline="\n") as parses,
+        ):
+            for picture in progress.counting(read_pictures(self.world / SCENES_NAME)):
+                split = picture.place.split
+                splits[_SPLIT_OF.get(split, split)].append(f"{picture.number}\n")
+                captions = [parse_of(caption) for caption in picture.captions]
+                chains = _Chains(picture, captions)
+                sentences = "".join(f"{_marked(caption, chains)}\n" for caption in captions)
+                write(f"Sentences/{picture.number}.txt", sentences)
+                write(f"Annotations/{picture.number}.xml", chains.annotation())
+                blocks = "".join(_block(picture, place, caption) for place, caption in enumerate(captions))
+                parses.write(blocks)
+                digest.update(blocks.encode("utf-8"))
+                counts["captions"] += len(captions)
+                counts["phrases"] += sum(len(caption.parts) for caption in captions)
+                counts["with boxes"] += sum(bool(part.objects) for caption in captions for part in caption.parts)
+        for split, names in splits.items():
+            write(f"{split}.txt", "".join(names))
+        images = {split: len(names) for split, names in splits.items()}
+        return {"images": images, "counts": dict(counts), "sha256": digest.hexdigest()}
+
+
+class _Chains:
+    """What the captions of a picture name, each with its number."""
+
+    def __init__(self, picture: Picture, captions: Sequence[ParsedCaption]) -> None:
+        self._picture = picture
+        parts = [part for caption in captions for part in caption.parts]
+        self._single = sorted({part.objects for part in parts if len(part.objects) == 1})
+        self._groups = sorted({part.objects for part in parts if len(part.objects) > 1})
+        self._has_ground = any(part.is_ground for part in parts)
+
+    def mark(self, part: NamedPart) -> str:
+        """Chain and type, as they stand in a mark."""
+        if part.is_ground:
+            return f"{self._number(_GROUND)}/scene"
+        if not part.objects:
+            return "0/notvisual"
+        category = self._picture.scene.objects[part.objects[0]].category
+        return f"{self._of(part.objects)}/{_TYPES.get(category, 'other')}"
+
+    def annotation(self) -> str:
+        scene = self._picture.scene
+        root = ElementTree.Element("annotation")
+        _child(root, "filename", f"{self._picture.number}.jpg")
+        size = ElementTree.SubElement(root, "size")
+        for tag, value in (("width", scene.width), ("height", scene.height), ("depth", 3)):
+            _child(size, tag, value)
+        for thing in scene.objects:
+            chains = [self._of(each) for each in (*self._single, *self._groups) if thing.number in each]
+            if chains:
+                entry = _object(root, chains)
+                x, y, width, height = thing.box
+                corners = ElementTree.SubElement(entry, "bndbox")
+                for tag, value in (("xmin", x + 1), ("ymin", y + 1), ("xmax", x + width), ("ymax", y + height)):
+                    _child(corners, tag, value)
+        if self._has_ground:
+            entry = _object(root, [self._number(_GROUND)])
+            _child(entry, "scene", 1)
+            _child(entry, "nobndbox", 0)
+        ElementTree.indent(root, "\t")
+        return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+    def _of(self, objects: tuple[int, ...]) -> int:
+        if len(objects) == 1:
+            return self._number(objects[0])
+        return self._number(_FIRST_GROUP + self._groups.index(objects))
+
+    def _number(self, within: int) -> int:
+        return self._picture.number * 100 + within
+
+
+def _object(root: ElementTree.Element, chains: Sequence[int]) -> ElementTree.Element:
+    entry = ElementTree.SubElement(root, "object")
+    for chain in chains:
+        _child(entry, "name", chain)
+    return entry
+
+
+def _child(parent: ElementTree.Element, tag: str, value: str | int) -> None:
+    ElementTree.SubElement(parent, tag).text = str(value)
+
+
+def _marked(caption: ParsedCaption, chains: _Chains) -> str:
+    words = list(caption.words)
+    for part in caption.parts:
+        words[part.first] = f"[/EN#{chains.mark(part)} {words[part.first]}"
+        words[part.last] += "]"
+    return " ".join(words)
+
+
+def _block(picture: Picture, place: int, caption: ParsedCaption) -> str:
+    """Ten columns as of CoNLL-X, words counted from 1."""
+    return "".join([f"# sent_id = {picture.number}#{place}\n", *_lines(caption), "\n"])
+
+
+def _lines(caption: ParsedCaption) -> Iterator[str]:
+    for place, (word, head, label) in enumerate(zip(caption.words, caption.heads, caption.labels, strict=True)):
+        yield f"{place + 1}\t{word}\t_\t_\t_\t_\t{head + 1}\t{label}\t_\t_\n"

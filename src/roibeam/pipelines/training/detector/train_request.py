@@ -1,0 +1,249 @@
+"""A detector's training as a command line asks for it: labels, sizes and a start by their names.
+
+Files, names and settings are looked at before torch is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.training.rules import LossRules, SamplingRules
+from roibeam.extraction.weights.detector_folder import DetectorFolder, is_detector_folder, read_detector_folder
+from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.messages import counted
+from roibeam.pipelines.common.compute import check_device, is_main_process, sleep_beside_others
+from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.common.console.overrides import apply_overrides, preset, refuse_two_values
+from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.labelled_photos import LabelledPhotos, check_same_names, look_once, open_labelled_photos
+from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorSettings, PhotoRules, Start
+from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
+from roibeam.pipelines.training.train_config import OPTIONS, TrainConfig, with_settings
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.training.hooks import TrainResult
+
+_OPTIONS = {**OPTIONS, "train.decay_steps": "decay_steps", "photos.batch_size": "batch_size"}
+_DEFAULT_SIZES, _DEFAULT_CONVENTIONS = "vg-r101-c4", "hf"
+_DEFAULT_WARMUP = 1000  # steps, of runs that have three times as many
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectorTrainRequest:
+    """
+    Attributes:
+        labels, images, vocab: as of `open_labelled_photos`; `images` is the folder of the photos.
+        val_labels, val_images: the same of photos that the detector is judged on while it is trained; None for no such.
+        detector, conventions: presets of the sizes, whose classes are then those of the labels, and of the arithmetic;
+            None for those of a detector's folder in `weights`, else vg-r101-c4 and hf.
+        weights, resnet: as of `Start`.
+        frozen_stages: without gradients; None freezes 1 and 2 of a start from a file, none from scratch.
+        steps: optimizer steps.
+        batch_size: photos per step and process.
+        learning_rate: of SGD at its peak; never scaled by batch or processes.
+        warmup_steps: of a linear rise; None for 1,000, but at most a third of `steps`.
+        decay_steps: after which the rate falls to a tenth; None for 2/3 and 8/9 of `steps`.
+        device: as of `TrainConfig`.
+        threads: CPU threads; None leaves torch's choice.
+        seed: of weights, order, sizes and sampled regions.
+        settings: "section.field=value" each; sections train, photos, sampling, losses, detector and conventions.
+        resume: as of `train`.
+    """
+
+    labels: str
+    images: str | None = None
+    vocab: str | None = None
+    val_labels: str | None = None
+    val_images: str | None = None
+    detector: str | None = None
+    conventions: str | None = None
+    weights: str | None = None
+    resnet: str | None = None
+    frozen_stages: tuple[int, ...] | None = None
+    steps: int = 90_000
+    batch_size: int = 2
+    learning_rate: float = 0.0025
+    warmup_steps: int | None = None
+    decay_steps: tuple[int, ...] | None = None
+    device: str = "auto"
+    threads: int | None = None
+    seed: int = 0
+    settings: tuple[str, ...] = ()
+    resume: Resume = "auto"
+
+
+@dataclass(frozen=True)
+class TrainedDetector:
+    """Attributes:
+    result: of the loop.
+    folder: of the newest detector, as `read_detector_folder` takes it.
+    photos: that it was trained on.
+    """
+
+    result: TrainResult
+    folder: Path
+    photos: LabelledPhotos
+
+
+def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> TrainedDetector:
+    """
+    Raises:
+        ValueError, OSError: whatever is unknown, does not fit or cannot be read, saying what to do.
+    """
+    _check(request, run_dir)
+    with waiting("reading the labels"):
+        photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
+    sizes = replace(
+        _sizes(request),
+        num_classes=len(photos.class_names),
+        num_attributes=len(photos.attribute_names),
+    )
+    settings = _settings(request, sizes)
+    exif = settings.conventions.exif_orientation
+    photos = look_once(photos, exif, is_trained_on=True)
+    judged = None if request.val_labels is None else _judged(request, photos, exif)
+    # Torch comes now, when nothing is wrong with the names.
+    sleep_beside_others()
+    with waiting("loading torch"):
+        import torch
+
+        from roibeam.pipelines.training.detector.task import train_detector
+
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    result = train_detector(photos, run_dir, settings, judged=judged, resume=request.resume)
+    return TrainedDetector(result, result.checkpoint / "model", photos)
+
+
+def _check_judged(request: DetectorTrainRequest) -> None:
+    if request.val_images is not None and request.val_labels is None:
+        raise ValueError("--val-photos is the folder of the photos of --val-labels; give that too")
+
+
+def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientation: str) -> LabelledPhotos:
+    """The photos to judge on.
+
+    Raises:
+        ValueError: when one is trained on, or their classes are others.
+    """
+    assert request.val_labels is not None
+    judged = open_labelled_photos(request.val_labels, image_root=request.val_images, vocab=request.vocab).once()
+    check_same_names(judged, photos.class_names, photos.attribute_names, f"of {request.labels}")
+    trained = {os.path.realpath(os.path.join(photos.root, image.file_name)) for image in photos.images}
+    both = [
+        image.file_name
+        for image in judged.images
+        if os.path.realpath(os.path.join(judged.root, image.file_name)) in trained
+    ]
+    if both:
+        raise ValueError(
+            f"--val-labels {request.val_labels!r}: --labels too has {counted(len(both), 'photo')} of it, such as "
+            f"{both[0]!r}; judge on photos that are not trained on"
+        )
+    return look_once(judged, exif_orientation, is_trained_on=False, option="--val-photos")
+
+
+def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
+    named = NamedFiles()
+    named.need("--labels", request.labels, FILE)
+    named.need("--photos", request.images, FOLDER)
+    named.need("--vocab", request.vocab)
+    named.need("--val-labels", request.val_labels, FILE)
+    named.need("--val-photos", request.val_images, FOLDER)
+    named.look(lambda: _check_judged(request))
+    for option, weights in (("--weights", request.weights), ("--resnet", request.resnet)):
+        if option == "--weights" and weights is not None and is_detector_folder(weights):
+            named.look(partial(read_detector_folder, weights))
+        elif named.need(option, weights, FILE):
+            named.look(partial(check_weight_file, weights))
+    if named.need_output_folder(run_dir) and is_main_process():  # other processes may look when the run has begun
+        named.look(lambda: check_run_folder(run_dir, resume=request.resume))
+    sizes = named.look(lambda: _sizes(request))
+    conventions = named.look(lambda: _conventions(request))
+    if sizes is not None and conventions is not None:
+        named.look(lambda: check_device(_settings(request, sizes).train.device))
+    named.check()
+
+
+def _own_folder(request: DetectorTrainRequest) -> DetectorFolder | None:
+    if request.weights is None or not is_detector_folder(request.weights):
+        return None
+    return read_detector_folder(request.weights)
+
+
+def _sizes(request: DetectorTrainRequest) -> DetectorConfig:
+    folder = _own_folder(request)
+    if folder is not None and request.detector is not None:
+        raise ValueError(
+            f"--detector {request.detector!r}: --weights {request.weights} is a detector's folder and brings its "
+            f"sizes; leave --detector out"
+        )
+    if folder is not None:
+        return folder.config
+    if request.detector is not None and request.detector not in CONFIGS and is_detector_folder(request.detector):
+        raise ValueError(
+            f"--detector {request.detector!r} is a folder, here it names sizes: {', '.join(CONFIGS)}; to start from "
+            f"the detector in that folder give --weights {request.detector}"
+        )
+    return preset("detector", request.detector or _DEFAULT_SIZES, CONFIGS)
+
+
+def _conventions(request: DetectorTrainRequest) -> Conventions:
+    folder = _own_folder(request)
+    if folder is not None and request.conventions is None:
+        return folder.conventions
+    return preset("conventions", request.conventions or _DEFAULT_CONVENTIONS, CONVENTIONS)
+
+
+def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorSettings:
+    """
+    Args:
+        sizes: of the detector, with the numbers of classes and attributes that the labels have.
+    Raises:
+        ValueError: for a setting, a number or a start that is none.
+    """
+    sections: dict[str, Any] = {
+        "photos": PhotoRules(batch_size=request.batch_size),
+        "sampling": SamplingRules(),
+        "losses": LossRules(),
+        "detector": sizes,
+        "conventions": _conventions(request),
+    }
+    of_train = [each for each in request.settings if each.startswith("train.")]
+    others = [each for each in request.settings if each not in of_train]
+    sections = apply_overrides(sections, others, elsewhere=["train"])
+    refuse_two_values(request, _OPTIONS, request.settings)
+    train = with_settings(_train_config(request), of_train)
+    if request.decay_steps is None and train.schedule == "steps" and not train.decay_steps:
+        falls = (request.steps * 2 // 3, request.steps * 8 // 9)
+        if train.warmup_steps > falls[0]:
+            raise ValueError(
+                f"--warmup-steps {train.warmup_steps}: of {request.steps:,} steps the learning rate first falls after "
+                f"{falls[0]:,}; take at most so many, or say when it falls (--decay-steps)"
+            )
+        train = replace(train, decay_steps=falls)
+    from_file = request.weights is not None or request.resnet is not None
+    frozen = request.frozen_stages if request.frozen_stages is not None else (1, 2) if from_file else ()
+    if request.val_labels is not None:
+        every = train.evaluate_every or max(1, train.steps // 10)
+        train = replace(train, evaluate_every=every, best_by=train.best_by or BEST_BY)
+    return DetectorSettings(
+        sections["detector"], sections["conventions"], train, Start(request.weights, request.resnet, frozen),
+        sections["photos"], sections["sampling"], sections["losses"],
+    )  # fmt: skip
+
+
+def _train_config(request: DetectorTrainRequest) -> TrainConfig:
+    steps, warmup = request.steps, request.warmup_steps
+    return TrainConfig(
+        steps=steps, learning_rate=request.learning_rate,
+        warmup_steps=min(_DEFAULT_WARMUP, steps // 3) if warmup is None else warmup,
+        schedule="steps", decay_steps=request.decay_steps or (), optimizer="sgd", device=request.device,
+        seed=request.seed, checkpoint_every=max(1, min(1000, steps // 10)),
+    )  # fmt: skip

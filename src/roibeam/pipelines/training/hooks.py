@@ -1,0 +1,231 @@
+"""Hooks of a run beside its steps: rates, logs, evaluations, checkpoints, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from roibeam.messages import counted
+from roibeam.pipelines.common.console.progress import duration, folded, waiting
+from roibeam.pipelines.common.statistics.verdict import Judged
+from roibeam.pipelines.training.checkpoint import Position, TrainingState, remove_old_checkpoints, save_checkpoint
+from roibeam.pipelines.training.optimizer import learning_rate_at, plateau_falls
+from roibeam.pipelines.training.run_folder.files import checkpoint_folder
+from roibeam.pipelines.training.run_folder.folder import beats, best_evaluation, is_out_of_patience
+from roibeam.pipelines.training.run_folder.report_page import write_training_page
+from roibeam.pipelines.training.run_folder.run_summary import training_seconds
+from roibeam.pipelines.training.run_folder.train_log import LOG_NAME, TrainLog, read_lines
+from roibeam.pipelines.training.task import EvaluatedTask, TrainTask
+from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_step import StepOutcome
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Attributes:
+    step: last step that ran.
+    checkpoint: folder of the newest checkpoint.
+    last: the last line of log.jsonl.
+    seconds: that the steps of log.jsonl took, those of earlier calls with them; of this call, where this process has
+        no log.
+    new_steps: how many of the steps this call took.
+    ended_early: by `TrainConfig.patience`, so that the run is finished although steps are left.
+    best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
+    best_evaluation: that of this checkpoint, as evaluation.jsonl has it; both are the main process's alone.
+    evaluation: after the last step, each number beside chance where its task knows it; None where this call made none
+        there.
+    device: of the main process, as torch names it.
+    """
+
+    step: int
+    checkpoint: Path
+    last: dict[str, Any]
+    seconds: float
+    new_steps: int
+    ended_early: bool = False
+    best: Path | None = None
+    best_evaluation: Mapping[str, Any] | None = None
+    evaluation: Judged | None = None
+    device: str = "cpu"
+
+    def done(self) -> str:
+        """For people: how many steps in which time."""
+        if self.ended_early and not self.new_steps:
+            return f"the run has ended after {counted(self.step, 'step')}, by train.patience; nothing to do"
+        if not self.new_steps:
+            return f"all {counted(self.step, 'step')} are there already; nothing to do"
+        earlier = "" if self.new_steps == self.step else f", {self.new_steps:,} of them now"
+        early = ", ended by train.patience" if self.ended_early else ""
+        return f"{counted(self.step, 'step')} in {duration(self.seconds)}{earlier}{early}"
+
+
+class RunInWork:
+    """What happens in one run beside the steps themselves."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        task: TrainTask,
+        config: TrainConfig,
+        resolved: Mapping[str, Any],
+        accelerator: Accelerator,
+        state: TrainingState,
+        log: TrainLog | None,
+    ) -> None:
+        self._run_dir, self._task, self._config, self._resolved = run_dir, task, config, resolved
+        self._accelerator, self._state, self._log = accelerator, state, log
+        self._evaluated: dict[int, Judged] = {}  # by step, of this call
+        self.ended_early = False  # by `patience`
+
+    def _where(self, position: Position) -> dict[str, float]:
+        """What every line of a log begins with."""
+        samples = position.next_sample
+        return {"step": position.step, "samples": samples, "epoch": round(samples / self._task.num_samples, 4)}
+
+    def evaluate_the_start(self, position: Position, last_step: int) -> None:
+        """Of a run that evaluates: what the first step, or the checkpoint that it goes on from, has to be compared
+        with."""
+        if last_step and self._is_due(self._config.evaluate_every, position) and self._lacks_evaluation(position):
+            self._evaluate(position)
+            self._tidy()
+        self._look_whether_it_ends(position)
+
+    def _look_whether_it_ends(self, position: Position) -> None:
+        """By `patience`; all processes get the answer of the main one, which tells it."""
+        config = self._config
+        if not config.patience or position.step == config.steps:
+            return
+        is_out = self._log is not None and is_out_of_patience(self._log.evaluations, config)
+        self.ended_early = self._any_process(is_out)
+        if is_out:
+            evaluations = counted(config.patience, "evaluation")
+            words = f"no better {config.best_by} in {evaluations} (train.patience): the run ends"
+            logger.info("%s", folded(f"{words} after step {position.step:,} of {config.steps:,}"))
+
+    def set_learning_rate(self, position: Position) -> float:
+        """The optimizer's rate for the step that `position` is the end of."""
+        config = self._config
+        rate = learning_rate_at(position.step, config, falls=self._plateau_falls(position))
+        for group in self._state.optimizer.param_groups:
+            group["lr"] = rate * group["learning_rate_scale"]
+        return rate
+
+    def _plateau_falls(self, position: Position) -> int:
+        """By the evaluations before this step; all processes get those of the main one."""
+        if self._config.schedule != "plateau":
+            return 0
+        lines = [] if self._log is None else self._log.evaluations
+        scores = [line[self._config.best_by] for line in lines if 0 < line["step"] < position.step]
+        falls = plateau_falls([score for score in scores if score is not None], self._config)
+        told = torch.tensor(float(falls if self._log is not None else 0), device=self._accelerator.device)
+        return int(self._accelerator.reduce(told, "sum"))
+
+    def add_to_average(self, outcome: StepOutcome) -> None:
+        if self._state.average is not None and outcome.moved:
+            self._state.average.update(self._task.model)
+
+    def log_step(self, position: Position, rate: float, outcome: StepOutcome) -> None:
+        if self._log is not None:
+            self._log.step(self._where(position), {"learning_rate": rate, **outcome.values})
+
+    def save_and_evaluate(self, position: Position, *, ends: bool, stopped: int) -> Path | None:
+        """What is due after a step, `ends` being the last one of this call; the checkpoint, where one was written."""
+        config, checkpoint = self._config, None
+        if self._is_due(config.checkpoint_every, position) or ends or stopped:
+            checkpoint = self._save(position)
+        # It may take its time: what comes after a signal or a crash in it goes on from the checkpoint, with it.
+        if self._is_due(config.evaluate_every, position) and (ends or not stopped):
+            is_best = self._evaluate(position)
+            self._look_whether_it_ends(position)
+            if checkpoint is None and (is_best or self.ended_early):
+                return self._save(position)
+            if is_best:
+                self._tidy()
+        return checkpoint
+
+    def finish(self) -> None:
+        """The model becomes the average, where there is one, and the page is written."""
+        if self._state.average is not None:
+            self._task.model.load_state_dict(self._state.average.state_dict())
+        if self._log is not None and self._log.last_line:
+            best = self._best()
+            best_step = None if best is None else best["step"]
+            write_training_page(self._run_dir, best_step=best_step, ended_early=self.ended_early)
+
+    def result(self, position: Position, checkpoint: Path, seconds: float, *, new_steps: int) -> TrainResult:
+        best = self._best()
+        if self._log is not None:
+            seconds = training_seconds(read_lines(self._run_dir / LOG_NAME))
+        return TrainResult(
+            position.step,
+            checkpoint,
+            {} if self._log is None else self._log.last_line,
+            seconds,
+            new_steps,
+            self.ended_early,
+            None if best is None else checkpoint_folder(self._run_dir, best["step"]),
+            best,
+            self._evaluated.get(position.step),
+            str(self._accelerator.device),
+        )
+
+    def _is_due(self, every: int, position: Position) -> bool:
+        """Whether this is one of the steps `every` so many, or the last of the schedule; 0 is never."""
+        return every > 0 and (position.step % every == 0 or position.step == self._config.steps)
+
+    def _lacks_evaluation(self, position: Position) -> bool:
+        """Whether none is written down yet: the run begins, or was ended after this step's checkpoint."""
+        lacks = self._log is not None and all(line["step"] != position.step for line in self._log.evaluations)
+        return self._any_process(lacks)
+
+    def _evaluate(self, position: Position) -> bool:
+        """Evaluates and logs; whether it is the best so far, by `best_by`."""
+        config, task, device = self._config, self._task, self._accelerator.device
+        assert isinstance(task, EvaluatedTask)
+        # What evaluating draws must not change the training after it.
+        devices = [device] if device.type == "cuda" else []
+        with waiting("evaluating"), torch.random.fork_rng(devices=devices), self._state.model_to_use():
+            values = Judged.of(task.evaluate())
+        task.model.train()
+        if config.best_by and config.best_by not in values:
+            raise ValueError(f"best_by {config.best_by!r}: the evaluation has {', '.join(values)}")
+        is_best = False
+        if self._log is not None:
+            is_best = bool(config.best_by) and beats(values[config.best_by], self._best(), config)
+            self._log.evaluation(self._where(position), values)
+        self._evaluated[position.step] = values
+        return self._any_process(is_best)
+
+    def _best(self) -> Mapping[str, Any] | None:
+        """The best evaluation so far; None in all but the main process."""
+        return None if self._log is None else best_evaluation(self._run_dir, self._log.evaluations, self._config)
+
+    def _save(self, position: Position) -> Path:
+        """Writes a checkpoint, and tidies up."""
+        if self._log is not None:
+            self._log.sync()
+        with waiting("writing a checkpoint"):
+            checkpoint = save_checkpoint(
+                self._run_dir, self._state, self._task.model_config(), position, self._resolved, self._accelerator
+            )
+        self._tidy()
+        return checkpoint
+
+    def _tidy(self) -> None:
+        """Removes the checkpoints that are not to stay."""
+        if self._log is not None:
+            best = self._best()
+            remove_old_checkpoints(self._run_dir, self._config.keep, None if best is None else best["step"])
+
+    def _any_process(self, told: bool) -> bool:
+        """Whether any process says so: all get one answer."""
+        said = self._accelerator.reduce(torch.tensor(float(told), device=self._accelerator.device), "sum")
+        return bool(said > 0)

@@ -1,0 +1,169 @@
+"""Settings of end-to-end training: a model's region encoder, how it is trained, weights of the detector's losses.
+
+Reads also what a joint checkpoint says of its own encoder. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, CONVENTIONS_OF_SIZES, Conventions
+from roibeam.extraction.weights.detector_choice import ChosenDetector, choose_detector
+from roibeam.extraction.weights.detector_folder import dataclass_of
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.common.console.overrides import preset
+from roibeam.pipelines.training.parameter_groups import ENCODER_RULES
+from roibeam.pipelines.training.train_config import TASK_GROUPS
+
+DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
+TOY_ENCODER = "toy"  # of a recipe's toy, where no other is named
+JOINT_FORMAT = 1
+_MAX_CONFIG_BYTES = 2**20
+_SECTIONS = ("end_to_end", "model", "region_encoder")
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """How the region encoder is trained.
+
+    Attributes:
+        frozen_stages: without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5. VL-BERT's release freezes 1 and 2.
+        recompute: computes the encoder's blocks again in the backward pass instead of keeping them: the same numbers
+            for less memory and more time.
+        mask_channels: outlines of objects (VCR) are told in so many channels of a region's map, as R2C does with 32; 0
+            weighs its cells by them, as VL-BERT's release does.
+        region_chunk: regions that go through res5 at once; None means all of the batch. Bounds memory, changes the
+            last digits.
+        learning_rate_scale: the encoder's rate, of that of the model. The release has one rate for both; a small new
+            model wants a larger one than a trained detector can bear.
+    """
+
+    frozen_stages: tuple[int, ...] = (1, 2)
+    recompute: bool = False
+    region_chunk: int | None = None
+    mask_channels: int = 0
+    learning_rate_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate_scale <= 1:
+            raise ValueError(
+                f"EncoderOptions: learning_rate_scale must be above 0 and at most 1, got {self.learning_rate_scale}; "
+                "frozen_stages keeps stages as they are"
+            )
+
+    def check_rates(self, parameter_groups: str) -> None:
+        """Raises ValueError where a release's rule, `TrainConfig.parameter_groups`, knows no region encoder, or gives
+        every parameter its rate."""
+        if parameter_groups not in (TASK_GROUPS, *ENCODER_RULES):
+            raise ValueError(
+                f"--end-to-end: the release's rule {parameter_groups!r} of train.parameter_groups knows no parameters "
+                f"of a region encoder; add --set train.parameter_groups={TASK_GROUPS}"
+            )
+        if self.learning_rate_scale != 1 and parameter_groups != TASK_GROUPS:
+            raise ValueError(
+                f"--set encoder.learning_rate_scale={self.learning_rate_scale}: the rule {parameter_groups!r} of "
+                "train.parameter_groups gives all parameters their rates; add --set "
+                f"train.parameter_groups={TASK_GROUPS}"
+            )
+
+    def of_network(self) -> dict[str, Any]:
+        """What makes a `RegionEncoder`: all but how fast it is trained."""
+        return {name: value for name, value in asdict(self).items() if name != "learning_rate_scale"}
+
+    def described(self) -> dict[str, Any]:
+        """What a resumed run must have alike, beside what the model's own config says."""
+        scale = {} if self.learning_rate_scale == 1 else {"encoder_learning_rate_scale": self.learning_rate_scale}
+        return {"region_chunk": self.region_chunk, **scale}
+
+
+@dataclass(frozen=True)
+class JointSettings:
+    """What the config.json of a joint checkpoint says.
+
+    Attributes:
+        content: all of it.
+        choices: what the run hid, and how.
+        config, conventions, frozen_stages, mask_channels: of the encoder.
+    """
+
+    content: Mapping[str, Any]
+    choices: EndToEndChoices
+    config: DetectorConfig
+    conventions: Conventions
+    frozen_stages: tuple[int, ...]
+    mask_channels: int = 0
+
+
+def read_joint_settings(path: Path) -> JointSettings:
+    """
+    Args:
+        path: of the config.json.
+    Raises:
+        ValueError: naming the file, when it cannot be read or is of another kind.
+    """
+    hint = "a joint checkpoint's config.json is written by save_joint"
+    found = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES, hint=hint)
+    if "end_to_end" not in found and str(found.get("model_type", "")).startswith("roibeam-"):
+        raise ValueError(f"{path}: of a model on stored features, which roibeam.load_model reads")
+    if not all(isinstance(found.get(section), dict) for section in _SECTIONS):
+        raise ValueError(f"{path}: no joint checkpoint's config.json, which has {', '.join(_SECTIONS)}")
+    if found.get("format") != JOINT_FORMAT:
+        raise ValueError(
+            f'{path}: "format" is {found.get("format")!r}, this roibeam reads {JOINT_FORMAT}; is it of a newer one?'
+        )
+    part = found["region_encoder"]
+    stages = part.get("frozen_stages")
+    if not isinstance(stages, list) or not all(isinstance(stage, int) for stage in stages):
+        raise ValueError(f"{path}: region_encoder.frozen_stages is {stages!r}; it must be a list of stage numbers")
+    channels = part.get("mask_channels", 0)
+    if not isinstance(channels, int) or isinstance(channels, bool) or channels < 0:
+        raise ValueError(f"{path}: region_encoder.mask_channels is {channels!r}; it must be a whole number")
+    return JointSettings(
+        found,
+        dataclass_of(found, "end_to_end", EndToEndChoices, path),
+        dataclass_of(part, "detector", DetectorConfig, path),
+        dataclass_of(part, "conventions", Conventions, path),
+        tuple(stages),
+        channels,
+    )
+
+
+def choose_encoder(detector: str, weights: str | None, conventions: str | None) -> ChosenDetector:
+    """The detector that the encoder is of, as `--detector`, `--weights` and `--conventions` say together.
+
+    A preset of sizes computes as VL-BERT's released encoder does (R2C's as R2C), unless conventions are named; a
+    detector's folder as the detector.
+
+    Raises:
+        ValueError: as `choose_detector`.
+    """
+    chosen = choose_detector(detector, weights=weights)
+    has_own = chosen.is_folder or detector in CONVENTIONS_OF_SIZES
+    own = chosen.conventions if has_own else CONVENTIONS["vlbert-e2e"]
+    named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
+    return replace(chosen, conventions=named)
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """What each of the detector's losses counts beside those of the model, on top of its `LossRules`.
+
+    Raises:
+        ValueError: for a negative number.
+    """
+
+    objectness: float = 1.0
+    proposal_boxes: float = 1.0
+    classes: float = 1.0
+    region_boxes: float = 1.0
+    attributes: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 <= getattr(self, field.name) < float("inf"):
+                raise ValueError(f"the weight {field.name} is {getattr(self, field.name)!r}; it must not be negative")

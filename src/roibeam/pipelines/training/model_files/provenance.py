@@ -1,0 +1,196 @@
+"""Provenance of a model: what its run was trained with, and whether a tokenizer or a store goes with it. No torch.
+
+Of a store, what its features mean must match; the rest is noted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, feature_space_of, meaning_difference
+from roibeam.features.record.region_record import FEATURE_DTYPES
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.data.feature_settings import choice_note
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
+
+
+class HasSource(Protocol):
+    """A checkpoint, read or only looked at; `source` is the folder or file of its weights."""
+
+    @property
+    def source(self) -> Path: ...
+
+
+@dataclass(frozen=True)
+class TrainedWith:
+    """What the run that a checkpoint is of says of its data, in config.json beside the model's folder.
+
+    Attributes:
+        feature_space: of the first store.
+        box_numbers: whether it put six numbers of each box behind the features; None of a checkpoint that is no run's.
+        object_classes: digest of the classes of objects that the model was told; None for none.
+        features: the different fingerprints of its stores; empty where an earlier version recorded digests alone, and
+            the stores are not where they were.
+    """
+
+    feature_space: str | None = None
+    tokenizer: str | None = None
+    captions: str | None = None
+    step: int | None = None
+    classes: str | None = None
+    box_numbers: bool | None = None
+    features: tuple[Fingerprint, ...] = ()
+    object_classes: str | None = None
+
+
+def trained_with(found: HasSource) -> TrainedWith:
+    """Nothing of a checkpoint that is no run's."""
+    config, state = (found.source.parent / name for name in ("config.json", "state.json"))
+    if not (config.is_file() and state.is_file()):
+        return TrainedWith()
+    found_config = read_json_object(config)
+    task, recorded = found_config.get("task", {}), found_config.get("recorded", {})
+    if not isinstance(task, dict) or not isinstance(recorded, dict):
+        raise ValueError(f"{config}: is damaged: task and recorded are not both objects")
+    rules = [task.get(name, {}) for name in ("sampling", "layout")]
+    step = read_json_object(state).get("step")
+    return TrainedWith(
+        task.get("feature_space"),
+        task.get("tokenizer"),
+        task.get("captions"),
+        step,
+        recorded.get("classes"),
+        any(isinstance(each, dict) and each.get("box_numbers", False) for each in rules),
+        _features(task, recorded, config),
+        task.get("object_classes"),
+    )
+
+
+def check_object_classes(found: HasSource, names: Sequence[str]) -> None:
+    """Raises ValueError where the model was told other classes of objects, such as the same ones in another order.
+
+    Args:
+        names: of the classes that it is told now, without that of the whole image; none where it is told none.
+    """
+    learned, digest = trained_with(found).object_classes, digest_of_names(names)
+    if None not in (learned, digest) and learned != digest:
+        raise ValueError(
+            f"{found.source} was told other classes of objects: class 7 of one may be another thing in the other; give "
+            f"the names of its run's, in their order (object_names)"
+        )
+
+
+def _features(task: Mapping[str, Any], recorded: Mapping[str, Any], config: Path) -> tuple[Fingerprint, ...]:
+    if "features" not in recorded:
+        return tuple(_features_of_stores(recorded))
+    try:
+        found = tuple(Fingerprint(**each) for each in recorded["features"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{config}: recorded.features was edited: {error}; put the file back") from None
+    if not found and task.get("feature_space") is None:
+        return ()  # of texts alone
+    if not found or found[0].feature_space != task.get("feature_space"):
+        raise ValueError(f"{config}: recorded.features is not of task.feature_space; put the file back")
+    return found
+
+
+def _features_of_stores(recorded: Mapping[str, Any]) -> Iterator[Fingerprint]:
+    """Earlier versions recorded where the stores are, and digests: a manifest of that digest says what it is of."""
+    for source in recorded.get("sources") or ():
+        space, path = source.get("feature_space"), Path(source.get("store", "")) / STORE_MANIFEST_NAME
+        try:
+            fingerprint = StoreManifest.from_bytes(path.read_bytes(), str(path)).fingerprint
+        except (OSError, ValueError):  # moved, or written anew
+            continue
+        if fingerprint.feature_space == space:
+            yield Fingerprint(space, source.get("numerics", {}), fingerprint.details)
+
+
+def digest_of_classes(store: FeatureStore) -> str | None:
+    """SHA-256 (hex) of the names of a store's classes, None where it has none."""
+    return digest_of_names(store.vocabulary["classes"] or ())
+
+
+def digest_of_names(names: Sequence[str]) -> str | None:
+    """SHA-256 (hex) of names of classes in their order; None for none."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest() if names else None
+
+
+def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:
+    """Whether the model was trained with these pieces; a checkpoint that is no run's does not tell.
+
+    Raises:
+        ValueError: when it was trained with others.
+    """
+    learned = trained_with(found).tokenizer
+    if learned not in (None, tokenizer.digest):
+        raise ValueError(
+            f"the tokenizer ({tokenizer.description}) is not the one that {found.source} was trained with; leave "
+            f"--tokenizer out, and its run's own is taken, or restore that from a copy of the run"
+        )
+
+
+def check_feature_space(found: HasSource, store: FeatureStore) -> list[str]:
+    """Whether the model was trained on features such as the store has; a checkpoint that is no run's does not tell.
+
+    What they mean must match. Which boxes were chosen, the dtype and the mode may differ. Of imported features only the
+    format and the names of their classes are known.
+
+    Returns:
+        What differs and may, in one line; none where nothing does.
+    Raises:
+        ValueError: when they mean something else, other numbers under the same name; or classes have other names.
+    """
+    run = trained_with(found)
+    if run.feature_space is None:
+        return []
+    now = store.fingerprint
+    known = run.features or _recomputed(run.feature_space, now)
+    if not known or known[0].meaning != now.meaning:
+        trained, space = run.feature_space[:24], now.feature_space[:24]
+        what = meaning_difference(known[0], now) if known else ""
+        raise ValueError(
+            f"store {store.path} has features of the space {space}, {found.source} was trained on {trained}"
+            f"{f' (different: {what})' if what else ''}; extract these images with the detector and options of its "
+            f"training store{'' if known else _HOW_OLD_RUNS_TELL}"
+        )
+    classes = digest_of_classes(store)
+    if None not in (run.classes, classes) and run.classes != classes:
+        raise ValueError(
+            f"store {store.path} has other class names than that which {found.source} was trained on: class 7 of one "
+            f"may be another thing in the other; extract or import these images with the same detector's vocabulary"
+        )
+    note = choice_note("the model was trained on", known, f"store {store.path} has", now)
+    return [] if note is None else [note]
+
+
+_HOW_OLD_RUNS_TELL = "; if only the boxes differ, put that store back where it was"
+
+
+def _recomputed(trained: str, now: Fingerprint) -> tuple[Fingerprint, ...]:
+    """What a digest is of, where it is of the features of `now` in another dtype or with another published selection:
+    the hash proves it. Nothing where it is of something else."""
+    if trained == now.feature_space:
+        return (Fingerprint(trained, {}, now.details),)
+    if trained.startswith(IMPORTED_PREFIX):
+        return (Fingerprint(trained),)
+    if not now.details:
+        return ()
+    own = now.details.get("regions")
+    presets = [json.loads(json.dumps(asdict(preset))) for preset in SELECTIONS.values()]
+    for regions, dtype in product([own, *presets], FEATURE_DTYPES):
+        details = {**now.details, "regions": regions, "feature_dtype": dtype}
+        if feature_space_of(details) == trained:
+            return (Fingerprint(trained, {}, details),)
+    return ()

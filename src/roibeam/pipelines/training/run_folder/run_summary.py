@@ -1,0 +1,315 @@
+"""Summary of a run, in figures and in words: how long it took, what was trained on what, how good beside chance.
+
+RUN/summary.json                   the last evaluation: its questions, its figures, and what they are compared with
+RUN/detector.json, encoder.json    what a run did to its detector, or to a region encoder
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import prod
+from pathlib import Path, PurePath
+from typing import Any
+
+from roibeam.extraction.weights.detector_folder import SHIPPED
+from roibeam.messages import counted
+from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
+from roibeam.pipelines.common.statistics.verdict import Figure, sentence_of, verdict_of
+
+DETECTOR_NAME, ENCODER_NAME = "detector.json", "encoder.json"
+# What is shown, and where it stands in a `DetectionReport.as_json()`.
+_FIGURES = {
+    "mAP@0.5": ("objects", "mean"),
+    "mAP@0.5, weighted by objects": ("objects", "weighted_mean"),
+    "COCO AP": ("coco", "ap"),
+    "COCO AP50": ("coco", "ap50"),
+    "attributes right, found boxes": ("attribute_accuracy", "matched_boxes"),
+    "attributes right, true boxes": ("attribute_accuracy", "given_boxes"),
+    "recall of the selection": ("region_recall", "recall"),
+    "class right, of its regions": ("calibration", "accuracy"),
+}
+
+
+def change_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value before and value after of each figure that was measured; "-" where it is not known (yet).
+
+    Args:
+        found: what the file holds.
+    """
+    rows = []
+    for name, (part, figure) in _FIGURES.items():
+        values = [found[when][part][figure] if when in found else None for when in ("before", "after")]
+        if values != [None, None]:
+            before, after = ("-" if value is None else f"{value:.4f}" for value in values)
+            rows.append((name, before, after))
+    return rows
+
+
+def stage_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Each stage of a region encoder, whether it is trained, and how far it moved.
+
+    Args:
+        found: what encoder.json holds.
+    """
+    return [
+        (
+            each["stage"],
+            "trained" if each["trained"] else "frozen",
+            "not known" if each["moved"] is None else f"{each['moved']:.3g}",
+        )
+        for each in found["stages"]
+    ]
+
+
+def encoder_lines(found: Mapping[str, Any]) -> list[str]:
+    """What is masked of photos, and `stage_rows`, for the terminal."""
+    head = "the region encoder, and how far it moved from the weights it began with (|w - w0| / |w0|):"
+    return [found["masking"], head, *(f"  {stage:<10} {state:<8} {far:>10}" for stage, state, far in stage_rows(found))]
+
+
+SUMMARY_NAME = "summary.json"
+_PRETRAINING = (
+    "Masks and pairs are drawn by the training rules of this system. roibeam evaluate asks all systems alike and hides "
+    "15 % of words and regions, so its numbers differ from these."
+)
+_ASIDE = f".writing-{SUMMARY_NAME}"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run ended with; a file of its own, which runs of earlier versions have without its last fields.
+
+    Attributes:
+        system: title of what was trained, such as "VisualBERT"; "" for that of its configuration.
+        asked: what the evaluation asked about, for people.
+        held_out: whether the run was not trained on it.
+        evaluation: numbers by name; None where there was nothing to measure.
+        chance: what a model reaches that knows nothing, by the same names.
+        items: how many answers each number is of.
+        words_alone: what counting neighbouring words finds without any picture, by the same names; none in old runs.
+        intervals: ends of the 95 % interval over images, by the same names; none in old runs, and of what has none.
+        question: how it was asked, for people.
+    """
+
+    system: str
+    asked: str
+    held_out: bool
+    evaluation: Mapping[str, float | None]
+    chance: Mapping[str, float]
+    items: Mapping[str, int]
+    words_alone: Mapping[str, float] = field(default_factory=dict)
+    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    question: str = _PRETRAINING
+
+    @classmethod
+    def of_figures(
+        cls, figures: Sequence[Figure], *, system: str, asked: str, held_out: bool, question: str = _PRETRAINING
+    ) -> RunSummary:
+        return cls(
+            system,
+            asked,
+            held_out,
+            {each.name: each.value for each in figures},
+            {each.name: each.chance for each in figures if each.chance is not None},
+            {each.name: each.items for each in figures if each.items},
+            {each.name: each.words_alone for each in figures if each.words_alone is not None},
+            {each.name: (each.low, each.high) for each in figures if each.low is not None and each.high is not None},
+            question,
+        )
+
+    @property
+    def figures(self) -> list[Figure]:
+        """Of all numbers, shares first."""
+        names = sorted(self.evaluation, key=lambda name: not measure_name(name).is_share)
+        return list(map(self._figure, names))
+
+    def _figure(self, name: str) -> Figure:
+        low, high = self.intervals.get(name, (None, None))
+        items, alone = self.items.get(name, 0), self.words_alone.get(name)
+        return Figure(name, self.evaluation[name], low, high, self.chance.get(name), None, items, alone)
+
+
+def write_summary(run_dir: Path, summary: RunSummary) -> None:
+    """Replaces RUN/summary.json."""
+    aside = run_dir / _ASIDE
+    aside.write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
+    aside.replace(run_dir / SUMMARY_NAME)
+
+
+def read_summary(run_dir: Path) -> RunSummary | None:
+    """None where the run has none: it was ended before, or is no pre-training."""
+    path = run_dir / SUMMARY_NAME
+    return RunSummary(**read_json_object(path)) if path.is_file() else None
+
+
+def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
+    """How long the steps of log.jsonl took, over all calls that the run went on in; evaluations are in it.
+
+    Each call counts its seconds from its own start.
+    """
+    total, before = 0.0, 0.0
+    for line in lines:
+        seconds = line["seconds"]
+        total += seconds - before if seconds >= before else seconds
+        before = seconds
+    return total
+
+
+def number_of_weights(run_dir: Path) -> int | None:
+    """Numbers in the newest checkpoint's weight file, read from its header; None where there is none."""
+    files = sorted(run_dir.glob("checkpoints/step-*/model/*.safetensors"))
+    newest = [file for file in files if file.parents[1] == files[-1].parents[1]]
+    return sum(map(_numbers_in, newest)) if newest else None
+
+
+def _numbers_in(file: Path) -> int:
+    with file.open("rb") as opened:
+        (length,) = struct.unpack("<Q", opened.read(8))
+        tensors = json.loads(opened.read(length))
+    return sum(prod(each["shape"]) for name, each in tensors.items() if name != "__metadata__")
+
+
+_IN_A_SENTENCE = 8  # figures
+_EPOCH_DIGITS = 0.0001  # of an epoch in log.jsonl
+NEW_WEIGHTS, NOT_RECORDED = "new weights", "not recorded"
+STARTED, ENCODER_STARTED = "started from", "region encoder started from"
+_CHECKPOINT = re.compile(r"(?P<run>.*[^/])/checkpoints/step-0*(?P<step>\d+)(/|$)")
+
+
+def model_sentence(config: Mapping[str, Any], summary: RunSummary | None, weights: int | None) -> str:
+    """What was trained: "VisualBERT (4 layers of 256), 3.6 million weights"."""
+    model = config["task"].get("model", {})
+    name = summary.system if summary is not None and summary.system else _model_name(model)
+    layers, width = _found(model, "num_hidden_layers"), _found(model, "hidden_size")
+    detector = model.get("detector") if isinstance(model, Mapping) else None
+    if layers is not None and width is not None:
+        name += f" ({counted(layers, 'layer')} of {width:,})"
+    elif isinstance(detector, Mapping):
+        name += (
+            f" (ResNet-{detector['depth']}, {counted(detector['num_classes'], 'class', 'classes')}, "
+            f"{counted(detector['num_attributes'], 'attribute')})"
+        )
+    return name if weights is None else f"{name}, {short_number(weights)} weights"
+
+
+def origins(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a run started from, by `STARTED`, and of one end to end its encoder, by `ENCODER_STARTED`: names and places
+    as config.json has them, and `NOT_RECORDED` where it does not say, as of older runs."""
+    task, recorded = config["task"], config["recorded"]
+    of_detector = task.get("start")
+    if isinstance(of_detector, Mapping):
+        return {STARTED: _origin_of_detector(of_detector)}
+    start, model, bert = (recorded.get(name) for name in ("start", "start_model", "bert"))
+    if start not in (None, "none"):
+        found = {STARTED: _with_its_run(model if model is not None and _CHECKPOINT.match(model) else start)}
+    elif bert:
+        found = {STARTED: f"the text model {bert}; the other weights are new"}
+    elif recorded.keys() >= {"start", "bert"}:
+        found = {STARTED: NEW_WEIGHTS}
+    elif "start" in recorded:
+        found = {STARTED: f"{NEW_WEIGHTS}; whether a text model's are among them is {NOT_RECORDED}"}
+    else:
+        found = {STARTED: NOT_RECORDED}
+    encoder = _found(task.get("model"), "region_encoder")
+    if isinstance(encoder, Mapping):
+        weights = recorded.get("encoder_weights")
+        network = encoder.get("detector", {}).get("depth")
+        of_what = "" if network is None else f", a ResNet-{network}"
+        found[ENCODER_STARTED] = NOT_RECORDED if weights is None else f"{_with_its_run(weights)}{of_what}"
+    return found
+
+
+def _origin_of_detector(start: Mapping[str, Any]) -> str:
+    if start.get("weights"):
+        return _with_its_run(start["weights"])
+    if start.get("resnet"):
+        return f"the ResNet of {_with_its_run(start['resnet'])}; the other layers are new"
+    return NEW_WEIGHTS
+
+
+def _with_its_run(weights: str) -> str:
+    """A name or path of weights, with the run that it is of, as far as it says so."""
+    if weights.startswith("random:"):
+        return f"{NEW_WEIGHTS} ({weights})"
+    shipped = (name for name, place in SHIPPED.items() if weights == name or PurePath(weights).parent == place)
+    name = next(shipped, None)
+    if name is not None:
+        return f"{name}, roibeam's own detector" + ("" if weights == name else f" ({weights})")
+    of_run = _CHECKPOINT.match(weights)
+    return weights if of_run is None else f"{weights} (step {int(of_run['step']):,} of the run {of_run['run']})"
+
+
+def data_sentence(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
+    """On what: "on 400 captions of 80 images in store"; of a run on photos "end to end on 400 ..."."""
+    recorded = config["recorded"]
+    sources = recorded.get("sources")
+    if sources:
+        captions = sum(each["captions"] for each in sources)
+        images = sum(each["join"]["found_images"] for each in sources)
+        stores = str(sources[0]["store"]) if len(sources) == 1 else counted(len(sources), "store")
+        way = "end to end " if "end_to_end" in config["task"].get("model", {}) else ""
+        return f"{way}on {counted(captions, 'caption')} of {counted(images, 'image')} in {stores}"
+    last = lines[-1]
+    samples = round(last["samples"] / max(last["epoch"], _EPOCH_DIGITS))
+    if recorded.get("text_files"):
+        return f"on text alone, {', '.join(map(str, recorded['text_files']))}"
+    if "labels" in config["task"] and recorded.get("root"):
+        return f"on about {counted(samples, 'labelled photo')} of {recorded['root']}"
+    return f"on {counted(samples, 'sample')}"
+
+
+def how_good_sentence(summary: RunSummary | None) -> str:
+    """How good on what the run asked about: its accuracies beside chance, in words; "" where they are not known."""
+    if summary is None:
+        return ""
+    shares = [figure for figure in summary.figures if measure_name(figure.name).is_share and figure.value is not None]
+    first = [figure for figure in shares if figure.chance is not None] or shares
+    if not first:
+        return ""
+    return f"Asked about {summary.asked}: {'; '.join(map(sentence_of, first[:_IN_A_SENTENCE]))}."
+
+
+def how_good_table(summary: RunSummary) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of a table of it, the last cell the verdict; words alone have a column where they are known."""
+    head = ["measure", "value", "95 % interval", CHANCE, WORDS_ALONE, "answers", "in words"]
+    rows = [_how_good_row(figure) for figure in summary.figures]
+    shown = [place for place, name in enumerate(head) if name != WORDS_ALONE or summary.words_alone]
+    return [head[place] for place in shown], [[row[place] for place in shown] for row in rows]
+
+
+def _how_good_row(figure: Figure) -> list[str]:
+    """A cell for each head; "" for what is not known."""
+    called = measure_name(figure.name)
+    levels = ["" if level is None else called.shown(level) for level in (figure.chance, figure.words_alone)]
+    interval = "" if figure.low is None else f"{called.shown(figure.low)} to {called.shown(figure.high)}"
+    items = f"{figure.items:,}" if figure.items else ""
+    return [called.title, called.shown(figure.value), interval, *levels, items, verdict_of(figure)]
+
+
+def short_number(number: int) -> str:
+    """ "3.6 million"; below 10,000 as it is."""
+    for size, word in ((10**9, "billion"), (10**6, "million")):
+        if number >= size:
+            return f"{number / size:.3g} {word}"
+    return f"{number:,}"
+
+
+def _model_name(model: Any) -> str:
+    architectures = _found(model, "architectures")
+    if architectures:
+        return re.sub(r"For[A-Z]\w*$", "", str(architectures[0]))
+    return "Detector" if isinstance(model, Mapping) and "detector" in model else "A model"
+
+
+def _found(tree: Any, name: str) -> Any:
+    """The first value of that name, however deep; None for none."""
+    if not isinstance(tree, Mapping):
+        return None
+    if name in tree:
+        return tree[name]
+    return next((found for part in tree.values() if (found := _found(part, name)) is not None), None)

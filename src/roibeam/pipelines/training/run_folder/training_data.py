@@ -1,0 +1,161 @@
+"""Training data of a run, recorded in its folder: keys of its images, and counts of its words.
+
+An evaluation compares them with its own images and captions.
+trained_images.npy: (n,) uint64 in rising order, 8 bytes a key. Ids that name one photo of COCO, Flickr or Visual Genome
+share a key (`image_identity.image_keys`), however they are spelled; other ids are compared as they stand. A bare number
+has the key of its data set where the run knew that, and its own as it stands.
+word_counts.npz: how often the words of the captions stood between which others, counted once in a run. triples: (n, 3)
+int32, numbers of pieces in the run's tokenizer; times: (n,) int32. See `NeighbourCounts`.
+"""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from roibeam.features.folders.durable_files import naming_file
+from roibeam.pipelines.common.statistics.neighbour_counts import MOST_PIECES, NeighbourCounts
+from roibeam.pipelines.data.held_out import HeldOut, LeakReport
+from roibeam.pipelines.data.image_identity import DATA_SETS, Key, image_keys, whole_id
+from roibeam.pipelines.training.run_folder.files import check_run_file, put_run_file
+
+TRAINED_IMAGES = "trained_images.npy"
+_REMEDY = "restore it from a copy of the run, or remove it to evaluate without a look at it"
+logger = logging.getLogger(__name__)
+
+
+def known_keys(image_id: str, data_set: str | None = None) -> list[Key]:
+    """What an image is known by to whoever knows its data set, and to whoever does not."""
+    keys = image_keys(image_id, None)
+    return keys if data_set is None else list(dict.fromkeys([*keys, *image_keys(image_id, data_set)]))
+
+
+def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | None = None) -> None:
+    """Replaces the file of a run that goes on.
+
+    Args:
+        keys: of all images, as `known_keys`.
+        before: folder of the run whose weights this one starts from; what that was trained on is in them too.
+    """
+    own = np.array([_number(key) for key in keys], np.uint64)
+    numbers = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
+    if before is not None and not is_told(before):
+        logger.warning("%s has no %s: what its model was trained on is not known of this run", before, TRAINED_IMAGES)
+    aside = run_dir / f".writing-{TRAINED_IMAGES}"
+    with naming_file(run_dir / TRAINED_IMAGES), aside.open("wb") as file:
+        np.save(file, numbers, allow_pickle=False)
+    put_run_file(aside, run_dir / TRAINED_IMAGES)
+
+
+def trained_among(
+    run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
+) -> list[str] | None:
+    """Those of the ids that the run was trained on; None where its folder does not tell.
+
+    Args:
+        keys_of: an id -> what its image is known by.
+    Raises:
+        ValueError: when the file is damaged.
+    """
+    path = run_dir / TRAINED_IMAGES
+    if not path.is_file():
+        return None
+    trained = _read(path)
+    return [image_id for image_id in image_ids if _is_among(keys_of(image_id), trained)]
+
+
+def perhaps_trained_among(
+    run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
+) -> list[str]:
+    """Those of the ids whose number, bare and of nobody knows which data set, the run was trained on."""
+    trained = _read(run_dir / TRAINED_IMAGES)
+    found = []
+    for image_id in image_ids:
+        bare = [whole_id(str(value)) for name, value in keys_of(image_id) if name in DATA_SETS]
+        if bare and _is_among(bare, trained):
+            found.append(image_id)
+    return found
+
+
+def is_told(folder: Path) -> bool:
+    """Whether this is the folder of a run that tells what it was trained on."""
+    return (folder / TRAINED_IMAGES).is_file()
+
+
+def trained_report(run_dir: Path, held_out: Sequence[str]) -> LeakReport:
+    """Which held-out images a run was trained on.
+
+    Args:
+        held_out: as of `HeldOut`.
+    Raises:
+        ValueError: for rules and files that are none, or a damaged file of the run.
+    """
+    trained = _read(run_dir / TRAINED_IMAGES)
+    if not len(trained):
+        lacks = "names no image" if is_told(run_dir) else "is missing"
+        raise ValueError(f"{run_dir / TRAINED_IMAGES}: {lacks}: the run does not tell what it was trained on")
+    return HeldOut(held_out).images_among(lambda keys: _is_among(keys, trained), len(trained))
+
+
+def _read(path: Path) -> np.ndarray:
+    """(n,) uint64, in rising order; none where there is no file."""
+    check_run_file(path, _REMEDY)
+    if not path.is_file():
+        return np.empty(0, np.uint64)
+    try:
+        found = np.asarray(np.load(path, allow_pickle=False))
+        if found.ndim != 1 or found.dtype != np.uint64 or (found[1:] <= found[:-1]).any():
+            raise ValueError(f"expected (n,) uint64 in rising order, got {found.dtype} {found.shape}")
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{path}: it is damaged: {error}; {_REMEDY}") from None
+    return found
+
+
+def _is_among(keys: Iterable[Key], trained: np.ndarray) -> bool:
+    numbers = np.array([_number(key) for key in keys], np.uint64)
+    places = np.searchsorted(trained, numbers)
+    return bool((trained[np.minimum(places, len(trained) - 1)] == numbers).any()) if len(trained) else False
+
+
+def _number(key: Key) -> int:
+    name, value = key
+    return xxhash.xxh3_64_intdigest(f"{name}\0{value}".encode())
+
+
+WORD_COUNTS = "word_counts.npz"
+
+
+def write_word_counts(run_dir: Path, counts: NeighbourCounts) -> None:
+    """Written aside and renamed."""
+    aside = run_dir / f".writing-{WORD_COUNTS}"
+    with naming_file(run_dir / WORD_COUNTS), aside.open("wb") as file:
+        np.savez_compressed(file, triples=counts.triples, times=counts.times)
+    put_run_file(aside, run_dir / WORD_COUNTS)
+
+
+def read_word_counts(run_dir: Path) -> NeighbourCounts | None:
+    """None of a run that has not counted.
+
+    Raises:
+        ValueError: when the file is damaged.
+    """
+    path = run_dir / WORD_COUNTS
+    if not path.exists():
+        return None
+    check_run_file(path, "remove it; the command of the run counts anew")
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            triples, times = saved["triples"], saved["times"]
+        if triples.shape != (len(times), 3) or triples.dtype.kind != "i" or times.dtype.kind != "i":
+            raise ValueError(f"expected (n, 3) and (n,) whole numbers, got {triples.shape} and {times.shape}")
+        if len(triples) and not 0 <= triples.min() <= triples.max() < MOST_PIECES:
+            raise ValueError(f"expected numbers of pieces, got {triples.min()} to {triples.max()}")
+    except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: {error}; it is damaged; the command of the run counts anew") from None
+    return NeighbourCounts(triples, times)

@@ -1,0 +1,116 @@
+"""The families "finetune_*": what a file holds says of which kind it is (goldens/finetune_*/README.md).
+
+out/loss_per_micro_step    a trajectory: the training loop does the run again
+checkpoint/                start weights: what fine-tuning takes from a pre-trained model
+file/                      items of a data set, through the readers that users' files go through
+else, predictions_*        result files
+"""
+
+from __future__ import annotations
+
+import functools
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from harness.case_files import Arrays
+from harness.checks import Case, Check, Family, OpenFolder, failed
+from harness.finetuning import (
+    entity_items,
+    nlvr2_items,
+    referring_items,
+    retrieval_items,
+    vcr_items,
+    vqa_items,
+)
+from harness.finetuning.start_weights import start_weight_checks
+from harness.finetuning.trajectory import LOSSES, Trajectory, trajectory_checks
+from harness.finetuning.two_stream_trajectories import two_stream_trajectory
+from harness.finetuning.visualbert_trajectories import visualbert_trajectory
+from harness.finetuning.vlbert_trajectories import vlbert_trajectory
+from harness.model_case import ModelArrays
+
+SYSTEMS: dict[str, Callable[[ModelArrays], Trajectory]] = {
+    "finetune_interbert": two_stream_trajectory,
+    "finetune_vilbert": two_stream_trajectory,
+    "finetune_visualbert": visualbert_trajectory,
+    "finetune_vlbert": vlbert_trajectory,
+}
+# By how a file's name begins: what compares its items.
+ITEMS: dict[str, Callable[[Arrays], Iterable[Check]]] = {
+    "data_vqa": vqa_items.checks,
+    "data_vcr": vcr_items.checks,
+    "data_refer": referring_items.checks,
+    "data_refcoco": referring_items.checks,
+    "data_nlvr2": nlvr2_items.checks,
+    "data_retrieval": retrieval_items.checks,
+    "data_flickr": entity_items.checks,
+}
+# By how the outputs of result files begin: what compares these.
+PREDICTIONS: dict[str, Callable[[Arrays], Iterable[Check]]] = {
+    "vqa_": vqa_items.prediction_checks,
+    "vcr_": vcr_items.prediction_checks,
+    "csv_": vcr_items.prediction_checks,
+    "submission_": vcr_items.prediction_checks,
+    "refer_": referring_items.prediction_checks,
+}
+
+
+def _checks(system: str, path: Path) -> Iterator[Check]:
+    arrays = ModelArrays(path)
+    if LOSSES in arrays:
+        try:
+            trajectory = SYSTEMS[system](arrays)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"config: an option is missing or of another kind: {error}") from None
+        yield from trajectory_checks(arrays, trajectory)
+    elif arrays.names("checkpoint/"):
+        yield from start_weight_checks(arrays)
+    elif arrays.names("file/"):
+        fitting = [checks for start, checks in ITEMS.items() if path.stem.startswith(start)]
+        yield from _known(fitting, path.stem)[0](arrays.arrays)
+    else:
+        outputs = arrays.names("out/")
+        found = [checks for start, checks in PREDICTIONS.items() if any(name.startswith(start) for name in outputs)]
+        for checks in dict.fromkeys(_known(found, path.stem)):
+            yield from checks(arrays.arrays)
+    # One file of results has the logits of tasks that the code wrote no file of.
+    inputs = () if LOSSES in arrays or arrays.names("checkpoint/") else ("in/", "file/", "image/", "gt_image/")
+    for left in arrays.arrays.unread:
+        if not left.startswith(inputs):
+            yield failed(left, "unknown array: nothing was compared with it")
+
+
+def _known(found: list[Callable[[Arrays], Iterable[Check]]], stem: str) -> list[Callable[[Arrays], Iterable[Check]]]:
+    if not found:
+        raise ValueError(f"unknown case: {stem} is of a kind that is not known yet")
+    return found
+
+
+def _family(name: str, mark: str) -> Family:
+    """Args: mark: what the parameters of its trajectories, and of no other family's, begin with."""
+
+    def open_folder(folder: Path) -> OpenFolder:
+        files = sorted(path for path in folder.glob("*.npz") if not path.name.startswith("."))
+        return OpenFolder(tuple(Case(path.name, functools.partial(_checks, name, path)) for path in files), frozenset())
+
+    def recognises(folder: Path) -> bool:
+        for path in sorted(folder.glob("*.npz")):
+            try:
+                with zipfile.ZipFile(path) as archive:
+                    names = archive.namelist()
+            except (zipfile.BadZipFile, OSError):
+                continue
+            if f"{LOSSES}.npy" in names and any(each.startswith(mark) for each in names):
+                return True
+        return False
+
+    return Family(name, recognises, open_folder)
+
+
+FINETUNING_FAMILIES = (
+    _family("finetune_vilbert", "param/bert.encoder.c_layer."),
+    _family("finetune_interbert", "param/bert.t_pooler."),
+    _family("finetune_visualbert", "param/bert.bert."),
+    _family("finetune_vlbert", "param/vlbert."),
+)

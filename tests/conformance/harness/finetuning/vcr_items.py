@@ -1,0 +1,197 @@
+"""VCR's items and result files: VL-BERT (photos), both ViLBERT releases (stored regions), VisualBERT (texts).
+
+The releases' rules are options of `VcrOptions`. Here stands only how a release lays an item out, and how a case shows
+it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.case_files import ArrayError, Arrays
+from harness.checks import Check, apart, close, equal, failed, guarded, within
+from harness.finetuning.item_files import (
+    FILES,
+    ITEM_TOLERANCE,
+    json_of,
+    same_json,
+    text_of,
+    unread_outputs,
+    write_item_file,
+)
+from harness.finetuning.vcr_layouts import (
+    NAMES_DRAWN,
+    PROBLEMS,
+    TEST,
+    Item,
+    ItemFiles,
+    item_maker,
+)
+from harness.tolerances import METRICS, VLBERT, Allclose
+from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, PERSON, read_vcr_asked
+from roibeam.pipelines.finetuning.metrics.vcr import (
+    VcrScores,
+    best_choice,
+    joined_scores,
+    probabilities,
+    write_vcr_results,
+)
+from roibeam.pipelines.finetuning.tasks.vcr import RATIONALE, vcr_scores
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+
+MAX_LABELLED = 6  # rows of which all labels are tried
+
+_NAME = re.compile(r"out/([A-Za-z0-9_]+)\.(\d+(?:\.\d)?|batch)\.([a-z][a-z0-9_]*(?:\.\d)?)")
+
+
+def checks(arrays: Arrays) -> Iterator[Check]:
+    """Of a case of items."""
+    config = arrays.take_json_object("config")
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        asked = [name for name in arrays.names if name.startswith(FILES) and name.endswith(".jsonl")]
+        if len(asked) != 1:
+            raise ValueError(f"{arrays.path.name}: expected one file of questions, got {len(asked)}")
+        questions = list(read_vcr_asked(write_item_file(arrays, asked[0], folder / "asked.jsonl")))
+        tokenizer = load_tokenizer(write_item_file(arrays, f"{FILES}vocab.txt", folder / "vocab.txt"))
+        files = ItemFiles(questions, tokenizer)
+        for mode, items in _items(arrays).items():
+            yield from guarded(f"out/{mode}", partial(_mode_checks, arrays, config, files, folder, mode, items))
+    yield from unread_outputs(arrays)
+
+
+def _mode_checks(
+    arrays: Arrays,
+    config: Mapping[str, Any],
+    files: ItemFiles,
+    folder: Path,
+    mode: str,
+    items: Mapping[str, Sequence[str]],
+) -> Iterator[Check]:
+    """All items of one way to read the data set."""
+    make = item_maker(arrays, config, files, folder, mode)
+    if (name := f"out/{mode}.{NAMES_DRAWN}") in arrays:
+        yield _all_used(arrays, name, files, mode)
+    for number, leaves in items.items():
+        made = make(number)
+        for leaf in leaves:
+            yield _compared(arrays, f"out/{mode}.{number}.{leaf}", leaf, made)
+
+
+def _all_used(arrays: Arrays, name: str, files: ItemFiles, mode: str) -> Check:
+    """Whether as many names were drawn as ours ask for; which they were shows in the texts."""
+    people = [sum(kind == PERSON for kind in asked.objects) for asked in files.questions]
+    contexts = NUM_CHOICES if PROBLEMS[mode.split("_")[0]] == RATIONALE and mode.endswith(TEST) else 1
+    return equal(name, np.array(len(json_of(arrays, name))), np.array(contexts * sum(people)))
+
+
+def _items(arrays: Arrays) -> dict[str, dict[str, list[str]]]:
+    """mode -> number of the item or "batch" -> its leaves."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in arrays.names:
+        if match := _NAME.fullmatch(name):
+            found.setdefault(match[1], {}).setdefault(match[2], []).append(match[3])
+    return found
+
+
+def _compared(arrays: Arrays, name: str, leaf: str, made: Item) -> Check:
+    """One leaf: whole numbers and masks are equal, pixels a grey level apart, the rest within the README's."""
+    if leaf not in made:
+        return failed(name, "no such output of ours")
+    want = arrays.take(name)
+    if want.dtype.kind in "biu" or leaf == "masks":
+        return equal(name, made[leaf], want)
+    if leaf == "image":
+        return apart(name, made[leaf], want, VLBERT.grey_levels)
+    return close(name, made[leaf], want, Allclose(ITEM_TOLERANCE))
+
+
+# --- result files ---
+
+
+def prediction_checks(arrays: Arrays) -> Iterator[Check]:
+    """Of the parts of a case of result files that are of VCR."""
+    if "in/q2a_logits" in arrays:
+        yield from _merged_checks(arrays)
+    if "out/vcr_result_json" in arrays:
+        yield from _choice_checks(arrays)
+    if "out/submission_csv" in arrays:
+        yield from _submission_checks(arrays)
+
+
+def _merged_checks(arrays: Arrays) -> Iterator[Check]:
+    """VL-BERT, vcr/function/test.py: one file of each problem, and both in one."""
+    names = [str(name) for name in arrays.take_json_object("config").get("annot_ids", [])]
+    answers = dict(zip(names, arrays.take_finite("in/q2a_logits", len(names), NUM_CHOICES), strict=True))
+    logits = arrays.take_finite("in/qa2r_logits_per_answer", len(names), NUM_CHOICES, NUM_CHOICES)
+    reasons = dict(zip(names, logits, strict=True))
+    for kind, chosen, reasoned in (("Q2A", answers, None), ("QA2R", None, reasons), ("merged", answers, reasons)):
+        yield _same_table(arrays, f"out/csv_{kind}", vcr_scores(chosen, reasoned, names))
+
+
+def _choice_checks(arrays: Arrays) -> Iterator[Check]:
+    """ViLBERT and InterBERT, task_utils.py: probabilities by the number of the question; no other file is filled."""
+    logits = arrays.take_finite("in/choice_logits", None, NUM_CHOICES)
+    ids = arrays.take("in/question_ids", len(logits)).tolist()
+    chances = probabilities(logits)
+    name = "out/vcr_result_json"
+    entries = json_of(arrays, name)
+    if not isinstance(entries, list) or [set(entry) for entry in entries] != [{"question_id", "answer"}] * len(ids):
+        yield failed(name, "expected a list of question_id and answer")
+    elif [entry["question_id"] for entry in entries] != ids:
+        yield failed(name, f"other questions than {ids}")
+    else:
+        yield close(name, chances, np.array([entry["answer"] for entry in entries]), Allclose(METRICS.float32))
+    yield same_json(arrays, "out/vcr_others_json", [])
+    # The case does not tell which choices are right: some labels must give loss and hits.
+    loss, hits, count = (float(value) for value in arrays.take_finite("out/vcr_loss_score_n", 3))
+    name = "out/vcr_loss_score_n"
+    if len(ids) > MAX_LABELLED:
+        yield failed(name, f"{len(ids)} rows; labels of at most {MAX_LABELLED} are tried")
+        return
+    costs, best = -np.log(chances.astype(np.float64)), [best_choice(row) for row in logits]
+    errors = (
+        abs(float(np.mean([row[label] for row, label in zip(costs, labels, strict=True)])) - loss)
+        for labels in itertools.product(range(NUM_CHOICES), repeat=len(ids))
+        if sum(label == own for label, own in zip(labels, best, strict=True)) == hits and count == len(ids)
+    )
+    yield within(name, min(errors, default=math.inf), 10 * METRICS.float32, "of the loss, for some labels")
+
+
+def _submission_checks(arrays: Arrays) -> Iterator[Check]:
+    """vilbert-multi-task, the script for the leaderboard: four entries of rationales for each question."""
+    entries, reasoned = (json_of(arrays, f"in/submission_{kind}_json") for kind in ("Q_A", "Q_AR"))
+    names = [f"test-{entry['question_id']}" for entry in entries]
+    if len(reasoned) != NUM_CHOICES * len(names):
+        raise ArrayError("in/submission_Q_AR_json", f"has {len(reasoned)} entries for {len(names)} questions")
+    answers = {name: entry["answer"] for name, entry in zip(names, entries, strict=True)}
+    rows = np.array([entry["answer"] for entry in reasoned]).reshape(len(names), NUM_CHOICES, NUM_CHOICES)
+    reasons = dict(zip(names, rows, strict=True))
+    yield _same_table(arrays, "out/submission_csv", joined_scores(answers, reasons, names))
+
+
+def _same_table(arrays: Arrays, name: str, rows: Iterable[tuple[str, VcrScores]]) -> Check:
+    """Header, ids and their order are equal, numbers within the README's tolerance."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ours.csv"
+        write_vcr_results(path, rows)
+        written = path.read_text("utf-8")
+    ours, theirs = (list(csv.reader(io.StringIO(text))) for text in (written, text_of(arrays, name)))
+    if not theirs or ours[0] != theirs[0] or [row[:1] for row in ours] != [row[:1] for row in theirs]:
+        return failed(name, "another header, or other questions than ours")
+    try:
+        own, want = (np.array([[float(cell) for cell in row[1:]] for row in table[1:]]) for table in (ours, theirs))
+    except ValueError as error:
+        return failed(name, f"holds no numbers: {error}")
+    return close(name, own, want, Allclose(METRICS.float32))

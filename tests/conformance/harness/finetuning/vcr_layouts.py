@@ -1,0 +1,364 @@
+"""How VL-BERT, both ViLBERT releases and VisualBERT lay out a VCR item, as their cases show it.
+
+What a release does to words, regions and labels are options of `VcrOptions`, named here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from harness.case_files import ArrayError, Arrays
+from harness.finetuning.item_files import FILES, json_of, write_item_file
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.model.common.regions import WHOLE_IMAGE_LOCATION, region_locations
+from roibeam.pipelines.data.datasets.vcr import (
+    NUM_CHOICES,
+    VcrAsked,
+    VcrMetadata,
+    metadata_path,
+    object_classes,
+    read_vcr_metadata,
+)
+from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup
+from roibeam.pipelines.finetuning.tasks.prepared_photos import VcrPhoto, prepare_vcr_photo
+from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, RATIONALE, VcrOptions, group_pieces, vcr_groups
+from roibeam.pipelines.finetuning.tasks.vcr_rules import (
+    CHOICE_END,
+    CHOICE_FRONT,
+    DETECTED,
+    DRAWN,
+    IN_TURN,
+    NAMED,
+    RESTARTED,
+    RUNNING,
+    SHARED,
+    SHOWN,
+    NameRule,
+    NamesDrawn,
+    join_regions,
+    name_rule,
+    object_targets,
+)
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
+
+MAX_PADDED = 1 << 12  # regions and pieces that a case may ask for
+PROBLEMS = {"Q2A": ANSWER, "QA": ANSWER, "answer": ANSWER, "QA2R": RATIONALE, "QAR": RATIONALE, "rationale": RATIONALE}
+TEST, NAMES_DRAWN = "test", "names_drawn"
+Item = Mapping[str, Any]  # leaf -> ours
+MakeItem = Callable[[str], Item]
+
+_SCALES = re.compile(r"SCALES (\d+)/(\d+)")
+_BATCH, _FLIPPED = "batch", "flip"
+_NO_BOX, _NO_PIECE, _NO_MASK = -1.0, -2, -1.0  # padding of VL-BERT's batches
+
+
+class ItemFiles(NamedTuple):
+    """What all cases have: the questions, and a tokenizer."""
+
+    questions: list[VcrAsked]
+    tokenizer: CaptionTokenizer
+
+    @property
+    def coder(self) -> PieceCoder:
+        return PieceCoder(lambda text: self.tokenizer.encode(text).ids[1:-1], self.tokenizer.piece)
+
+
+def item_maker(arrays: Arrays, config: Mapping[str, Any], files: ItemFiles, folder: Path, mode: str) -> MakeItem:
+    """What makes the items of a way to read the data set, by their numbers."""
+    problem, *how = mode.split("_")
+    if problem not in PROBLEMS or not set(how) <= {TEST, _FLIPPED}:
+        raise ValueError(f"a way to read VCR that is unknown: {mode!r}")
+    if "seq_len" in config:
+        return _PhotoItems(arrays, config, files, folder, problem, how).item
+    if any(name.startswith("gt_image/") for name in arrays.names):
+        return _StoredItems(arrays, config, files, problem, is_test=TEST in how).item
+    return _TextItems(config, files, problem).item
+
+
+def _number(config: Mapping[str, Any], name: str, least: int) -> int:
+    value = config.get(name)
+    if type(value) is not int or not least <= value <= MAX_PADDED:
+        raise ArrayError("config", f"{name} is {value!r}, expected {least} to {MAX_PADDED}")
+    return value
+
+
+def _cycle(config: Mapping[str, Any]) -> list[str]:
+    names = config.get("names_cycle")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise ArrayError("config", "needs names_cycle, the names of people")
+    return names
+
+
+def _groups(files: ItemFiles, options: VcrOptions, names: NameRule, *, told: bool = True) -> list[TaskGroup]:
+    return list(vcr_groups(files.questions, options, names, told=told))
+
+
+def _at(rows: Sequence[Any], number: int) -> Any:
+    if number >= len(rows):
+        raise ValueError(f"item {number} of {len(rows)}")
+    return rows[number]
+
+
+def _padded(rows: Sequence[np.ndarray], fill: float) -> np.ndarray:
+    """(B, longest row, ...)."""
+    padded = np.full((len(rows), max(map(len, rows), default=0), *rows[0].shape[1:]), fill, rows[0].dtype)
+    for own, row in zip(padded, rows, strict=True):
+        own[: len(row)] = row
+    return padded
+
+
+def _joined(parts: Sequence[PartPieces]) -> np.ndarray:
+    """(n,) int64, the pieces of several parts one after the other."""
+    return np.concatenate([part.ids for part in parts])
+
+
+# --- photos with boxes: VL-BERT ---
+
+
+class _PhotoItems:
+    """Items as jackroos/VL-BERT vcr.py and its collation give them."""
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        config: Mapping[str, Any],
+        files: ItemFiles,
+        folder: Path,
+        problem: str,
+        how: Sequence[str],
+    ) -> None:
+        scales = _SCALES.search(str(config.get("official")))
+        if scales is None:
+            raise ArrayError("config", 'says no "SCALES a/b", the edges that photos are resized to')
+        self._edges = DetectorConfig(short_edge=int(scales[1]), long_edge=int(scales[2]))
+        self._arrays, self._files, self._folder = arrays, files, folder
+        self._flip, self._told = _FLIPPED in how, TEST not in how
+        self._options = VcrOptions(
+            problem=PROBLEMS[problem],
+            names=IN_TURN,
+            joining="and",
+            truncation=SHARED,
+            max_pieces=_number(config, "seq_len", 1),
+            cut_untold=False,
+            object_loss=SHOWN,
+        )
+        names = name_rule(self._options.names, _cycle(config))
+        self._groups = _groups(files, self._options, names, told=self._told)
+
+    def item(self, number: str) -> Item:
+        return self._batch() if number == _BATCH else self._one(int(number))
+
+    def _one(self, number: int) -> dict[str, Any]:
+        """Leaves of one item."""
+        group = _at(self._groups, number)
+        photo, boxes = self._photo(group)
+        high, wide = photo.photo.input_hw
+        found: dict[str, Any] = {
+            "image": photo.photo.pixels,
+            "boxes": boxes,
+            "masks": photo.masks,
+            "im_info": np.array([wide, high, *photo.photo.scale_xy.tolist(), number], np.float32),
+        }
+        rows = group_pieces(group, self._files.coder, self._options)
+        contexts = [_columns(rows[first][:-1]) for first in range(0, len(rows), NUM_CHOICES)]
+        if len(contexts) == 1:
+            found["question"] = contexts[0]
+        found |= {f"question.{place}": context for place, context in enumerate(contexts) if len(contexts) > 1}
+        problem = self._options.problem
+        found |= {f"{problem}_choices.{place}": _columns([row[-1]]) for place, row in enumerate(rows[:NUM_CHOICES])}
+        if group.target is not None:
+            found[f"{problem}_label"] = np.array(group.target)
+        return found
+
+    def _batch(self) -> dict[str, Any]:
+        """Leaves of all items, padded."""
+        items = [self._one(number) for number in range(len(self._groups))]
+        sizes = np.array([item["image"].shape for item in items])
+        problem = self._options.problem
+        found = {
+            "image_shape": np.array([len(items), *sizes.max(axis=0)]),
+            "boxes": _padded([item["boxes"] for item in items], _NO_BOX),
+            "masks": _padded([item["masks"].numpy() for item in items], _NO_MASK),
+            "im_info": np.stack([item["im_info"] for item in items]),
+            "question": _choice_columns(items, "question"),
+            f"{problem}_choices": _choice_columns(items, f"{problem}_choices"),
+        }
+        if all(f"{problem}_label" in item for item in items):
+            found[f"{problem}_label"] = np.array([item[f"{problem}_label"] for item in items])
+        return found
+
+    def _photo(self, group: TaskGroup) -> tuple[VcrPhoto, np.ndarray]:
+        """The photo, and its (R, 6) boxes with score and class."""
+        image = group.facts["image"]
+        metadata = self._metadata(image)
+        pixels = self._arrays.take(f"image/{group.images[0]}.rgb", None, None, 3)
+        if pixels.dtype != np.uint8:
+            raise ArrayError(f"image/{group.images[0]}.rgb", f"holds {pixels.dtype}, expected bytes")
+        photo = prepare_vcr_photo(
+            np.ascontiguousarray(pixels[..., ::-1]),
+            metadata,
+            self._edges,
+            CONVENTIONS["vlbert-e2e"],
+            shown=group.facts["shown"],
+            flip=self._flip,
+        )
+        names = [group.facts["objects"][number] for number in group.facts["shown"]]
+        classes = object_targets(object_classes(names, image), self._options.object_loss)
+        boxes = np.concatenate([photo.photo.boxes.numpy(), photo.scores[:, None].numpy(), classes[:, None]], axis=1)
+        return photo, boxes.astype(np.float32)
+
+    def _metadata(self, image: str) -> VcrMetadata:
+        """Of an image, as its file below the folder of images is read."""
+        names = [name for name in self._arrays.names if name.startswith(FILES)]
+        name = next((name for name in names if name.endswith(f"/{metadata_path(image)}")), None)
+        if name is None:
+            raise ArrayError(f"{FILES}{metadata_path(image)}", "is not in the case")
+        return read_vcr_metadata(write_item_file(self._arrays, name, self._folder / "metadata.json"))
+
+
+def _columns(parts: Sequence[PartPieces]) -> np.ndarray:
+    """(n, 3): piece, 0 for none or number of its box from 1 on, number of its word in its part."""
+    return np.concatenate([np.stack([part.ids, part.tags + 1, part.words], axis=1) for part in parts])
+
+
+def _choice_columns(items: Sequence[Item], name: str) -> np.ndarray:
+    """(B, n, 3), or (B, 4, n, 3) where an item has four of them."""
+    if all(name in item for item in items):
+        return _padded([item[name] for item in items], _NO_PIECE)
+    rows = [item[f"{name}.{place}"] for item in items for place in range(NUM_CHOICES)]
+    padded = _padded(rows, _NO_PIECE)
+    return padded.reshape(len(items), NUM_CHOICES, *padded.shape[1:])
+
+
+# --- stored regions: ViLBERT ---
+
+
+class _StoredItems:
+    """Items as vcr_dataset.py of vilbert_beta and vilbert-multi-task gives them: four rows, padded."""
+
+    def __init__(
+        self, arrays: Arrays, config: Mapping[str, Any], files: ItemFiles, problem: str, *, is_test: bool
+    ) -> None:
+        self._arrays, self._files = arrays, files
+        self._pieces, self._regions = _number(config, "max_seq_length", 4), _number(config, "max_region_num", 2)
+        is_first = "first" in arrays.path.stem
+        # How it counts: [CLS] and both [SEP] of a row are not cut, the one between question and answer is.
+        self._options = VcrOptions(
+            problem=PROBLEMS[problem],
+            names=DRAWN,
+            truncation=RUNNING if is_first else CHOICE_END,
+            max_pieces=self._pieces - 3,
+            pieces_twice=not is_first,
+            boxes=DETECTED,
+            max_boxes=self._regions,
+        )
+        self._mode = f"{problem}_{TEST}" if is_test else problem
+        self._groups = _groups(files, self._options, NamesDrawn(self._drawn()), told=not is_test)
+        per_group = len(self._groups[0].rows) // NUM_CHOICES if self._groups else 1
+        self._entries = [(group, place) for group in self._groups for place in range(per_group)]
+
+    def item(self, number: str) -> Item:
+        group, place = _at(self._entries, int(number))
+        rows = group_pieces(group, self._files.coder, self._options, separator=self._files.tokenizer.sep_id)
+        texts = [self._text(row) for row in rows[place * NUM_CHOICES : (place + 1) * NUM_CHOICES]]
+        text, mask, segments = (np.stack(column) for column in zip(*texts, strict=True))
+        told = group.target is not None  # in a test split the release gives every item the number 0
+        return {
+            "text": text,
+            "input_mask": mask,
+            "segment_ids": segments,
+            "target": np.array(group.target if told else 0),
+            "anno_id": np.array(int(group.facts["img_id"].rpartition("-")[2]) if told else 0),
+            **self._shown(group),
+        }
+
+    def _drawn(self) -> Iterator[str]:
+        """The names in the order in which the release drew them."""
+        names = json_of(self._arrays, f"out/{self._mode}.{NAMES_DRAWN}")
+        yield from names
+        raise ValueError(f"{self._mode}: {len(names)} names were drawn, and ours need more")
+
+    def _text(self, row: Sequence[PartPieces]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        tokenizer = self._files.tokenizer
+        context, choice = _joined(row[:-1]), row[-1].ids
+        ids = [tokenizer.cls_id, *context, tokenizer.sep_id, *choice, tokenizer.sep_id]
+        if len(ids) > self._pieces:
+            raise ValueError(f"{self._mode}: {len(ids)} pieces where {self._pieces} fit")
+        text, mask, segments = np.zeros((3, self._pieces), np.int64)
+        text[: len(ids)], mask[: len(ids)] = ids, 1
+        segments[len(context) + 2 : len(ids)] = 1
+        return text, mask, segments
+
+    def _shown(self, group: TaskGroup) -> dict[str, Any]:
+        """Features, places and mask of the whole image, the detected and the annotated regions."""
+        name = group.facts["image"]
+        if f"image/{name}.boxes" not in self._arrays:  # the first release knows an image by its number
+            name = group.facts["img_id"].rpartition("-")[2]
+        (detected, first), (annotated, last) = (self._store(f"{kind}/{name}") for kind in ("image", "gt_image"))
+        found = join_regions(detected, annotated, self._options.max_boxes)
+        sizes = [first] * found.num_detected + [last] * (len(found.boxes) - found.num_detected)
+        wide_high = torch.tensor(np.array(sizes), dtype=torch.float32).reshape(-1, 2)
+        boxes, real = torch.from_numpy(found.boxes)[:, None], torch.ones(len(found.boxes), 1, dtype=torch.bool)
+        where = region_locations(boxes, wide_high.flip(-1), real)[:, 0].numpy()
+        features = np.concatenate([found.whole[None], found.features])
+        places = np.concatenate([np.array([WHOLE_IMAGE_LOCATION], np.float32), where])
+        return {
+            "features_first8": self._rows(features[:, :8]),
+            "features_row_sum": self._rows(features.sum(axis=1, dtype=np.float64)),
+            "spatials": self._rows(places),
+            "image_mask": self._rows(np.ones(len(features), np.int64)),
+        }
+
+    def _store(self, name: str) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+        boxes = self._arrays.take_finite(f"{name}.boxes", None, 4)
+        features = self._arrays.take_finite(f"{name}.features", len(boxes), None)
+        return (features, boxes), self._arrays.take_finite(f"{name}.size_wh", 2)
+
+    def _rows(self, values: np.ndarray) -> np.ndarray:
+        padded = np.zeros((self._regions, *values.shape[1:]), values.dtype)
+        padded[: len(values)] = values
+        return padded
+
+
+# --- texts: VisualBERT ---
+
+
+class _TextItems:
+    """Rows as uclanlp/visualbert vcr_data_utils.py and bert_data_utils.py give them; an item is "question.choice"."""
+
+    def __init__(self, config: Mapping[str, Any], files: ItemFiles, problem: str) -> None:
+        self._tokenizer, self._coder = files.tokenizer, files.coder
+        self._options = VcrOptions(
+            problem=PROBLEMS[problem],
+            names=RESTARTED,
+            truncation=CHOICE_FRONT,
+            max_pieces=_number(config, "max_seq_length", 4) - 3,
+            boxes=NAMED,
+        )
+        self._groups = _groups(files, self._options, name_rule(self._options.names, _cycle(config)))
+
+    def item(self, number: str) -> Item:
+        question, _, choice = number.partition(".")
+        if not choice:
+            raise ValueError(f"item {number}: expected a question and one of its choices")
+        group = _at(self._groups, int(question))
+        row = _at(group_pieces(group, self._coder, self._options), int(choice))
+        context, answer = _joined(row[:-1]), row[-1]
+        ids = [self._tokenizer.cls_id, *context, self._tokenizer.sep_id, *answer.ids, self._tokenizer.sep_id]
+        counts = itertools.accumulate((len(part.words) for part in group.rows[0].parts[:-2]), initial=0)
+        words = [part.words + before for part, before in zip(row[:-1], counts, strict=True)]
+        return {
+            "input_ids": np.array(ids),
+            "input_mask": np.ones(len(ids), np.int64),
+            "input_type_ids": np.repeat([0, 1], [len(context) + 2, len(answer.ids) + 1]),
+            "context_word_index": np.concatenate(words),
+            "answer_word_index": answer.words,
+        }

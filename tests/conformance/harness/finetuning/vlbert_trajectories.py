@@ -1,0 +1,260 @@
+"""Trajectories of VL-BERT: `train_net` of its tasks, on stored features and from pixels (goldens/finetune_vlbert).
+
+Which task a case is of is told from its micro-batches. Models, texts and image elements are made as in the family
+"vlbert" (conformance/vlbert).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from harness.case_files import Arrays
+from harness.checks import Check
+from harness.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
+from harness.model_case import ModelArrays
+from harness.vlbert.case import VLBertCase, batch_of, open_case
+from harness.vlbert.pixels import PREFIX
+from harness.vlbert.task_cases import (
+    choice_texts,
+    classes_of_regions,
+    object_labels,
+    target_checks,
+    words_of_regions,
+)
+from roibeam.extraction.region_encoder import RegionEncoder
+from roibeam.model.common.losses import SumCount
+from roibeam.model.vlbert.checkpoint import LAST_STAGE, LAST_STAGE_AGAIN, state_from_official
+from roibeam.model.vlbert.embeddings import ImageElements
+from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa, join_question_answer
+from roibeam.pipelines.training.model_files.model_checkpoint import build_model
+from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.training.step_policies import release_settings
+from roibeam.pipelines.training.train_config import TrainConfig
+
+_CASE_OPTIONS = ("NETWORK", "VLBERT", "token_ids", "ANSWER_VOCAB_SIZE")
+_FINE_TUNED: Mapping[str, Callable[[Any], nn.Module]] = {
+    "vqa": VLBertForVqa,
+    "vcr": VLBertForVcr,
+    "refcoco": VLBertForReferring,
+}
+
+
+class _Whole(nn.Module):
+    """The model of a task and, from pixels, what encodes its regions: what one optimizer trains."""
+
+    def __init__(self, task: nn.Module, encoder: nn.Module | None) -> None:
+        super().__init__()
+        self.task, self.encoder = task, encoder
+
+
+class _MicroBatchArrays(ModelArrays):
+    """The arrays of micro-batch i by the names of a case with one batch, in float64."""
+
+    def __init__(self, whole: Arrays, number: int, options: Mapping[str, Any]) -> None:
+        self.arrays: Any = _Renamed(whole, number)
+        self.options = {name: options[name] for name in _CASE_OPTIONS if name in options}
+
+    def floats(self, name: str, *shape: int | None) -> Tensor:
+        return super().floats(name, *shape).double()
+
+
+class _Renamed:
+    def __init__(self, whole: Arrays, number: int) -> None:
+        self._whole, self._folder = whole, f"in/{number}."
+
+    def _name(self, name: str) -> str:
+        return self._folder + name.removeprefix("in/") if name.startswith("in/") else name
+
+    def __contains__(self, name: str) -> bool:
+        return self._name(name) in self._whole
+
+    @property
+    def names(self) -> list[str]:
+        return [each.replace(self._folder, "in/", 1) for each in self._whole.names]
+
+    def take(self, name: str, *shape: int | None) -> np.ndarray:
+        return self._whole.take(self._name(name), *shape)
+
+    def take_finite(self, name: str, *shape: int | None) -> np.ndarray:
+        return self._whole.take_finite(self._name(name), *shape)
+
+
+def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
+    """The run of a case of `train_net`."""
+    options = arrays.options
+    first = _MicroBatchArrays(arrays.arrays, 0, options)
+    kind = "vcr" if "in/answer_choices" in first else "refcoco" if "in/expression" in first else "vqa"
+    case = open_case(first, kind)
+    task = build_model(lambda: _FINE_TUNED[kind](case.config), as_double(state_from_official(case.official)))
+    without_dropout(task)
+    encoder = None if case.encoder is None else _pooling_in_float32(copy.deepcopy(case.encoder).double())
+    whole = _Whole(task, encoder)
+
+    def our_name(official: str) -> str | None:
+        if official.startswith(LAST_STAGE_AGAIN):
+            official = LAST_STAGE + official.removeprefix(LAST_STAGE_AGAIN)
+        if official.endswith("num_batches_tracked"):
+            return None  # read by nothing
+        name = case.our_name(official)
+        inside = official.startswith((f"{PREFIX}backbone.", LAST_STAGE))
+        return f"encoder.{name}" if inside else f"task.{name}"
+
+    def batch(number: int) -> VLBertCase:
+        return replace(case, arrays=_MicroBatchArrays(arrays.arrays, number, options), encoder=encoder)
+
+    def inputs() -> Iterator[Check]:
+        boxes = [name.removesuffix(".gt_box") for name in arrays.names("in/") if name.endswith(".gt_box")]
+        for number in map(int, boxes):
+            one = batch(number)
+            shown = one.elements()
+            targets = one.arrays.floats("in/label", *shown.mask.shape)
+            yield from target_checks(one.arrays, shown.boxes, shown.mask, targets)
+
+    return Trajectory(
+        model=whole,
+        inputs=inputs,
+        config=_train_config(options),
+        batch=batch,
+        terms=lambda running, one: _TERMS[kind](running.task, one),
+        our_name=our_name,
+        losses=("answer", "objects") if kind == "vcr" and _has_object_loss(task) else ("answer",),
+        groups=_groups(whole, options["trainable"], our_name, options["TRAIN"]),
+    )
+
+
+def _pooling_in_float32(encoder: RegionEncoder) -> RegionEncoder:
+    """In float64 but for RoIAlign: the release's wrapper takes its map and gives its result in float32."""
+    encoder.backbone.register_forward_hook(lambda _module, _inputs, feature_map: feature_map.float())
+    encoder.roi_heads["res5"].register_forward_pre_hook(lambda _module, inputs: (inputs[0].double(),))
+    return encoder
+
+
+def _has_object_loss(task: nn.Module) -> bool:
+    return getattr(task, "object_head", None) is not None
+
+
+def _train_config(options: Mapping[str, Any]) -> TrainConfig:
+    given = options["TRAIN"]
+    accumulation = int(given["GRAD_ACCUMULATE_STEPS"])
+    per_epoch = int(options["micro_batches_per_epoch"])
+    if given["WARMUP"] and (given["WARMUP_METHOD"] != "linear" or given["WARMUP_FACTOR"]):
+        raise ValueError("config: a rise that is not linear, or not from 0, is not computed here")
+    settings = release_settings("vl-bert-tasks") | {
+        "steps": int(given["END_EPOCH"] * per_epoch / accumulation),
+        "learning_rate": float(given["LR"]) * int(given["BATCH_IMAGES"]) * accumulation,
+        "warmup_steps": int(given["WARMUP_STEPS"]) if given["WARMUP"] else 0,
+        "weight_decay": float(given["WD"]),
+        "momentum": float(given["MOMENTUM"]),
+        "clip_norm": max(float(given["CLIP_GRAD_NORM"]), 0.0),
+        "accumulation": accumulation,
+        "parameter_groups": "task",
+        "device": "cpu",
+        "checkpoint_every": 0,
+    }
+    if given["OPTIMIZER"] == "SGD":
+        settings["optimizer"] = "sgd"
+    elif given["OPTIMIZER"] != "AdamW":
+        raise ValueError(f"config: OPTIMIZER {given['OPTIMIZER']!r} is not computed here; SGD and AdamW are")
+    if given["LR_SCHEDULE"] == "step":
+        # Update k already has the rate behind milestone k; epochs may be fractions.
+        milestones = [int(epoch * per_epoch / accumulation) for epoch in given["LR_STEP"]]
+        settings |= {"schedule": "steps", "decay_factor": float(given["LR_FACTOR"])}
+        settings["decay_steps"] = tuple(milestone - 1 for milestone in milestones)
+    elif given["LR_SCHEDULE"] != "triangle":
+        raise ValueError(f"config: LR_SCHEDULE {given['LR_SCHEDULE']!r} is not computed here; triangle and step are")
+    return TrainConfig(**settings)
+
+
+def _groups(
+    model: nn.Module, trainable: list[str], our_name: Callable[[str], str | None], given: Mapping[str, Any]
+) -> list[ParameterGroup]:
+    """By LR_MULT: a group for each part of a name, and the rest. A parameter in two of them is refused."""
+    ours = {our_name(name): name for name in trainable}
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        fitting = [float(scale) for part, scale in given["LR_MULT"] if part in ours.get(name, "")]
+        if len(fitting) > 1:
+            raise ValueError(f"config: LR_MULT names {ours[name]} twice")
+        groups.setdefault(fitting[0] if fitting else 1.0, []).append(parameter)
+    return [{"params": parameters, "learning_rate_scale": scale} for scale, parameters in groups.items()]
+
+
+# --- one micro-batch ---
+
+
+def _vqa_terms(model: Any, case: VLBertCase) -> Terms:
+    arrays, elements = case.arrays, case.elements()
+    rows = len(elements.mask)
+    question = arrays.whole("in/question", 0, case.config.vocab_size, rows, None)
+    answer = question.new_full((rows, 1), case.token("[MASK]"))
+    text = join_question_answer(question, answer, cls_id=case.token("[CLS]"), sep_id=case.token("[SEP]"))
+    batch = batch_of(text.ids, text.mask, text.segments, elements, case.image_hw(rows))
+    logits = model.answers(batch, model.vlbert.encode(batch, elements))
+    loss = model.loss(logits, arrays.floats("in/label", rows, logits.shape[1]))
+    return Terms({"answer": loss}, {"ans_loss": loss.mean.detach()})
+
+
+def _vcr_terms(model: Any, case: VLBertCase) -> Terms:
+    arrays, config = case.arrays, case.config
+    boxes = arrays.arrays.take("in/boxes", None, None, 6).shape
+    shown = case.elements(valid_column=3, cell_weights=arrays.floats("in/masks", *boxes[:2], None, None))
+    questions, count = shown.mask.shape
+    answers = arrays.whole("in/answer_choices", -2, max(config.vocab_size, count), questions, None, None, 3)
+    choices = answers.shape[1]
+    question = arrays.whole("in/question", -2, max(config.vocab_size, count), questions, None, 3)
+    text = choice_texts(case, question, answers, count)
+    elements = ImageElements(*(part.repeat_interleave(choices, dim=0) for part in shown))
+    hw = case.image_hw(questions).repeat_interleave(choices, dim=0)
+    aligned = words_of_regions(text.tags, count - 1)
+    classes = classes_of_regions(arrays, choices)
+    batch = batch_of(
+        text.ids, text.mask, text.segments, elements, hw, aligned_words=aligned, region_classes=classes
+    )  # fmt: skip
+    output = model.vlbert.encode(batch, elements)
+    right = arrays.whole("in/answer_label", 0, choices, questions)
+    answer = model.choice_loss(model.choices(output, choices), right)
+    losses = {"answer": _weighted(answer, case.network.get("ANS_LOSS_WEIGHT", 1.0))}
+    others = {"ans_loss": answer.mean.detach()}
+    if model.object_head is not None:
+        labels = object_labels(arrays, model.config, shown.mask)[:, 1:].repeat_interleave(choices, dim=0)
+        objects = model.object_loss(batch, output, labels)
+        losses["objects"] = _weighted(objects, case.network.get("CNN_LOSS_WEIGHT", 1.0))
+        others["cnn_regularization_loss"] = objects.mean.detach()
+    return Terms(losses, others)
+
+
+def _refcoco_terms(model: Any, case: VLBertCase) -> Terms:
+    arrays, elements = case.arrays, case.elements()
+    rows, count = elements.mask.shape
+    expression = arrays.whole("in/expression", 0, case.config.vocab_size, rows, None)
+    text = join_question_answer(
+        expression,
+        expression.new_zeros(rows, 0),
+        cls_id=case.token("[CLS]"),
+        sep_id=case.token("[SEP]"),
+        order="one_sentence",
+    )
+    batch = batch_of(text.ids, text.mask, text.segments, elements, case.image_hw(rows))
+    scores = model.score_regions(batch, model.vlbert.encode(batch, elements))
+    targets = arrays.floats("in/label", rows, count)
+    loss = model.loss(batch, scores, targets)
+    return Terms({"answer": loss}, {"cls_loss": loss.mean.detach()})
+
+
+_TERMS: Mapping[str, Callable[[Any, VLBertCase], Terms]] = {
+    "vqa": _vqa_terms,
+    "vcr": _vcr_terms,
+    "refcoco": _refcoco_terms,
+}
+
+
+def _weighted(term: SumCount, weight: float) -> SumCount:
+    return SumCount(term.total * float(weight), term.count)

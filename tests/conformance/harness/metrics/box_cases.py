@@ -1,0 +1,118 @@
+"""The family "metrics_refcoco": overlap, threshold, and the choice among detections of four codes."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.metrics.metric_case import MetricCase, Ours, caught, metric_family
+from harness.tolerances import METRICS
+from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer
+from roibeam.pipelines.finetuning.metrics.referring import (
+    BOX_RULES,
+    Box,
+    among_clamped,
+    among_detections,
+    among_slots,
+    corner_iou,
+    corner_iou_float32,
+    pixel_iou,
+    plain_iou,
+)
+
+_OVERLAPS = {
+    "refer_mattnet_uniter_float64": pixel_iou,
+    "vlbert_evaluation_float64": corner_iou,
+    "vlbert_training_label_float32": corner_iou_float32,
+    "vilbert_float32": corner_iou_float32,
+    "plain_no_plus_one": plain_iou,
+}
+_THRESHOLDS = {
+    "refer_demo_ge": "refer",
+    "mattnet_ge": "refer",
+    "uniter_gt": "uniter",
+    "vlbert_evaluation_ge": "vl-bert",
+    "vlbert_training_label_gt": "vl-bert-label",
+    "vilbert_gt": "vilbert",
+}
+_CODES = ("mattnet", "uniter", "vlbert", "vilbert")
+
+
+def _pairs(case: MetricCase) -> list[tuple[Box, Box]]:
+    boxes = case.content("boxes")
+    return list(zip(boxes["a_xywh"], boxes["b_xywh"], strict=True))
+
+
+def _overlaps_and_hits(case: MetricCase) -> Ours:
+    pairs = _pairs(case)
+    overlaps = {n: [caught(functools.partial(iou, *pair)) for pair in pairs] for n, iou in _OVERLAPS.items()}
+    hits = {name: [BOX_RULES[rule].hits(*pair) for pair in pairs] for name, rule in _THRESHOLDS.items()}
+    return {**overlaps, **hits, "accuracy": {name: sum(each) / len(each) for name, each in hits.items()}}
+
+
+def _detected(case: MetricCase) -> Ours:
+    sentences = list(read_refer(str(case.file("refs")), str(case.file("instances"))))
+    images = {each["id"]: (each["height"], each["width"]) for each in case.content("instances")["images"]}
+    detections: dict[int, list[Box]] = defaultdict(list)
+    for each in sorted(case.content("detections"), key=lambda each: each["det_id"]):
+        detections[each["image_id"]].append(each["box"])
+    scores = case.content("scores")
+    rows, bounds = [], []
+    for each in sentences:
+        boxes = detections[each.image_id]
+        rows.append(_row(each, boxes, scores[str(each.sent_id)], images[each.image_id]))
+        bounds.append(any(BOX_RULES["refer"].hits(box, each.box) for box in boxes))
+    splits = [*dict.fromkeys(each.split for each in sentences), "all"]
+    by_split = {split: [row for row in rows if split in (row["split"], "all")] for split in splits}
+    return {
+        "sentences": {split: len(each) for split, each in by_split.items()},
+        "accuracy": {
+            code: {s: sum(row[f"{code}_hit"] for row in each) / len(each) for s, each in by_split.items()}
+            for code in _CODES
+        },
+        "upper_bound_any_detection_mattnet_rule": sum(bounds) / len(bounds),
+        "rows": rows,
+    }
+
+
+def _row(each: ReferringSentence, boxes: Sequence[Box], scores: dict[str, Any], hw: tuple[int, int]) -> dict[str, Any]:
+    whole, of_boxes = scores["whole_image"], scores["detections"]
+    detected = among_detections(boxes, of_boxes)
+    clamped = among_clamped(boxes, of_boxes, whole, image_hw=hw)
+    slot, in_slot = among_slots(boxes, of_boxes, whole, image_hw=hw)
+    x, y, width, height = clamped
+    return {
+        "sent_id": each.sent_id,
+        "ref_id": each.ref_id,
+        "split": each.split,
+        "mattnet_box": None if detected is None else list(detected),
+        "mattnet_hit": detected is not None and BOX_RULES["refer"].hits(detected, each.box),
+        "uniter_hit": detected is not None and BOX_RULES["uniter"].hits(detected, each.box),
+        "vlbert_box_xyxy": [x, y, x + width, y + height],
+        "vlbert_hit": BOX_RULES["vl-bert"].hits(clamped, each.box),
+        "vilbert_slot": slot,
+        "vilbert_iou": corner_iou_float32(in_slot, each.box),
+        "vilbert_hit": BOX_RULES["vilbert"].hits(in_slot, each.box),
+    }
+
+
+# By the input that only this kind of case has.
+_KINDS_OF_CASE: dict[str, Callable[[MetricCase], Ours]] = {"boxes": _overlaps_and_hits, "detections": _detected}
+
+
+def _ours(case: MetricCase) -> Ours:
+    for name, compute in _KINDS_OF_CASE.items():
+        if name in case.inputs:
+            return compute(case)
+    raise ValueError(f"{case.path}: no known kind of case has the inputs {', '.join(case.inputs)}")
+
+
+def _tolerance(name: str) -> float:
+    if name == "accuracy":
+        return METRICS.box_accuracies
+    return METRICS.float32 if name.endswith("float32") or name == "rows" else METRICS.exact
+
+
+BOX_METRICS = metric_family("metrics_refcoco", _ours, _tolerance, marks=frozenset({"boxes", "detections"}))

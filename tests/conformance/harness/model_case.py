@@ -1,0 +1,163 @@
+"""One case of a family of models: an .npz with `config` (JSON), `param/`, `in/`, `out/` and `grad/` arrays.
+
+What a family adds: which model the parameters are, what goes in, and by which names its outputs go.
+"""
+
+from __future__ import annotations
+
+import functools
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from harness.case_files import ArrayError, Arrays
+from harness.checks import Case, Check, Family, OpenFolder, close, failed, numpy_of, within
+from harness.tolerances import MODELS
+
+CONFIG = "config"
+GRADIENT_NORM = "out/grad_norm_total"
+GRADIENT_ROWS = 4  # what a reference keeps of a matrix
+MAX_OPTION = 1 << 24  # no size in a case's options passes it; a model this wide could not be held
+
+Outputs = dict[str, Callable[[], Tensor]]  # by official name, computed when asked for
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+class ModelArrays:
+    """The arrays of one case, as tensors, with their ranges checked: torch would crash on a wrong index.
+
+    Args:
+        config: name of the array that holds the options.
+    """
+
+    def __init__(self, path: Path, config: str = CONFIG) -> None:
+        self.arrays = Arrays(path)
+        self.options = self.arrays.take_json_object(config)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.arrays
+
+    def names(self, folder: str) -> list[str]:
+        """Names below "out/" and the like, without it."""
+        return [name.removeprefix(folder) for name in self.arrays.names if name.startswith(folder)]
+
+    def parameters(self) -> dict[str, Tensor]:
+        """float32, by official name."""
+        return {name: self.floats(f"param/{name}") for name in self.names("param/")}
+
+    def floats(self, name: str, *shape: int | None) -> Tensor:
+        return torch.from_numpy(np.array(self.arrays.take_finite(name, *shape), dtype=np.float32))
+
+    def whole(self, name: str, low: int, high: int, *shape: int | None) -> Tensor:
+        """int64, low <= number < high."""
+        array = self.arrays.take(name, *shape)
+        if array.dtype.kind not in "biu" or (array.size and (array.min() < low or array.max() >= high)):
+            raise ArrayError(name, f"must hold whole numbers from {low} to {high - 1}")
+        return torch.from_numpy(array.astype(np.int64))
+
+    def mask(self, name: str, *shape: int | None) -> Tensor:
+        """bool; the file holds 1 and 0."""
+        return self.whole(name, 0, 2, *shape).bool()
+
+
+def constant(tensor: Tensor | None) -> Callable[[], Tensor]:
+    """An output that is there already; asking for one that the model does not give is an error."""
+
+    def output() -> Tensor:
+        if tensor is None:
+            raise ValueError("this model gives no such output")
+        return tensor
+
+    return output
+
+
+def check_sizes(options: Mapping[str, Any], num_parameters: int) -> None:
+    """Refuses options that would fill the memory before any parameter is looked at.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            continue
+        largest = num_parameters if "layers" in name else MAX_OPTION
+        if not 0 <= value <= largest:
+            raise ValueError(f"config: {name} is {value}; expected 0 to {largest} in a case like this")
+
+
+def output_checks(arrays: ModelArrays, outputs: Outputs) -> Iterator[Check]:
+    """Every "out/" array but the gradient norm against the output of that name."""
+    for name in arrays.names("out/"):
+        full = f"out/{name}"
+        if full == GRADIENT_NORM:
+            continue
+        want = arrays.arrays.take(full)
+        if name not in outputs:
+            yield failed(full, "unknown output: nothing was compared with it")
+            continue
+        yield close(full, numpy_of(outputs[name]()), want, MODELS.values)
+
+
+def gradient_checks(
+    arrays: ModelArrays, model: nn.Module, total: Callable[[], Tensor], our_name: Callable[[str], str]
+) -> Iterator[Check]:
+    """Every "grad/" array, and the norm of all gradients, of the loss `total`."""
+    names = arrays.names("grad/")
+    if not names and GRADIENT_NORM not in arrays:
+        return
+    model.zero_grad()
+    total().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    for name in names:
+        want = arrays.arrays.take(f"grad/{name}")
+        gradient = gradients.get(our_name(name))
+        if gradient is None:
+            yield failed(f"grad/{name}", "no gradient of ours reaches this parameter")
+            continue
+        yield close(
+            f"grad/{name}", numpy_of(gradient[:GRADIENT_ROWS] if gradient.ndim > 1 else gradient), want, MODELS.values
+        )
+    if GRADIENT_NORM in arrays:
+        norm = float(arrays.arrays.take_finite(GRADIENT_NORM))
+        ours = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
+        yield within(GRADIENT_NORM, abs(ours - norm) / abs(norm or 1.0), MODELS.gradient_norm, "relative")
+
+
+def model_family(
+    name: str, marks: tuple[str, ...], run: Callable[[ModelArrays], Iterable[Check]], *, config: str = CONFIG
+) -> Family:
+    """A family whose folder holds nothing but .npz cases.
+
+    Args:
+        marks: array names that start so tell its files apart from other families'.
+        run: compares one case; what it leaves unread fails as unknown.
+        config: name of the array that holds a case's options.
+    """
+
+    def checks(path: Path) -> Iterator[Check]:
+        arrays = ModelArrays(path, config)
+        yield from run(arrays)
+        for left in arrays.arrays.unread:
+            yield failed(left, "unknown array: nothing was compared with it")
+
+    def open_folder(folder: Path) -> OpenFolder:
+        files = sorted(path for path in folder.glob("*.npz") if not path.name.startswith("."))
+        return OpenFolder(tuple(Case(path.name, functools.partial(checks, path)) for path in files), frozenset())
+
+    def recognises(folder: Path) -> bool:
+        return any(array.startswith(marks) for path in sorted(folder.glob("*.npz")) for array in _array_names(path))
+
+    return Family(name, recognises, open_folder)
+
+
+def _array_names(path: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except (zipfile.BadZipFile, OSError):
+        return []  # whoever runs it says what is wrong with it

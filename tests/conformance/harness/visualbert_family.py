@@ -1,0 +1,167 @@
+"""The family "visualbert": pre-training, late fusion and the task heads (goldens/visualbert/README.md).
+
+The model is told from the parameters, the task from the shapes of what goes in. Gradients belong to "out/loss".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from harness.case_files import ArrayError
+from harness.checks import Check
+from harness.model_case import (
+    ModelArrays,
+    Outputs,
+    check_sizes,
+    constant,
+    gradient_checks,
+    model_family,
+    output_checks,
+)
+from roibeam.model.common.transformer import Packing, computing_padding
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
+from roibeam.model.task_losses import answer_kl, grounding_loss
+from roibeam.model.visualbert.checkpoint import TABLE, config_from_official, state_from_official
+from roibeam.model.visualbert.model import (
+    VisualBertConfig,
+    VisualBertForGrounding,
+    VisualBertForLabels,
+    VisualBertForPreTraining,
+)
+from roibeam.pipelines.training.model_files.model_checkpoint import build_model
+
+
+def _run(arrays: ModelArrays) -> Iterator[Check]:
+    official = arrays.parameters()
+    check_sizes(arrays.options, len(official))
+    state = state_from_official(official)
+    labels = len(state["label_head.weight"]) if "label_head.weight" in state else 0
+    config = config_from_official(arrays.options, num_answers=labels, first_region_segment=0)
+    batch = _batch(arrays, config)
+    if labels:
+        model: Any = build_model(lambda: VisualBertForLabels(config), state)
+        outputs = _label_outputs(arrays, model, batch)
+    elif "grounding_head.query.weight" in state:
+        model = build_model(lambda: VisualBertForGrounding(config), state)
+        outputs = _grounding_outputs(arrays, model, batch)
+    else:
+        model = build_model(lambda: VisualBertForPreTraining(config), state)
+        outputs = _pretraining_outputs(arrays, model, batch)
+    yield from output_checks(arrays, outputs)
+    if "out/loss" in arrays:
+        yield from gradient_checks(arrays, model, outputs["loss"], TABLE.ours)
+
+
+VISUALBERT_FAMILY = model_family("visualbert", ("param/visual_bert.",), _run)
+
+
+def _batch(arrays: ModelArrays, config: VisualBertConfig) -> VLBatch:
+    """Rows of the file; the choices of a question are rows of their own."""
+    ids = arrays.whole("in/input_ids", 0, config.vocab_size)
+    if ids.ndim not in (2, 3):
+        raise ArrayError("in/input_ids", f"has shape {tuple(ids.shape)}; expected rows and pieces, or choices between")
+    rows, length = ids.shape[:-1], ids.shape[-1]
+    features = arrays.floats("in/visual_embeds", *rows, None, config.region_feature_size)
+    regions = features.shape[-2]
+    fields: dict[str, Tensor] = {
+        "text_ids": ids,
+        "text_mask": arrays.mask("in/attention_mask", *rows, length),
+        "text_segments": arrays.whole("in/token_type_ids", 0, config.num_segments, *rows, length),
+        "region_mask": arrays.mask("in/visual_attention_mask", *rows, regions),
+        "region_images": arrays.whole("in/visual_token_type_ids", 0, config.num_segments, *rows, regions),
+    }
+    if "in/image_text_alignment" in arrays:
+        words = arrays.whole("in/image_text_alignment", -1, config.max_position_embeddings, *rows, regions, None)
+        fields["aligned_words"] = words.flatten(0, len(rows) - 1)
+    flat = {
+        name: value if name == "aligned_words" else value.reshape(-1, value.shape[-1]) for name, value in fields.items()
+    }
+    count = len(flat["text_ids"])
+    more: dict[str, Any] = flat
+    return VLBatch(
+        region_features=features.reshape(count, regions, -1),
+        region_boxes=torch.zeros(count, regions, 4),  # read by nothing in VisualBERT
+        image_hw=torch.ones(count, 2),
+        masked_regions=torch.zeros_like(flat["region_mask"]),
+        **more,
+    )
+
+
+def _pretraining_outputs(arrays: ModelArrays, model: VisualBertForPreTraining, batch: VLBatch) -> Outputs:
+    rows, length = batch.text_ids.shape
+    labels = arrays.whole("in/labels", IGNORE_INDEX, model.config.vocab_size, rows, None)
+    if labels.shape[1] != length + batch.region_mask.shape[1] or not (labels[:, length:] < 0).all():
+        raise ArrayError("in/labels", "must cover text and regions, and predict no region")
+    more: dict[str, Tensor] = {"text_labels": labels[:, :length].masked_fill(labels[:, :length] < 0, IGNORE_INDEX)}
+    if "in/sentence_image_labels" in arrays:
+        more["match_labels"] = arrays.whole("in/sentence_image_labels", 0, 2, rows)
+    output = model.visualbert(batch)
+    with computing_padding():  # the reference has states of padding; losses are those of the usual way
+        padded = model.visualbert(batch)
+    scored = VLBatch(**(_fields(batch) | more))
+    losses = {name: term.mean for name, term in model.score(scored, output).losses.items()}
+    states = _sequence(padded)
+    outputs = {
+        "loss": constant(torch.stack(list(losses.values())).sum()),
+        "masked_lm_loss": constant(losses["masked_words"]),
+        "sentence_image_loss": constant(losses.get("matching")),
+        "prediction_logits": lambda: model.word_logits(states),
+        "seq_relationship_logits": constant(None if model.match_head is None else model.match_head(output.pooled)),
+        "sequence_output": constant(states),
+        "pooled_output": constant(output.pooled),
+        "embedding_output": lambda: _embedded(model, batch),
+    }
+    if any(name.startswith("attention.") for name in arrays.names("out/")):
+        with torch.no_grad(), computing_padding():
+            maps = model.visualbert(batch, with_attention=True).attention
+        assert maps is not None
+        found = [*maps.text, *maps.joint]
+        outputs |= {f"attention.{number}": constant(weights) for number, weights in enumerate(found)}
+    return outputs
+
+
+def _label_outputs(arrays: ModelArrays, model: VisualBertForLabels, batch: VLBatch) -> Outputs:
+    """Told apart by the labels: a distribution over answers, a class of a row, or a choice among rows."""
+    output = model.visualbert(batch)
+    choices = arrays.arrays.take("in/input_ids")
+    labels = arrays.arrays.take("in/labels")
+    if labels.ndim == 2:
+        logits = model.from_mask_piece(batch, output)
+        targets = arrays.floats("in/labels", *logits.shape)
+        loss = answer_kl(logits, targets).mean
+        return {"loss": constant(loss), "logits": constant(logits), "log_probs": lambda: logits.log_softmax(dim=-1)}
+    logits = model.from_pooled(output)
+    if choices.ndim == 3:
+        logits = logits.reshape(choices.shape[:2])
+    wanted = arrays.whole("in/labels", 0, logits.shape[1], len(logits))
+    return {"loss": constant(F.cross_entropy(logits, wanted)), "logits": constant(logits)}
+
+
+def _grounding_outputs(arrays: ModelArrays, model: VisualBertForGrounding, batch: VLBatch) -> Outputs:
+    rows, length = batch.text_ids.shape
+    positions = arrays.whole("in/region_to_phrase_position", -1, length, rows, None)
+    targets = arrays.floats("in/labels", rows, positions.shape[1], batch.region_mask.shape[1])
+    scores = model.score_regions(batch, model.visualbert(batch), positions)
+    return {
+        "loss": constant(grounding_loss(scores, targets).mean),
+        "logits_valid_regions": lambda: scores.masked_fill(~batch.region_mask[:, None], 0.0),
+    }
+
+
+def _embedded(model: VisualBertForPreTraining, batch: VLBatch) -> Tensor:
+    with computing_padding():
+        packing = Packing(torch.cat([batch.text_mask, batch.region_mask], dim=1))
+        return packing.pad(model.visualbert.embeddings(batch, packing))
+
+
+def _sequence(output: VLOutput) -> Tensor:
+    return torch.cat([output.text_states, output.region_states], dim=1)
+
+
+def _fields(batch: VLBatch) -> dict[str, Any]:
+    return {name: value for name, value in vars(batch).items() if isinstance(value, Tensor)}
