@@ -105,9 +105,9 @@ def test_the_papers_of_the_project_say_what_is_there() -> None:
 def source_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a copy: building writes beside what it builds, and takes what earlier builds left there."""
     made = tmp_path_factory.mktemp("source")
-    checkout, left_out = made / "checkout", shutil.ignore_patterns("__pycache__", "*.egg-info", "goldens", "data")
-    for name in ("src", "docs", "tests"):
-        shutil.copytree(REPOSITORY / name, checkout / name, ignore=left_out)
+    checkout, built = made / "checkout", ("__pycache__", "*.egg-info")
+    for name, arrays in (("src", ()), ("docs", ()), ("tests", ("goldens", "data"))):
+        shutil.copytree(REPOSITORY / name, checkout / name, ignore=shutil.ignore_patterns(*built, *arrays))
     for path in REPOSITORY.iterdir():
         if path.is_file() and not path.name.startswith("."):
             shutil.copy(path, checkout)
