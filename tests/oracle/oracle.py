@@ -47,8 +47,15 @@ _NOISE = (
     (re.compile(r"\b\d[\d,.]* ?(s|ms|min|h|images/s|MB|kB|GB|samples/s)\b"), "N"),
     (re.compile(r"\.[0-9a-f]{8}\.(lmdb|bin|data)"), ".HEX.lmdb"),
     (re.compile(r'"(seconds|began|ended|time|images_per_second|duration|created|finished|pid|host|eta)[^"]*": [^,}]+'), "N"),
+    (re.compile(r'"(manifest_sha256|sha256)": "[0-9a-f]{64}"'), "SUM"),
+    (re.compile(r'"[a-z]+_(ms|seconds)": \{[^}]*\}'), "N"),
     (re.compile(r"127\.0\.0\.1:\d+|\bpid \d+"), "ADDRESS"),
 )  # fmt: skip
+
+
+_PROGRESS = re.compile(
+    r'^(roibeam: [\w, -]+: [\d,]+ of [\d,]+ .*|roibeam: [\w ]+: step .*|\{"event": "(progress|step)".*)\n', re.MULTILINE
+)
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -239,7 +246,7 @@ def _started(words: Command, streams: Sequence[int]) -> int:
 
 
 def _quiet(text: str, folder: Path) -> str:
-    text = text.replace(str(folder), "FOLDER")
+    text = _PROGRESS.sub("", text.replace(str(folder), "FOLDER"))
     for pattern, word in _NOISE:
         text = pattern.sub(word, text)
     return text
@@ -248,9 +255,14 @@ def _quiet(text: str, folder: Path) -> str:
 def _digest(path: Path, folder: Path) -> str:
     """SHA-256 of a file; of text, without what differs from run to run; "" for files that always do."""
     data = path.read_bytes()
-    if path.suffix in (".lmdb", ".parquet", ".png", ".h5", ".zip", ".npz") or "heartbeat" in path.name:
+    if path.suffix in (".lmdb", ".parquet", ".png", ".h5", ".zip", ".npz") or path.name in (
+        "SHA256SUMS",
+        "report.html",
+        "run_summary.json",
+        "plan.json",
+    ):
         return ""  # what is in a store stands in its digest; times stand in the others
-    if path.suffix in (".json", ".jsonl", ".html", ".md", ".txt", ".csv", ".svg") or path.name == "SHA256SUMS":
+    if path.suffix in (".json", ".jsonl", ".html", ".md", ".txt", ".csv", ".svg"):
         text = _quiet(data.decode("utf-8", "replace"), folder)
         if path.name == "log.jsonl":
             kept = [
