@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,12 +23,24 @@ def run_roibeam(*arguments: object) -> int:
     if "torch" in sys.modules:  # a process without it shall stay without Beam, too
         _remember_signatures()
         _remember_views()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, signals_kept():
         patch.setattr(sys, "argv", ["roibeam", *map(str, arguments)])
         patch.setattr(commands, "app", _commands())
         with pytest.raises(SystemExit) as stopped:
             main()
     return int(stopped.value.code or 0)
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Takes away what a command does at SIGTERM. A forked process of a later test would inherit it, and a handler in
+    Python misses a signal that comes right before a wait for a lock: the test then waits for ever."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 @functools.cache

@@ -22,12 +22,13 @@ pytest.register_assert_rewrite("disturbed_runs", "tiny_commands")
 def conformance(capfd: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
     """Runs `python tests/conformance` in this process: conformance(folder, ...) -> exit code, stdout, stderr."""
     from harness.command import main
+    from in_process import signals_kept
 
     from roibeam.pipelines.cli.command_end import run_to_the_end
 
     def run(*arguments: object) -> SimpleNamespace:
         capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with signals_kept(), pytest.raises(SystemExit) as ended:
             run_to_the_end(lambda standalone_mode: main([*map(str, arguments)]))
         captured = capfd.readouterr()
         return SimpleNamespace(code=int(ended.value.code or 0), out=captured.out, err=captured.err)
