@@ -234,8 +234,8 @@ def test_a_run_that_adds_images_and_has_not_finished_is_told_by_the_plan(folder:
 def test_a_damaged_plan(folder: Path, change: dict[str, object]) -> None:
     plan(folder, 30, **change)
     problem = only(verify_store(folder))
-    assert problem.file == "plan.json" and "is damaged or no plan of ours" in problem.what
-    assert problem.what_to_do == "restore it"
+    assert problem.file == "plan.json" and "is damaged or no plan of roibeam" in problem.what
+    assert problem.what_to_do == "run the same command again, or restore it"
 
 
 def test_a_newer_attempt_of_a_shard_keeps_its_data(folder: Path) -> None:

@@ -302,8 +302,11 @@ def test_damaged_plans_are_one_line(
     tiny_network: tuple[str, ...],
     damage: Callable[[Any], object],
 ) -> None:
+    """Where the copy is damaged too, or of an earlier version, which made none."""
     out = shutil.copytree(finished, tmp_path / "store")
+    (out / "plan" / "plan.json").unlink()
     plan = json.loads(plan_path(out).read_text())
+    del plan["sha256"]
     damage(plan)
     plan_path(out).write_text(json.dumps(plan))
     done = roibeam("extract", drawn, out, *tiny_network)
@@ -311,15 +314,75 @@ def test_damaged_plans_are_one_line(
     assert done.code == 1 and "plan.json: expected roibeam-plan version 1" in line
 
 
-@pytest.mark.parametrize("content", [b"{}\n", b"[1]\n", b'{"image_id": "a', b"\xff", b"", None])
-def test_damaged_members_are_one_line(
-    roibeam: Cli, drawn: Path, finished: Path, tmp_path: Path, tiny_network: tuple[str, ...], content: bytes | None
+@pytest.fixture(scope="module")
+def half_done(drawn: Path, finished: Path, tiny_network: tuple[str, ...]) -> Path:
+    """The store in three shards, the second unfinished; shared: tests take a copy."""
+    store = drawn.parent / "half"
+    assert run_roibeam("extract", drawn, store, *tiny_network, "--shard-size", "2") == 0
+    for path in (*store.glob("part-00001.*"), store / "manifest.json"):
+        path.unlink()
+    return store
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: None,
+        lambda data: b"",
+        lambda data: data[:-30],
+        *(lambda data, part=part: flipped(data, int(len(data) * part)) for part in (0, 0.01, 0.2, 0.5, 0.8, 0.999)),
+    ],
+)
+@pytest.mark.parametrize("name", ["plan.json", "plan/plan.json", "plan/part-00000.jsonl", "plan/part-00001.jsonl"])
+def test_a_damaged_file_of_the_plan_is_made_anew(
+    roibeam: Cli, drawn: Path, finished: Path, half_done: Path, tmp_path: Path, tiny_network: tuple[str, ...],
+    name: str, damage: Callable[[bytes], bytes | None],
+) -> None:  # fmt: skip
+    """Also where part of the shards is finished; nothing finished is extracted again."""
+    out = shutil.copytree(half_done, tmp_path / "store")
+    whole = (out / name).read_bytes()
+    hurt = damage(whole)
+    (out / name).unlink() if hurt is None else (out / name).write_bytes(hurt)
+    first = (out / "part-00000.json").read_bytes()
+    done = roibeam("extract", drawn, out, *tiny_network, "--shard-size", "2")
+    lines = warnings_and_errors(done)
+    assert done.code == 0 and (out / name).read_bytes() == whole, done.err
+    assert len(lines) == (name != "plan/plan.json") and all(str(out / name) in line for line in lines), lines
+    assert (out / "part-00000.json").read_bytes() == first and digest(out) == digest(finished)
+    assert roibeam("store", "verify", out, "--deep").code == 0
+
+
+def test_images_of_a_damaged_plan_that_are_gone_from_the_source(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
-    out = shutil.copytree(finished, tmp_path / "store")
-    members_path(out, 0).unlink() if content is None else members_path(out, 0).write_bytes(content)
-    done = roibeam("extract", drawn, out, *tiny_network)
-    (line,) = warnings_and_errors(done)
-    assert done.code == 1 and "part-00000.jsonl" in line and "restore it" in line
+    """Records are never dropped: a finished shard is refused. What was not extracted yet is planned as it is now."""
+    first, *others = sorted(photos.iterdir())
+    out = tmp_path / "store"
+    options = (*tiny_network, "--shard-size", "2")
+    assert roibeam("extract", photos, out, *options).code == 0
+    before = digest(out)
+    members_path(out, 0).write_bytes(b"")
+    aside = first.rename(tmp_path / first.name)
+    done = roibeam("extract", photos, out, *options)
+    *_, line = warnings_and_errors(done)
+    assert done.code == 1 and "images of shard 0, whose file is damaged, are not in" in line
+    aside.rename(first)
+    assert roibeam("extract", photos, out, *options).code == 0 and digest(out) == before
+
+    (out / "manifest.json").unlink()
+    for path in out.glob("part-00000.*"):
+        path.unlink()
+    members_path(out, 0).write_bytes(b"")
+    first.unlink()
+    done = roibeam("extract", photos, out, *options)
+    assert done.code == 0 and "shard 0: its 2 images are planned anew" in done.err
+    assert roibeam("store", "verify", out, "--deep").code == 0
+    with FeatureStore(out) as store:
+        assert sorted(store.ids()) == [path.stem for path in others]
 
 
 def test_a_second_run_at_once_is_refused(

@@ -56,7 +56,8 @@ def test_a_plan_that_takes_the_place_of_another_leaves_nothing_of_it(tmp_path: P
     extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b", "c"), shard_size=1)
     plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b", "c"), shard_size=2)
     assert list(planned_members(tmp_path, plan)) == refs("a", "b", "c")
-    assert [path.name for path in sorted((tmp_path / "plan").iterdir())] == ["part-00000.jsonl", "part-00001.jsonl"]
+    names = ["part-00000.jsonl", "part-00001.jsonl", "plan.json"]
+    assert [path.name for path in sorted((tmp_path / "plan").iterdir())] == names
 
 
 def test_images_planned_anew_are_there_or_not_wherever_a_run_is_killed(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_images_planned_anew_are_there_or_not_wherever_a_run_is_killed(tmp_path:
     shutil.copytree(store, tmp_path / "before")
     status, steps = in_a_fork(mend, store)
     assert status == 0 and planned() == [*refs("b", "c"), moved]
-    assert {path.name for path in (store / "plan").iterdir()} == {"part-00000.1.jsonl", "part-00001.1.jsonl"}
+    assert {path.name for path in (store / "plan").glob("*.jsonl")} == {"part-00000.1.jsonl", "part-00001.1.jsonl"}
     for kill_at in range(1, len(steps) + 1):
         shutil.rmtree(store)
         shutil.copytree(tmp_path / "before", store)
@@ -168,5 +169,5 @@ def test_changed_boxes_are_noticed(tmp_path: Path, change: dict[str, object]) ->
     plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a"), shard_size=2, boxes=boxes)
     path = members_path(tmp_path, 0)
     path.write_text(json.dumps(json.loads(path.read_text()) | change) + "\n")
-    with pytest.raises(ValueError, match=r"part-00000\.jsonl: .*restore it, or extract into a new folder"):
+    with pytest.raises(ValueError, match=r"part-00000\.jsonl: .*run `roibeam extract` as before"):
         read_members(tmp_path, plan.shards[0])

@@ -451,12 +451,13 @@ def test_imported_stores_are_listed_and_sent_to_their_source(tmp_path: Path) -> 
     [
         (lambda store: (store / "manifest.json").unlink(), r"holds no manifest\.json"),
         (lambda store: (store / "plan.json").unlink(), r"plan\.json is missing, so nobody knows"),
-        (lambda store: os.truncate(store / "plan" / "part-00001.jsonl", 40), r"part-00001\.jsonl: .*restore it"),
+        (lambda store: os.truncate(store / "plan" / "part-00001.jsonl", 40), r"part-00001\.jsonl: .*makes it anew"),
     ],
 )
 def test_without_plan_or_store_manifest_one_line_says_so(
     store: Path, damage: Callable[[Path], None], match: str
 ) -> None:
+    (store / "plan" / "plan.json").unlink()
     damage(store)
     with pytest.raises(ValueError, match=match):
         find_damage(store)

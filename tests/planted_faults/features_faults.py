@@ -142,16 +142,16 @@ FAULTS = (
     # Stores and what reads them.
     Fault(
         "the last image of a shard is not found",
-        "FeatureStore.shards_covering",
-        "self._last_ids[at] >= image_id:",
-        "self._last_ids[at] > image_id:",
+        "FeatureStore._find",
+        "if last_ids[at] >= image_id:",
+        "if last_ids[at] > image_id:",
         _test("store.py::test_lookups"),
     ),
     Fault(
         "of shards whose ranges overlap one is asked",
-        "FeatureStore.shards_covering",
-        "while at >= 0 and self._reach[at] >= image_id:",
-        "while at >= 0 and self._last_ids[at] >= image_id:",
+        "FeatureStore._find",
+        "while at >= 0 and reach[at] >= image_id:",
+        "while at >= 0 and last_ids[at] >= image_id:",
         _test("store.py::test_lookups"),
     ),
     Fault(

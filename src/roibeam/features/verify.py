@@ -353,7 +353,8 @@ def _check_plan(folder: OutputFolder, store: StoreManifest) -> list[Problem]:
     except UnreachableError:
         raise
     except (OSError, ValueError) as error:
-        return [Problem(PLAN_NAME, _first_line(error).rpartition("; ")[0] or _first_line(error), "restore it")]
+        what, _, what_to_do = _first_line(error).rpartition("; ")
+        return [Problem(PLAN_NAME, what or what_to_do, what_to_do if what else "restore it")]
     return [] if unfinished is None else [Problem(PLAN_NAME, str(unfinished), "run the same command again")]
 
 

@@ -87,12 +87,17 @@ def write_summed_json(path: Path, content: Mapping[str, Any], **form: Any) -> No
     Args:
         form: arguments of `json.dumps`.
     """
-    rest = (json.dumps(dict(content), **form) + "\n").encode("ascii")[1:]
     remove_if_folder(path)
-    write_bytes_atomically(path, _HEAD + hashlib.sha256(rest).hexdigest().encode() + _AFTER + rest)
+    write_bytes_atomically(path, with_sum((json.dumps(dict(content), **form) + "\n").encode("ascii")))
 
 
-def check_sum(data: bytes, where: Path) -> bool:
+def with_sum(text: bytes) -> bytes:
+    """A JSON object with the SHA-256 of its text as the first member."""
+    rest = text[1:]
+    return _HEAD + hashlib.sha256(rest).hexdigest().encode() + _AFTER + rest
+
+
+def check_sum(data: bytes, where: Path | str) -> bool:
     """Whether the text of a JSON object has a sum: earlier versions wrote none.
 
     Raises:

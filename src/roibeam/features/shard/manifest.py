@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Self
 
 from roibeam.features.folders.durable_files import read_regular_file
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.kept_work import check_sum
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint
 from roibeam.features.shard.layout import DTYPE_CODES
 from roibeam.messages import counted, short_repr
@@ -530,7 +531,10 @@ def unfinished_run(folder: OutputFolder, manifest: StoreManifest) -> UnfinishedR
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{folder.where(PLAN_NAME)}: is damaged or no plan of ours ({error}); restore it") from None
+        raise ValueError(
+            f"{folder.where(PLAN_NAME)}: is damaged or no plan of roibeam ({error}); run the same command again, or "
+            f"restore it"
+        ) from None
     missing = planned.keys() - {entry.shard for entry in manifest.shards}
     if not missing:
         return None
@@ -540,6 +544,7 @@ def unfinished_run(folder: OutputFolder, manifest: StoreManifest) -> UnfinishedR
 
 def _planned_images(data: bytes) -> dict[int, int]:
     """Images of each planned shard by its number."""
+    check_sum(data, PLAN_NAME)
     content = json.loads(data)
     if content["format"] != PLAN_FORMAT:
         raise ValueError(f"format {content['format']!r}")

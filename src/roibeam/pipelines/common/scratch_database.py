@@ -41,6 +41,9 @@ class ScratchDatabase:
             self._connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
             raise _trouble(error) from None
+        finally:
+            if self._connection.in_transaction:  # the rows broke off
+                self._connection.execute("ROLLBACK")
 
 
 def _trouble(error: sqlite3.OperationalError) -> OSError:

@@ -6,6 +6,7 @@ OUT/plan/part-00003.jsonl   the images of shard 3: {"image_id": ..., "location":
                             "boxes": [[x1, y1, x2, y2], ...], "boxes_hw": [height, width] or null; where the source
                             has them, "captions": [...] and "labels": [...]
 OUT/plan/part-00003.1.jsonl in its place, once they were planned anew: of revision 1
+OUT/plan/plan.json          copy of OUT/plan.json, read when that is damaged: by its SHA-256, its first member
 """
 
 from __future__ import annotations
@@ -14,20 +15,28 @@ import hashlib
 import io
 import itertools
 import json
+import logging
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.durable_files import json_bytes
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.kept_work import DamagedError, check_sum, with_sum
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import PLAN_FORMAT, PLAN_NAME
 from roibeam.pipelines.data.given_boxes import GivenBoxes
 
+log = logging.getLogger(__name__)
+
 PLAN_VERSION = 1
+PLAN_COPY_NAME = "plan/plan.json"
 MEMBERS_START = b'{"image_id": "'  # of a file of images
 MAX_SHARD_IMAGES = 4000
 MAX_SHARD_SECONDS = 600.0  # a retry loses at most this much work
@@ -121,17 +130,43 @@ def members_digest(members: Iterable[ImageRef]) -> str:
 
 
 def read_plan(store: Path | OutputFolder) -> Plan | None:
-    """The plan of a store, or None where there is none.
+    """The plan of a store, or None where there is none; from its copy, with a line, where plan.json is damaged.
 
     Raises:
-        ValueError: if plan.json is not one of ours, or is damaged.
+        ValueError: if plan.json is of another format or version, or is damaged and so is its copy.
     """
     folder = output_folder(store)
     try:
-        data = folder.read_bytes(PLAN_NAME)
+        plan, damage = _plan_at(folder, PLAN_NAME), None
+    except DamagedError as error:
+        plan, damage = None, error
+    if plan is not None:
+        return plan
+    finished = [int(found[1]) for found in map(_SHARD_MANIFEST.fullmatch, folder.listing("part-")) if found]
+    copy = None
+    if damage is not None or finished:  # else a kill may have left a copy alone: no plan yet
+        with suppress(ValueError):
+            copy = _plan_at(folder, PLAN_COPY_NAME)
+    if copy is None or max(finished, default=-1) >= len(copy.shards):  # by a version without copies
+        if damage is not None:
+            raise damage
+        return None
+    what = f"{folder.where(PLAN_NAME)}: is missing" if damage is None else str(damage).rpartition("; ")[0]
+    _warn_once(f"{what}; {PLAN_COPY_NAME} takes its place")
+    return copy
+
+
+_SHARD_MANIFEST = re.compile(r"part-(\d{5,18})\.json")
+_warn_once = cache(log.warning)  # a run reads its plan several times
+
+
+def _plan_at(folder: OutputFolder, name: str) -> Plan | None:
+    try:
+        data = folder.read_bytes(name)
     except FileNotFoundError:
         return None
     try:
+        check_sum(data, name)
         content = json.loads(data)
         _require(content["format"] == PLAN_FORMAT, f"format {content['format']!r}")
         _require(content["version"] == PLAN_VERSION, f"version {content['version']!r}")
@@ -146,8 +181,8 @@ def read_plan(store: Path | OutputFolder) -> Plan | None:
             _require(isinstance(shard.members_digest, str), "a digest is no text")
         return Plan(source, settings, shards)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(
-            f"{folder.where(PLAN_NAME)}: expected {PLAN_FORMAT} version {PLAN_VERSION}, got another or a damaged file "
+        raise DamagedError(
+            f"{folder.where(name)}: expected {PLAN_FORMAT} version {PLAN_VERSION}, got another or a damaged file "
             f"({error}); restore it, or choose another folder"
         ) from None
 
@@ -161,7 +196,7 @@ def read_members(store: Path | OutputFolder, shard: PlannedShard) -> list[ImageR
     """The images of one shard, checked against the plan's digest.
 
     Raises:
-        ValueError: if the file is missing, damaged or another one.
+        DamagedError: if the file is missing, damaged or another one.
     """
     folder, name = output_folder(store), _members_name(shard)
     try:
@@ -178,7 +213,7 @@ def _members_of(folder: OutputFolder, shard: PlannedShard, data: bytes | None) -
         _require(members_digest(members) == shard.members_digest, "its images are not those that plan.json states")
     except (ValueError, TypeError, AttributeError, RecursionError, struct.error) as error:
         where = folder.where(_members_name(shard))
-        raise ValueError(f"{where}: {error}; restore it, or extract into a new folder") from None
+        raise DamagedError(f"{where}: {error}; run `roibeam extract` as before, which makes it anew") from None
     return members
 
 
@@ -243,31 +278,44 @@ def mend_plan(
 ) -> Plan:
     """Plans images of some shards anew; their boxes stay.
 
-    The new members come as files of their own, plan.json last: a kill leaves the plan as it was or as it shall be.
-
     Args:
         changes: the number of each shard, and by their ids those of its images that change: as they are now, or None
             for one that is taken out.
     """
     folder = output_folder(store)
-    shards = list(plan.shards)
 
-    def members_files() -> Iterator[tuple[str, bytes]]:
+    def mended() -> Iterator[tuple[int, list[ImageRef]]]:
         for number, changed in changes:
             members = []
             for member in read_members(folder, plan.shards[number]):
                 now = changed.get(member.image_id, member)
                 if now is not None:
                     members.append(replace(now, boxes=member.boxes, boxes_hw=member.boxes_hw))
-            revision = plan.shards[number].revision + 1
-            shards[number] = PlannedShard(number, len(members), members_digest(members), revision)
-            yield members_name(number, revision), _members_bytes(members)
+            yield number, members
+
+    return put_members(folder, plan, mended())
+
+
+def put_members(store: Path | OutputFolder, plan: Plan, changed: Iterable[tuple[int, Sequence[ImageRef]]]) -> Plan:
+    """Writes the images of some shards: in the place of a damaged file where they are those of the plan.
+
+    Others come as files of their own, plan.json last: a kill leaves the plan as it was or as it shall be.
+    """
+    folder = output_folder(store)
+    shards = list(plan.shards)
+
+    def members_files() -> Iterator[tuple[str, bytes]]:
+        for number, members in changed:
+            digest = members_digest(members)
+            if digest != shards[number].members_digest:
+                shards[number] = PlannedShard(number, len(members), digest, shards[number].revision + 1)
+            yield _members_name(shards[number]), _members_bytes(members)
 
     folder.put_many(members_files())
-    mended = replace(plan, shards=tuple(shards))
-    if mended != plan:
-        _put_plan(folder, mended, plan)
-    return mended
+    grown = replace(plan, shards=tuple(shards))
+    if grown != plan:
+        _put_plan(folder, grown, plan)
+    return grown
 
 
 def _members_bytes(members: Iterable[ImageRef]) -> bytes:
@@ -276,16 +324,32 @@ def _members_bytes(members: Iterable[ImageRef]) -> bytes:
 
 def _put_plan(folder: OutputFolder, plan: Plan, replaced: Plan | None) -> None:
     """Writes plan.json, from when on it counts, and removes members that only the replaced one names."""
+    data = _plan_bytes(plan)
+    folder.put_many([(PLAN_COPY_NAME, data)])
+    folder.put_bytes(PLAN_NAME, data)
+    named = set(map(_members_name, plan.shards))
+    for name in map(_members_name, () if replaced is None else replaced.shards):
+        if name not in named:
+            folder.delete(name)
+
+
+def restore_plan(store: Path | OutputFolder, plan: Plan) -> None:
+    """Writes plan.json and its copy as far as they are damaged, or without a sum as in earlier versions."""
+    folder, data = output_folder(store), _plan_bytes(plan)
+    found = dict(folder.read_many([PLAN_NAME, PLAN_COPY_NAME]))
+    if found[PLAN_COPY_NAME] != data:
+        folder.put_many([(PLAN_COPY_NAME, data)])
+    if found[PLAN_NAME] != data:
+        folder.put_bytes(PLAN_NAME, data)
+
+
+def _plan_bytes(plan: Plan) -> bytes:
     shards = [asdict(shard) for shard in plan.shards]
     for entry in shards:
         if not entry["revision"]:
             del entry["revision"]
     content = {"format": PLAN_FORMAT, "version": PLAN_VERSION, "source": plan.source, "settings": plan.settings}
-    folder.put_bytes(PLAN_NAME, json_bytes({**content, "shards": shards}))
-    named = set(map(_members_name, plan.shards))
-    for name in map(_members_name, () if replaced is None else replaced.shards):
-        if name not in named:
-            folder.delete(name)
+    return with_sum(json_bytes({**content, "shards": shards}))
 
 
 def planned_members(store: Path | OutputFolder, plan: Plan) -> Iterator[ImageRef]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.kept_work import DamagedError
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import counted, printable
 from roibeam.pipelines.common.console.progress import waiting
@@ -23,9 +25,14 @@ from roibeam.pipelines.data.shard_plan import (
     Plan,
     PlannedShard,
     extend_plan,
+    members_digest,
+    members_name,
     mend_plan,
     planned_shards,
+    put_members,
+    read_members,
     read_plan,
+    restore_plan,
     shard_size_for,
 )
 from roibeam.pipelines.data.source_kinds import Source
@@ -35,8 +42,10 @@ from roibeam.pipelines.extract.shard.shared_detector import (
     shared_fingerprint,
     shared_global_feature,
 )
-from roibeam.pipelines.extract.shard.store_folder import failed_images, is_unused_plan
+from roibeam.pipelines.extract.shard.store_folder import failed_images, is_unused_plan, outcomes
 from roibeam.pipelines.extract.work import Work
+
+log = logging.getLogger(__name__)
 
 _NAMED = 3  # images of those that a note counts
 _MOVED = "; if the photos are the same and only moved, a link at the old path will do"
@@ -56,6 +65,8 @@ def make_plan(work: Work, max_failures: float) -> tuple[Plan, list[str]]:
             none of the new images that are tried can be extracted, and more of them are new than may fail.
     """
     plan = existing_plan(work)
+    if plan is not None:
+        restore_plan(work.store, plan)
     new, notes, plan = _planned_now(work, plan)
     if plan is not None and not _is_cut_by(work.shard_size, plan):
         largest = max(shard.num_images for shard in plan.shards)
@@ -146,9 +157,54 @@ def _planned_now(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str], 
     """As `new_images`, and the plan with what became of its images, as far as nothing was extracted of them."""
     if plan is None:
         return work.source.images, [], None
-    found = PlannedImages(work.source, work.store, plan, work.boxes, work.is_held_out)
+    try:
+        found = PlannedImages(work.source, work.store, plan, work.boxes, work.is_held_out)
+    except DamagedError:
+        plan = _with_members_restored(work, plan)
+        found = PlannedImages(work.source, work.store, plan, work.boxes, work.is_held_out)
     plan = mend_plan(work.store, plan, found.changes())
     return found.new, found.notes(), plan
+
+
+def _with_members_restored(work: Work, plan: Plan) -> Plan:
+    """The plan, with its damaged files of images made anew from the source.
+
+    A finished shard has the images of its records and dead letters. An unfinished one gets the images that no other
+    shard has, if the plan's digest tells that they are its own; else none, and its images are planned like new ones.
+
+    Raises:
+        ValueError: if images of a finished shard are not in the source as they were.
+    """
+    planned: set[str] = set()
+    damaged: list[PlannedShard] = []
+    for shard in plan.shards:
+        try:
+            planned.update(member.image_id for member in read_members(work.store, shard))
+        except DamagedError as error:
+            log.warning("%s; it is made anew from %s", str(error).rpartition("; ")[0], work.source.location)
+            damaged.append(shard)
+    images = {image.image_id: image for image in work.source.images if image.image_id not in planned}
+    if work.boxes is not None:
+        images = {image_id: work.boxes.attach(image) for image_id, image in images.items()}
+    restored: list[tuple[int, list[ImageRef]]] = []
+    finished = {shard: outcomes(work.store, shard) for shard in damaged}
+    for shard in sorted(damaged, key=lambda shard: finished[shard] is None):
+        own = finished[shard]
+        members = [image for image in images.values() if own is None or image.image_id in own]
+        members = members[: shard.num_images]
+        if members_digest(members) != shard.members_digest:
+            if own is not None:
+                raise ValueError(
+                    f"{work.store}: images of shard {shard.number}, whose file is damaged, are not in "
+                    f"{work.source.location} as they were when the store was made; restore "
+                    f"{members_name(shard.number, shard.revision)}, or extract into a new folder"
+                )
+            log.warning("shard %d: its %s are planned anew", shard.number, counted(shard.num_images, "image"))
+            members = []
+        for member in members:
+            del images[member.image_id]
+        restored.append((shard.number, members))
+    return put_members(work.store, plan, restored)
 
 
 def new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:

@@ -38,7 +38,7 @@ from roibeam.features.shard.reader import ShardReader
 from roibeam.messages import counted
 from roibeam.pipelines.common.dead_letters import write_dead_letters
 from roibeam.pipelines.data.captions.caption_files import planned_annotations
-from roibeam.pipelines.data.shard_plan import MEMBERS_START, Plan, PlannedShard, read_plan
+from roibeam.pipelines.data.shard_plan import MEMBERS_START, PLAN_COPY_NAME, Plan, PlannedShard, read_plan
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.shard.run_progress import REMOTE_PREFIX
 
@@ -97,7 +97,7 @@ def _are_members(plan: Path) -> bool:
     """Whether a folder holds files of a plan alone; the last one may be cut."""
     if not plan.is_dir() or plan.is_symlink():
         return False
-    for path in plan.iterdir():
+    for path in set(plan.iterdir()) - {plan.parent / PLAN_COPY_NAME}:
         if not re.fullmatch(r"part-\d{5,}\.jsonl", path.name) or not path.is_file():
             return False
         with path.open("rb") as file:
@@ -160,6 +160,24 @@ def failed_images(store: Path | OutputFolder, shard: PlannedShard) -> tuple[Coll
         except (FileNotFoundError, ValueError):
             continue
         return {letter.image_id for letter in manifest.dead_letters}, is_retried
+    return None
+
+
+def outcomes(store: OutputFolder, shard: PlannedShard) -> set[str] | None:
+    """The ids of a finished shard's records and dead letters; None where it was never finished."""
+    for name in (shard_manifest_name(shard.number), retried_manifest_name(shard.number)):
+        try:
+            manifest = ShardManifest.from_bytes(store.read_bytes(name), store.where(name))
+        except (FileNotFoundError, ValueError):
+            continue
+        ids = {letter.image_id for letter in manifest.dead_letters}
+        if manifest.data_file is not None:
+            with (
+                store.local_file(manifest.data_file, manifest.data_bytes) as path,
+                ShardReader(path, manifest) as reader,
+            ):
+                ids.update(reader.ids())
+        return ids
     return None
 
 

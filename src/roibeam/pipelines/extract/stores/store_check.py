@@ -466,7 +466,7 @@ def _plan_problems(store: OutputFolder, deep_shards: range | None) -> list[Probl
             except ValueError as error:
                 what = f"is damaged ({str(error).partition(f'{store.where(name)}: ')[2].partition(';')[0]})"
         if what is not None:
-            to_do = "restore it: no image can be added to the store without it, its records can be read"
+            to_do = "run the same command again, which makes it anew; the records can be read without it"
             problems.append(Problem(name, what, to_do))
     return problems[:_MAX_PLAN_PROBLEMS]
 
