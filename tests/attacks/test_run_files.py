@@ -165,6 +165,7 @@ def test_a_strangers_model_is_bounded_by_its_file(
     attacked: Any, tmp_path: Path, kind: str, field: str, value: object
 ) -> None:
     folder = attacked.copied(kind, tmp_path)
+
     def change(content: Json) -> None:
         *parts, name = field.split()
         for part in parts:

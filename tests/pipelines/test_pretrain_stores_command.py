@@ -93,9 +93,7 @@ def test_a_store_whose_run_has_not_finished_is_told_by_who_reads_it(
     assert f"plan/part-{number:05d}.jsonl: is missing; run the same command again" in verified.out
     members = own / "plan" / "part-00000.jsonl"
     members.write_text(members.read_text().replace("sample_00001", "sample_0000l"))
-    told = (
-        "plan/part-00000.jsonl: is damaged (its images are not those that plan.json states); run the same"
-    )
+    told = "plan/part-00000.jsonl: is damaged (its images are not those that plan.json states); run the same"
     assert told in roibeam("store", "verify", own, "--deep").out and told not in verified.out
     for done in (
         roibeam("store", "copy", own, tmp_path / "copy"),
