@@ -455,6 +455,9 @@ def test_a_hostile_pickle_is_refused_and_runs_nothing(stock, tmp_path):
         ("MODEL: {{RESNETS: {{DEPTH: fifty}}}}", "Type mismatch"),
         ("VERSION: 1", "config version 1; this detectron2 has 2"),
         ("MODEL: [", "while parsing"),
+        ("MODEL: {{ROI_BOX_HEAD: {{NUM_FC: 1000}}}}", "MODEL.ROI_BOX_HEAD.NUM_FC is 1,000; at most 100"),
+        ("MODEL: {{ANCHOR_GENERATOR: {{SIZES: [[" + "32, " * 101 + "]]}}}}", "GENERATOR.SIZES has 101 entries"),
+        ("INPUT: {{MAX_SIZE_TEST: 100000}}", "INPUT.MAX_SIZE_TEST is 100,000; at most 16,384"),
         ("MODEL: " + "[" * 60_000, "nests more than 50 values in one another"),
         ("MODEL: " + "1" * 2**16, "config.yaml has over 65,536 bytes"),
         ('VERSION: "\\e[2J"', r"config version \\x1b\[2J; this"),
@@ -483,6 +486,10 @@ def test_configs_are_plain_local_yaml(detectron2, tmp_path, text, words):
         (["MODEL: {ROI_BOX_HEAD: {USE_SIGMOID_CE: true}}"], r"sigmoid|config key: MODEL\.ROI_BOX_HEAD\.USE_SIGMOID_CE"),
         (["MODEL: {ROI_HEADS: {NAME: VGRes5ROIHeads}}"], "NUM_ATTRIBUTES is 0"),
         (["INPUT: {FORMAT: L}"], "INPUT.FORMAT is 'L'"),
+        (
+            ["MODEL: {ROI_HEADS: {NUM_CLASSES: 900000}}"],
+            r"cannot build .*it has 1,\d+,\d+,\d+ weights; .* at most 1,000",
+        ),
     ],
 )
 def test_networks_of_another_kind_are_refused(detectron2, tmp_path, lines, words):

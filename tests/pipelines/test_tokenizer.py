@@ -1,9 +1,11 @@
 """Captions to pieces: vocabularies of all kinds, whole words, and the cut of transformers."""
 
+import json
+
 import pytest
 from captioned_records import CAPTIONS
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.model_files.tokenizer_json import check_tokenizer_json
@@ -105,6 +107,17 @@ def test_a_tokenizer_json_is_made_of_known_parts(change, message):
     else:
         with pytest.raises(ValueError, match=message):
             check_tokenizer_json(content)
+
+
+@pytest.mark.parametrize("prefix", ["", "hf:"])
+def test_a_tokenizer_is_bounded_before_anything_is_built(tmp_path, monkeypatch, prefix):
+    """A repository of the hub too, whose name may be a folder's."""
+    hostile = word_pieces() | {"pre_tokenizer": {"type": "FixedLength", "length": 0}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(hostile))
+    for loader in (AutoTokenizer, PreTrainedTokenizerFast):
+        monkeypatch.setattr(loader, "from_pretrained", lambda *_, **__: pytest.fail("it was built"))
+    with pytest.raises(ValueError, match="'FixedLength' is not one of"):
+        load_tokenizer(f"{prefix}{tmp_path}")
 
 
 def test_unknown_tokenizer_spec():

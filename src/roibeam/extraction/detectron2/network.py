@@ -112,6 +112,8 @@ def _with_statistics(found: dict[str, object], expected: Iterable[str]) -> dict[
 
 _MAX_CONFIG_BYTES = 2**16  # the largest in detectron2's configs and projects has 4.5 kB
 _MAX_CONFIG_DEPTH = 50  # detectron2's own keys nest 4 deep; PyYAML takes time with the square of open brackets
+# Far beyond every published config, and within a machine's memory and time.
+_MAX_NUMBER, _MAX_EDGE, _MAX_LAYERS, _MAX_ITEMS = 1_000_000, 16_384, 100, 100
 
 
 def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn.Module, Any]:
@@ -134,8 +136,11 @@ def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn
         cfg = read_detectron2_config(config) if isinstance(config, (str, Path)) else config.clone()
     cfg.defrost()
     add_vg_keys(cfg)
-    cfg.MODEL.DEVICE, cfg.MODEL.WEIGHTS = "cpu", ""
+    cfg.MODEL.DEVICE, cfg.MODEL.WEIGHTS = "meta", ""
     try:
+        with torch.device("meta"):
+            _check_fits(build_model(cfg), weights)
+        cfg.MODEL.DEVICE = "cpu"
         network: nn.Module = build_model(cfg)
     # An ImportError is a part that needs detectron2's compiled code, such as deformable convolutions.
     except (KeyError, AssertionError, ValueError, TypeError, AttributeError, ImportError, RuntimeError) as error:
@@ -184,9 +189,33 @@ def read_detectron2_config(path: str | Path) -> Any:
         if loaded.get("VERSION", cfg.VERSION) != cfg.VERSION:
             raise ValueError(f"config version {loaded['VERSION']}; this detectron2 has {cfg.VERSION}")
         cfg.merge_from_other_cfg(CfgNode(loaded))
+        _check_numbers(cfg.MODEL, "MODEL")
+        _check_numbers(cfg.INPUT, "INPUT", _MAX_EDGE)
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"detectron2 config {path}: {_one_line(error)}") from None
     return cfg
+
+
+def _check_numbers(value: object, name: str, most: int = _MAX_NUMBER) -> None:
+    """Raises ValueError where a number or a list is larger than any network needs: what it makes is not bounded."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_numbers(inner, f"{name}.{key}", _MAX_LAYERS if key in ("NUM_CONV", "NUM_FC") else most)
+    elif isinstance(value, (list, tuple)):
+        if len(value) > _MAX_ITEMS:
+            raise ValueError(f"{name} has {len(value):,} entries; at most {_MAX_ITEMS}")
+        for inner in value:
+            _check_numbers(inner, name, most)
+    elif isinstance(value, (int, float)) and not -most <= value <= most:
+        raise ValueError(f"{name} is {value:,}; at most {most:,}")
+
+
+def _check_fits(sketch: nn.Module, weights: str) -> None:
+    """Raises ValueError where the network has more weights than their file has bytes, before it takes memory."""
+    num_weights = sum(tensor.numel() for name, tensor in sketch.state_dict().items() if is_weight(name))
+    most = 10**9 if weights.startswith("random:") else fetch_weights(weights).stat().st_size
+    if num_weights > most:
+        raise ValueError(f"it has {num_weights:,} weights; weights {weights} have at most {most:,}")
 
 
 def check_network(model: nn.Module, cfg: Any) -> None:

@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 
+from roibeam.pipelines.common.console.command_files import refuse_pipes_and_devices
 from roibeam.pipelines.common.console.printable_streams import printable_streams
 from roibeam.pipelines.common.console.progress import show_our_logs
 from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet, stop_running_shards, use_one_arena
@@ -29,6 +30,7 @@ def main() -> None:
     """Works until there is no more to do."""
     preload, control, worker_id, provision = sys.argv[1:5]
     use_one_arena()
+    refuse_pipes_and_devices()
     threading.Thread(target=_end_with_standard_input, name="watch-pool", daemon=True).start()
     show_our_logs()
     import grpc  # here, not above: Beam complains while it is imported

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import cached_file
 
 from roibeam.features.folders.durable_files import naming_file
 from roibeam.messages import printable
@@ -195,8 +196,13 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
         return _from_vocabulary(made_vocabulary(captions), MADE_FROM_CAPTIONS)
     if spec.startswith("hf:"):
         try:
-            found = AutoTokenizer.from_pretrained(spec.removeprefix("hf:"), trust_remote_code=False)
-            if found.is_fast:
+            repository = spec.removeprefix("hf:")
+            for name in ("tokenizer.json", *_BESIDE):
+                file = cached_file(repository, name, _raise_exceptions_for_missing_entries=False)
+                if file is not None:
+                    _check_file(Path(file))
+            found = AutoTokenizer.from_pretrained(repository, trust_remote_code=False)
+            if found.is_fast:  # made from a vocabulary
                 check_tokenizer_json(json.loads(found.backend_tokenizer.to_str()))
             return CaptionTokenizer(found, spec)
         except BaseException as error:
@@ -218,13 +224,19 @@ def _from_folder(path: Path) -> CaptionTokenizer:
         path: of tokenizer.json; other files beside it name its special tokens.
     """
     try:
-        check_tokenizer_json(read_json_object(path, max_bytes=MAX_TOKENIZER_BYTES))
-        for beside in _BESIDE:
-            if (path.parent / beside).exists():
-                read_json_object(path.parent / beside, max_bytes=MAX_TOKENIZER_BYTES)
+        for name in (path.name, *_BESIDE):
+            if (path.parent / name).exists():
+                _check_file(path.parent / name)
         return CaptionTokenizer(PreTrainedTokenizerFast.from_pretrained(str(path.parent)), path.parent.name)
     except BaseException as error:
         raise as_refusal(error, str(path)) from error
+
+
+def _check_file(path: Path) -> None:
+    """Bounds a tokenizer's file before anything is built from it."""
+    content = read_json_object(path, max_bytes=MAX_TOKENIZER_BYTES)
+    if path.name == "tokenizer.json":
+        check_tokenizer_json(content)
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
