@@ -310,13 +310,13 @@ class Unseen(NamedTuple):
             return {}
         return {"unseen": {"rows": len(self.ids), "images": len(self.images), "such_as": list(self.images[:_SHOWN])}}
 
-    def told(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        """What a part tells (`told_part`), where such rows have no images that a page could show."""
+    def without_images(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """The summary of a part (`told_part`), without images of such rows."""
         rows = {
             name: [{**row, "images": []} if row["id"] in self.ids else row for row in own]
-            for name, own in told["rows"].items()
+            for name, own in summary["rows"].items()
         }
-        return {**told, "rows": rows}
+        return {**summary, "rows": rows}
 
 
 @dataclass(frozen=True)
