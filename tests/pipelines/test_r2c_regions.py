@@ -63,7 +63,7 @@ def classes_of(group: TaskGroup) -> np.ndarray:
 def run_of(made: PhotoStore, folder: Path, *, outlines: Any = region_masks, **how: Any) -> PhotoFinetuning:
     """VisualBERT on four questions, through R2C's arithmetic at a size of milliseconds."""
     encoder = {"frozen_stages": (), "mask_channels": 8, **how.pop("encoder", {})}
-    shown = {"told_classes": BoxClasses(NUM_CLASSES, how.pop("classes", classes_of)), "whole_region": True}
+    shown = {"input_classes": BoxClasses(NUM_CLASSES, how.pop("classes", classes_of)), "whole_region": True}
     config = settings(steps=2, checkpoint_every=1, weight_decay=0.0)
     return PhotoFinetuning(
         made.path, folder, config, 4, system="visualbert", whole_image="model",

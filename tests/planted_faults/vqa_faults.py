@@ -29,7 +29,7 @@ FAULTS = (
     ),
     Fault(
         "boxes stay where they are in a mirrored photo",
-        "GroupBatches._shown",
+        "GroupBatches._input_image",
         "        if group.mirrored and self._photos is None:",
         "        if False:",
         f"{_TEST}::test_boxes_are_mirrored_and_features_are_not",

@@ -199,7 +199,7 @@ class DownstreamTask:
         num_heads: of PHRASE, attention heads of the task's own, whose mean weights are the scores.
         tells: problems that a result file of this model answers; a second model may answer the rest. () for all.
         beside: auxiliary targets; None for none.
-        told_classes: classes of regions, inputs beside their features; None for none.
+        input_classes: classes of regions, inputs beside their features; None for none.
         drawn_from: groups that are joined, the store, and the folder of the run -> a function that draws the rows of a
             group for an epoch; for the validation split, where the folder is None, once. None takes groups as they are.
         drawn: result of `drawn_from` for the training split; the run sets it.
@@ -247,7 +247,7 @@ class DownstreamTask:
     num_heads: int = 1
     tells: tuple[str, ...] = ()
     beside: BesideTask | None = None
-    told_classes: BoxClasses | None = None
+    input_classes: BoxClasses | None = None
     drawn_from: Callable[[Sequence[TaskGroup], Any, Path | None], DrawGroup] | None = None
     drawn: DrawGroup | None = None
     directly: AskedDirectly | None = None

@@ -329,8 +329,8 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     judged for the right one.
     """
     check_vcr(options)
-    beside, told = vcr_beside(options), vcr_told_classes(options)
-    of_boxes = (None if beside is None else beside.classes, None if told is None else told.of)
+    beside, input_classes = vcr_beside(options), vcr_told_classes(options)
+    of_boxes = (None if beside is None else beside.classes, None if input_classes is None else input_classes.of)
 
     def read(split: str) -> TaskSplit:
         path = find_file(folder, f"{split}.jsonl")
@@ -386,7 +386,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         beside=beside,
         whole_region=options.whole_region,
         grounding=options.grounding,
-        told_classes=told,
+        input_classes=input_classes,
         mirrored=lambda group: replace(group, mirrored=True),
         outlines=region_masks,
     )
