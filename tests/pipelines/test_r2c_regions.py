@@ -186,7 +186,7 @@ def test_on_stored_features_the_layout_says_what_the_whole_image_is(tmp_path: Pa
     network = network_for("visualbert", tokenizer, 48)
     options = LayoutOptions(whole_image=layout)
     first = task.read("train").groups[0]
-    group = replace(first, facts={**first.facts, "shown": (1, 3)})
+    group = replace(first, facts={**first.facts, "input_boxes": (1, 3)})
     inputs = batches_of("visualbert", task, opened, tokenizer, network, options).batch([group]).inputs
     record = opened["train0"]
     features = record.features.astype(np.float32)

@@ -124,7 +124,7 @@ def test_regions_that_a_question_names(tmp_path: Path) -> None:
         plain,
         {**plain, "question": ["Everyone"]},
     )
-    assert [each.facts["shown"] for each in (one, nobody, all_people)] == [(1,), (0, 2, 3), (0, 2, 3)]
+    assert [each.facts["input_boxes"] for each in (one, nobody, all_people)] == [(1,), (0, 2, 3), (0, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_classes_that_are_asked_of_regions() -> None:
     assert object_targets(classes, "none").tolist() == [-100] * 3
     with pytest.raises(ValueError, match=r"a\.json: object 'dining table' is no class"):
         object_classes(["dining table"], "a.json")
-    with pytest.raises(ValueError, match="expected which of 2 are hidden"):
+    with pytest.raises(ValueError, match="expected flags of 2 hidden regions"):
         object_targets(classes, "masked")
 
 

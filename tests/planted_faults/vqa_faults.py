@@ -9,7 +9,7 @@ FAULTS = (
     Fault(
         "labels in another order are taken for the model's",
         "check_same_labels",
-        "        if ours != theirs:",
+        "        if own != other:",
         "        if ours not in given:",
         f"{_TEST}::test_labels_in_another_order_are_not_those_of_the_model",
     ),
@@ -23,8 +23,8 @@ FAULTS = (
     Fault(
         "answers stay as they are beside a mirrored photo",
         "mirrored_group",
-        'told = [mirrored(each.answer) for each in group.facts["answers"]]',
-        'told = [each.answer for each in group.facts["answers"]]',
+        'answers = [mirrored(each.answer) for each in group.facts["answers"]]',
+        'answers = [each.answer for each in group.facts["answers"]]',
         f"{_TEST}::test_a_mirrored_question",
     ),
     Fault(
