@@ -10,7 +10,7 @@ FAULTS = (
         "labels in another order are taken for the model's",
         "check_same_labels",
         "        if own != other:",
-        "        if ours not in given:",
+        "        if own not in given:",
         f"{_TEST}::test_labels_in_another_order_are_not_those_of_the_model",
     ),
     Fault(

@@ -242,17 +242,17 @@ class TaskRecipe:
             raise ValueError(f"steps.rule {name!r}: this recipe has {' and '.join(self.step_rules)}")
         return STEP_RULES[name]
 
-    def options_by(self, rule: StepRule, begun: Any, options: Any) -> Any:
+    def options_by(self, rule: StepRule, own: Any, options: Any) -> Any:
         """The task's options as the rule has them: by a release's, each of several problems has its own update.
 
         Args:
-            begun: the options of the recipe, see `options_for`.
+            own: the options of the recipe, see `options_for`.
             options: the same with the user's settings.
         """
         apart = self.updates_apart
         if apart is None or not rule.as_released or not _has(options, apart.where):
-            return begun
-        return replace(begun, **apart.fields)
+            return own
+        return replace(own, **apart.fields)
 
     def problems_apart(self, rule: StepRule, options: Any) -> int:
         """How many problems have updates of their own, by the rule and the options that a run has; 1 for none."""

@@ -45,10 +45,10 @@ class PairScorer(Protocol):
     """Scores texts and images that were read once."""
 
     def read_texts(self, texts: VLBatch) -> Any:
-        """Of the C texts of a batch; its images are not read."""
+        """Reads the C texts of a batch; its images are not read."""
 
     def read_images(self, images: VLBatch) -> Any:
-        """Of the I images of a batch; its texts are not read."""
+        """Reads the I images of a batch; its texts are not read."""
 
     def score(self, texts: Any, images: Any, of_text: Tensor, of_image: Tensor) -> Tensor:
         """(N,) scores.
@@ -59,7 +59,7 @@ class PairScorer(Protocol):
 
 
 class JointPairs:
-    """For models that read both sides in one row, and any other.
+    """Scorer for models that read both sides in one row, and any other.
 
     Args:
         network: called with a batch it gives (N, 1) scores.
@@ -79,7 +79,7 @@ class JointPairs:
 
 
 class TwoStreamPairs:
-    """ViLBERT: each side up to the first co-attention once; and of the last layers only what the score is read from.
+    """Scorer for ViLBERT: runs each side up to the first co-attention once, and of the last layers only pooled vectors.
 
     Args:
         model: in whose `vilbert` the streams are; head: (batch, output) -> (N, 1) scores of pooled vectors.
@@ -100,7 +100,7 @@ class TwoStreamPairs:
 
 
 def pair_scorer(network: Any) -> PairScorer:
-    """The quickest one of a network that scores rows.
+    """The quickest scorer of a network.
 
     Args:
         network: `TaskModel` of a choice, or a model with the head of its release; in evaluation mode.
@@ -119,7 +119,7 @@ _NO_BATCH: Any = None  # heads on pooled vectors read none
 
 
 def shared_batch(texts: VLBatch, images: VLBatch, of_text: Tensor, of_image: Tensor) -> VLBatch:
-    """Rows of the texts of one batch and the images of another."""
+    """Rows with the texts of one batch and the images of another."""
     of_texts: dict[str, Any] = {name: getattr(texts, name) for name in _OF_TEXTS}
     words = None if images.aligned_words is None else images.aligned_words[of_image]  # that name nothing
     return replace(images, **of_texts, aligned_words=words, sample_ids=(), row_texts=of_text, row_images=of_image)
@@ -148,7 +148,7 @@ def score_block(
 
 
 def _tiles(captions: int, pictures: int, at_once: int) -> Iterator[tuple[range, range]]:
-    """Rectangles of at most so many pairs, as square as they can be: neighbours are of like length."""
+    """Rectangles of at most `at_once` pairs, as square as they can be: neighbours are of like length."""
     high = max(1, min(captions, int(at_once**0.5)))
     wide = max(1, at_once // high)
     for top in range(0, captions, high):
@@ -201,7 +201,8 @@ class Plan:
 def plan_pairs(
     batches: GroupBatches, captions: Sequence[TaskGroup], images: Sequence[TaskGroup], folds: Sequence[FoldPairs]
 ) -> Plan:
-    """
+    """Plans the parts of all pairs.
+
     Args:
         captions, images: a group for each, in the order of the split.
     """
@@ -228,7 +229,7 @@ class PairParts:
     Args:
         at_once: pairs in one call of the model.
         out: the file of all scores.
-        digest: of the weights and of what is asked.
+        digest: of the weights and the request.
     """
 
     def __init__(

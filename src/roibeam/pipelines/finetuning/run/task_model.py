@@ -112,7 +112,7 @@ class LoadedTaskModel:
         """Regions of each question."""
         if not self.num_images:
             if regions:
-                raise ValueError(f"{self.task} is a task of texts alone and has no image; leave regions out")
+                raise ValueError(f"{self.task} is a task of texts alone and shows no image; leave regions out")
             return [()] * len(texts)
         if len(regions) != len(texts):
             raise ValueError(f"{counted(len(texts), 'text')} and regions of {len(regions)}; each question has its own")

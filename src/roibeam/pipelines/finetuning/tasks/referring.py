@@ -247,7 +247,7 @@ class ReferringFiles(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class SaidOfRegions(Protocol):
+class RegionScores(Protocol):
     """What a model says to one group: (n,) scores, and the (n, 4) boxes x1 y1 x2 y2 that they are of."""
 
     @property
@@ -332,36 +332,38 @@ def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
     return replace(group, rows=rows)
 
 
-def chosen_boxes(groups: Sequence[TaskGroup], said: Sequence[SaidOfRegions]) -> Iterator[ChosenBox]:
+def chosen_boxes(groups: Sequence[TaskGroup], predictions: Sequence[RegionScores]) -> Iterator[ChosenBox]:
     """The candidate of the highest score for each sentence, the first of equal ones; no box where there is none."""
-    for group, each in zip(groups, said, strict=True):
+    for group, each in zip(groups, predictions, strict=True):
         boxes = each.boxes if each.boxes is not None else np.zeros((0, 4), np.float32)
         box = sides(boxes[best_choice(each.scores.tolist())]) if len(boxes) else None
         yield ChosenBox(group.facts["sent_id"], group.facts["ref_id"], box)
 
 
 def referring_scores(
-    groups: Sequence[TaskGroup], said: Sequence[SaidOfRegions], options: ReferringOptions
+    groups: Sequence[TaskGroup], predictions: Sequence[RegionScores], options: ReferringOptions
 ) -> dict[str, Measure]:
     """ "accuracy" over sentences, the main measure, and "upper bound", the share of them that any candidate hits; among
     annotated boxes "same object" too, the share whose very box was chosen, as MAttNet counts."""
     rule, images = BOX_RULES[options.box_rule], [group.images[0] for group in groups]
-    chosen = [each.box for each in chosen_boxes(groups, said)]
+    chosen = [each.box for each in chosen_boxes(groups, predictions)]
     right = [group.facts["right"] for group in groups]
     hits = [float(box is not None and rule.hits(box, own)) for box, own in zip(chosen, right, strict=True)]
     bounds = [
         float(any(rule.hits(sides(box), own) for box in ([] if each.boxes is None else each.boxes)))
-        for each, own in zip(said, right, strict=True)
+        for each, own in zip(predictions, right, strict=True)
     ]
     found = {
-        "accuracy": Measure("accuracy", hits, images, guess=lambda: _by_lot(said, right, rule.hits)),
+        "accuracy": Measure("accuracy", hits, images, guess=lambda: _by_lot(predictions, right, rule.hits)),
         "upper bound": Measure("upper bound", bounds, images),
     }
     if options.boxes == ANNOTATED_BOXES:
         own_boxes = [sides(group.target) for group in groups]
         same = [float(box is not None and _is_same(box, own)) for box, own in zip(chosen, own_boxes, strict=True)]
 
-        found["same object"] = Measure("same object", same, images, guess=lambda: _by_lot(said, own_boxes, _is_same))
+        found["same object"] = Measure(
+            "same object", same, images, guess=lambda: _by_lot(predictions, own_boxes, _is_same)
+        )
     return found
 
 
@@ -369,13 +371,13 @@ def _is_same(box: Box, own: Box) -> bool:
     return bool(np.allclose(box, own, rtol=0, atol=1e-3))
 
 
-def _by_lot(said: Sequence[SaidOfRegions], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
+def _by_lot(predictions: Sequence[RegionScores], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
     """How often a candidate drawn by lot hits; a sentence without candidates never does."""
     total = 0.0
-    for each, own in zip(said, right, strict=True):
+    for each, own in zip(predictions, right, strict=True):
         found = [] if each.boxes is None else [hits(sides(box), own) for box in each.boxes]
         total += sum(found) / max(len(found), 1)
-    return total / len(said)
+    return total / len(predictions)
 
 
 def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> str:

@@ -87,11 +87,11 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
             missed = missed_objects(groups, options)
             return TaskSplit(groups, notes=(*files.notes, *((f"{split}: {missed}",) if missed else ())))
 
-        def judge(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
-            return referring_scores(groups, said, options)
+        def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
+            return referring_scores(groups, predictions, options)
 
-        def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-            return map(result_entry, chosen_boxes(groups, said))
+        def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+            return map(result_entry, chosen_boxes(groups, predictions))
 
         def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
             return stored_regions(group, record.boxes, options)

@@ -373,16 +373,16 @@ def caption_groups(pictures: Sequence[CaptionedPicture], *, per_image: bool) -> 
             yield TaskGroup(name, (picture.image,), (TaskRow((TaskText((caption,)),)),), target=0, facts=facts)
 
 
-def judge_choice(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
+def judge_choice(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
     """ "R@1 of 4": how many captions score their own image above all others of the group; a tie is a miss."""
-    right = [float(each.scores[0] > each.scores[1:].max()) for each in said]
+    right = [float(each.scores[0] > each.scores[1:].max()) for each in predictions]
     name = f"R@1 of {max((len(group.rows) for group in groups), default=0)}"
     by_lot = [1 / len(group.rows) for group in groups]
     images = [group.images[0] for group in groups]
     return {name: Measure(name, right, images, guess=lambda: sum(by_lot) / len(by_lot))}
 
 
-def _no_answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[Any]:
+def _no_answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[Any]:
     raise ValueError("retrieval has no answers of single groups; its scores are of all pairs")
 
 
