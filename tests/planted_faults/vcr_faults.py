@@ -151,8 +151,8 @@ FAULTS = (
     Fault(
         "both problems make one update by a release's rule",
         "TaskRecipe.options_by",
-        "return replace(begun, **apart.fields)",
-        "return begun",
+        "return replace(own, **apart.fields)",
+        "return own",
         "tests/pipelines/test_step_rules.py::test_a_release_makes_an_update_of_each_problem[vilbert-vcr]",
     ),
 )

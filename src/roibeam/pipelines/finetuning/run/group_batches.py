@@ -375,7 +375,10 @@ class GroupBatches:
                 )
             text, ids, labels = self._text(parts, len(row.images)), None, None
             if generator is not None and beside is not None and beside.hidden_words:
-                ids, labels = self._with_hidden_words(text, beside.hidden_words, generator)
+                ids, labels = mask_words(
+                    text.ids, text.words, generator, mask_id=self._mask_id, vocab_size=self._vocab_size,
+                    probability=beside.hidden_words,
+                )  # fmt: skip
             number = rows.text(text.ids if ids is None else ids, text.segments)
             if not row.images:
                 rows.row(group.id, number, rows.image((place, number), self._no_image), None, labels)
@@ -413,14 +416,6 @@ class GroupBatches:
         if not self._reads_cut_phrases or len(text.ids) < self._max_pieces:
             return places_of_phrases(row.phrases, text)
         return places_in_row(row.phrases, self._text(row.parts, 1, whole=True), len(text.ids), num_regions)
-
-    def _with_hidden_words(
-        self, text: RowText, share: float, generator: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Pieces with some hidden, and their targets."""
-        return mask_words(
-            text.ids, text.words, generator, mask_id=self._mask_id, vocab_size=self._vocab_size, probability=share
-        )
 
     def _input_image(self, group: TaskGroup, number: int) -> ShownImage:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""

@@ -140,7 +140,8 @@ class GroupTask:
             inputs, *images = batch.model_inputs
             outputs = model(in_float32(inputs), *images, beside=True)
             scores = group_scores(self._output.form, outputs.scores, batch.group_sizes)
-            losses = {name: _weighted(term, self._weights[name]) for name, term in outputs.losses.items()}
+            for name, term in outputs.losses.items():
+                losses[name] = SumCount(term.total * self._weights[name], term.count, term.epsilon)
             metrics = dict(outputs.metrics)
         losses[_LOSS] = self._loss.term(scores, batch.targets, self._real(batch))
         return TaskOutput(losses, {**metrics, self._loss.metric: self._loss.right(scores, batch.targets)})
@@ -256,10 +257,6 @@ class TurnsTask(AlternatingTask):
     def evaluate(self) -> Judged:
         """`GroupTask.evaluate` of all problems."""
         return self._judged.evaluate()
-
-
-def _weighted(term: SumCount, weight: float) -> SumCount:
-    return SumCount(term.total * weight, term.count, term.epsilon)
 
 
 def _reading_features(model: nn.Module) -> nn.Module:

@@ -109,10 +109,6 @@ def _grounding_term(per: str) -> Callable[[Tensor, Tensor, Tensor], SumCount]:
     return term
 
 
-def _covered_phrases(targets: Tensor, real: Tensor) -> int:
-    return int((targets.sum(dim=-1) > 0).sum())
-
-
 def _best_covers(scores: Tensor, targets: Tensor) -> SumCount:
     """Whether the best region covers its phrase, of phrases that any region covers."""
     if not scores.shape[-1]:
@@ -146,8 +142,8 @@ def _labelled(targets: Tensor, real: Tensor) -> int:
     return int((targets != IGNORE_INDEX).sum())
 
 
-def _with_any(targets: Tensor, real: Tensor) -> int:
-    return int((targets.sum(dim=1) > 0).sum())
+def _with_target(targets: Tensor, real: Tensor) -> int:
+    return int((targets.sum(dim=-1) > 0).sum())
 
 
 def _soft_ce(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
@@ -192,7 +188,7 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
         LABEL: {
             "bce": TaskLoss(_soft, lambda scores, targets, real: answer_bce(scores, targets), _all),
             "kl": TaskLoss(_soft, lambda scores, targets, real: answer_kl(scores, targets), _all),
-            "ce": TaskLoss(_soft, _soft_ce, _with_any),
+            "ce": TaskLoss(_soft, _soft_ce, _with_target),
             "class": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
             NUMBER_LOSS: TaskLoss(
                 _value, lambda scores, targets, real: score_regression(scores, targets[:, 0]), _all, "near", _near
@@ -211,7 +207,7 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
         },
         PHRASE: {
             "captions": TaskLoss(_grounded, _grounding_term("captions"), _all, "best_covers", _best_covers),
-            "phrases": TaskLoss(_grounded, _grounding_term("phrases"), _covered_phrases, "best_covers", _best_covers),
+            "phrases": TaskLoss(_grounded, _grounding_term("phrases"), _with_target, "best_covers", _best_covers),
         },
     }
 )

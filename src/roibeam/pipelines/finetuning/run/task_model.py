@@ -94,7 +94,7 @@ class LoadedTaskModel:
         check_list(texts, "texts")
         records: dict[str, RegionRecord] = {}
         groups = [
-            self._group(place, text, _several(given), records)
+            self._group(place, text, (given,) if isinstance(given, RegionRecord) else given, records)
             for place, (text, given) in enumerate(zip(texts, self._checked_regions(texts, regions), strict=True))
         ]
         batches = self._batches(records)
@@ -103,10 +103,11 @@ class LoadedTaskModel:
         for note in batches.notes_of_cuts(groups, "input"):
             logger.warning("%s", note)
         predictions = list(predicted(self.model, batches, groups, self._trained.asked.form, batch_size))
-        return [
-            TaskAnswer(label, _best_first(dict(zip(self.labels, each.scores.tolist(), strict=False))))
-            for label, each in zip(self._directly.said(predictions), predictions, strict=True)
-        ]
+        answers = []
+        for label, each in zip(self._directly.said(predictions), predictions, strict=True):
+            scores = zip(self.labels, each.scores.tolist(), strict=False)
+            answers.append(TaskAnswer(label, dict(sorted(scores, key=lambda pair: -pair[1]))))
+        return answers
 
     def _checked_regions(self, texts: Sequence[Any], regions: Sequence[Any]) -> Sequence[Any]:
         """Regions of each question."""
@@ -162,11 +163,3 @@ def load_task_model(folder: str | Path, *, task: str | None = None) -> LoadedTas
     if trained.task.directly is None:
         raise ValueError(f"{folder}: its task has no rows of single questions; {instead}")
     return LoadedTaskModel(trained, trained.task.directly, trained.tokenizer())
-
-
-def _several(given: RegionRecord | Sequence[RegionRecord]) -> Sequence[RegionRecord]:
-    return (given,) if isinstance(given, RegionRecord) else given
-
-
-def _best_first(scores: Mapping[str, float]) -> dict[str, float]:
-    return dict(sorted(scores.items(), key=lambda each: -each[1]))

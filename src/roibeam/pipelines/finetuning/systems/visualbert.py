@@ -103,15 +103,11 @@ SYSTEM = TaskSystem(
 )  # fmt: skip
 
 
-def _imagebert_text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
-    return parts_with_separators(pieces, parts)
-
-
 IMAGEBERT_SYSTEM = TaskSystem(
     name="imagebert",
     model_class=ImageBertForPreTraining,
     sizes={"small": imagebert_small, "base": imagebert_base},
-    text=_imagebert_text,
+    text=lambda pieces, parts, form, num_images: parts_with_separators(pieces, parts),
     positions=lambda config: config.max_position_embeddings - int(config.final_separator != "none"),
     has_whole_image=lambda config: config.global_feature_size > 0,
     second_segment=0,  # its segments tell text from image

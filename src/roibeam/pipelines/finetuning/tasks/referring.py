@@ -300,7 +300,8 @@ def referring_groups(files: ReferringFiles, split: str, options: ReferringOption
     """
     sentences = [each for each in files.sentences if each.split == split]
     if not sentences:
-        raise ValueError(f"no sentence of the split {split!r}; there are {', '.join(_splits(files))}")
+        splits = dict.fromkeys(each.split for each in files.sentences)
+        raise ValueError(f"no sentence of the split {split!r}; there are {', '.join(splits)}")
     if options.boxes == DETECTED_BOXES and files.detections is None:
         raise ValueError("ReferringOptions: boxes are detected ones, and no file of detections was given")
     photos = _Photos(files, split, options)
@@ -392,10 +393,6 @@ def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> st
     if not missed:
         return ""
     return f"no candidate hits the object of {counted(missed, 'sentence')} of {len(groups):,} ({rule.words})"
-
-
-def _splits(files: ReferringFiles) -> list[str]:
-    return list(dict.fromkeys(each.split for each in files.sentences))
 
 
 class _Photo(NamedTuple):

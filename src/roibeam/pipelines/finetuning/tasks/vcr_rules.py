@@ -194,7 +194,7 @@ def row_pieces(rows: Sequence[Sequence[TaskText]], coder: PieceCoder, rules: Pie
     context: list[PartPieces] = []
     for part in first:
         if context and rules.separator is not None:
-            context.append(_alone(rules.separator))
+            context.append(PartPieces(np.array([rules.separator]), np.array([-1]), np.array([-1])))  # of no word
         context.append(_pieces(part, coder, twice=rules.twice))
     choices = [_pieces(row[-1], coder, twice=rules.twice) for row in rows]
     if not rules.limit:
@@ -316,11 +316,6 @@ def _pieces(part: TaskText, coder: PieceCoder, *, twice: bool) -> PartPieces:
         np.repeat(np.arange(len(words)), counts),
         np.repeat(np.array(part.tags or (-1,) * len(words), np.int64), counts),
     )
-
-
-def _alone(piece: int) -> PartPieces:
-    """One piece that is of no word."""
-    return PartPieces(np.array([piece]), np.array([-1]), np.array([-1]))
 
 
 ANNOTATED, DETECTED, NAMED = "annotated", "detected", "named"

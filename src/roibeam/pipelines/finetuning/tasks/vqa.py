@@ -231,9 +231,10 @@ def vqa_groups(files: VqaFiles, labels: Sequence[str], options: VqaOptions) -> l
     stored = None if files.targets is None else _stored_targets(files.targets, len(labels))
     groups = []
     for question, known in _questions(files, options):
-        target = (
-            None if known is None else scores_of(_texts(known), labels, text=options.targets, rule=options.score_rule)
-        )
+        target = None
+        if known is not None:
+            texts = [answer for answer, _, _ in known.answers]
+            target = scores_of(texts, labels, text=options.targets, rule=options.score_rule)
         if stored is not None:
             target = stored.get(question.question_id)
             if target is None:
@@ -381,10 +382,6 @@ def _stored_targets(path: str, num_labels: int) -> dict[int, dict[int, float]]:
             raise ValueError(f"{each.where}: a label of number {max(each.scores)}; there are {num_labels} labels")
         targets[each.question_id] = dict(each.scores)
     return targets
-
-
-def _texts(known: VqaLabels) -> list[str]:
-    return [answer for answer, _, _ in known.answers]
 
 
 def _facts(known: VqaLabels) -> dict[str, Any]:
