@@ -1,4 +1,4 @@
-"""Scores a result file against a folder with a data set's official files; a card says what the score means."""
+"""Scores a result file against a folder with a data set's official files; the card explains the score."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class SeenBefore:
     perhaps: tuple[str, ...] = ()
 
     def notes(self, model: object, what: str) -> list[str]:
-        """For people.
+        """Notes for people.
 
         Args:
             model: name of the model.

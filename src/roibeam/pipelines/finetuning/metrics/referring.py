@@ -208,7 +208,7 @@ def read_referring_results(path: str) -> PredictedBoxes:
 
 
 def predicted_boxes(entries: Iterable[Any], source: str) -> PredictedBoxes:
-    """See `read_referring_results`."""
+    """The records of entries, see `read_referring_results`."""
     key, records = "", list[tuple[int, PredictedBox | None]]()
     for index, entry in enumerate(entries):
         where = f"{source}, entry {index}"

@@ -84,7 +84,7 @@ _PROBLEMS = (*PROBLEM_NAMES, BOTH)
 
 
 def _vcr(problem: str) -> TaskRecipe:
-    """Both problems, which one model learns in turn, or one of them alone."""
+    """The run of both problems, which one model learns in turn, or of one of them alone."""
     pieces = 60 if problem != RATIONALE else 80
     other = {ANSWER: RATIONALE, RATIONALE: ANSWER}.get(problem, "")
     return TaskRecipe(
@@ -197,12 +197,12 @@ _ROWS = (
 
 
 def _vcr_column(problem: str) -> str:
-    """Of one problem, or of the whole row, both problems right together included."""
+    """Columns of one problem, or of the whole row, both problems right together included."""
     return "VCR" if problem == BOTH else f"VCR, {PROBLEM_NAMES[problem]}"
 
 
 def _of_row(recipe: TaskRecipe, row: _Row, column: str) -> TaskRecipe:
-    """The run of that row. The baseline has names of its own, by which its rules for parameters go."""
+    """The run of a row. The baseline has names of its own, by which its rules for parameters go."""
     is_single, turn = row.model == _SINGLE, recipe.in_turn_with
     settings, accidents = dict(recipe.settings), dict(recipe.accidents)
     if is_single:
@@ -280,7 +280,7 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
 
 
 def _without_bert(problem: str) -> TaskRecipe:
-    """What InterBERT's authors measured."""
+    """The run that InterBERT's authors measured."""
     recipe = _vcr(problem)
     return replace(
         recipe,

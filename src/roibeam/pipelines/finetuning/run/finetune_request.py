@@ -63,7 +63,7 @@ class EncoderRequest:
 
 @dataclass(frozen=True)
 class TaskPhotos:
-    """How photos of a task become batches.
+    """Options of batches from photos.
 
     Attributes:
         flip: whether every other photo of training, by chance, is mirrored left to right, its boxes with it, and its

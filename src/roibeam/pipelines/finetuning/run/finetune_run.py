@@ -137,7 +137,7 @@ class FinetuneResult:
         return self.training.best is not None
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The result as plain data."""
         return {
             "run": str(self.run_dir),
             "checkpoint": str(self.training.checkpoint),

@@ -96,7 +96,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class FinetuneData:
-    """How groups become batches.
+    """Options of batches of groups.
 
     Attributes:
         batch_size: groups (questions, statements, expressions) for each micro-batch and process.

@@ -412,7 +412,7 @@ class GroupBatches:
         return lay_out(spans, sys.maxsize if whole else self._max_pieces, self._options.cut)
 
     def _phrases(self, row: TaskRow, text: RowText, num_regions: int) -> list[int]:
-        """See `VLBatch.phrase_positions`. A row that was cut has all the pieces that any row of its batch can have."""
+        """`VLBatch.phrase_positions` of a row. A row that was cut is as long as any row of its batch can be."""
         if not self._reads_cut_phrases or len(text.ids) < self._max_pieces:
             return places_of_phrases(row.phrases, text)
         return places_in_row(row.phrases, self._text(row.parts, 1, whole=True), len(text.ids), num_regions)
@@ -486,8 +486,8 @@ class GroupBatches:
         return torch.zeros_like(features) if self._blind else features
 
     def _aligned(self, name: str, text: RowText, image: ShownImage) -> np.ndarray | None:
-        """See `PretrainSample.aligned_words`; a word names a box by its number: of those that the task gives, else of
-        the record's regions.
+        """`PretrainSample.aligned_words` of a row; a word names a box by its number, of those that the task gives, else
+        of the record's regions.
 
         Raises:
             ValueError: for a word that names a box that is not there.

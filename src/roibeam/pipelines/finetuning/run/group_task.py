@@ -39,7 +39,7 @@ _LOSS = "task"
 
 @dataclass(frozen=True, eq=False)
 class TaskOutput:
-    """See `LossOutput`."""
+    """A `LossOutput`."""
 
     losses: Mapping[str, SumCount]
     metrics: Mapping[str, SumCount]

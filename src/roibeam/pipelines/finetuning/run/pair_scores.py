@@ -249,7 +249,7 @@ class PairParts:
 
     @torch.inference_mode()
     def seconds_per_pair(self) -> float:
-        """Measured on texts and images of middle length and size."""
+        """Seconds of a pair, measured on texts and images of middle length and size."""
         part = self._plan.parts[len(self._plan.parts) // 2]
         side = max(1, int(self._at_once**0.5))
         texts, pictures = part.texts[:side], self._plan.images[part.fold]
@@ -264,7 +264,7 @@ class PairParts:
         return (time.perf_counter() - begin) / (size[0] * size[1])
 
     def write(self) -> int:
-        """The parts of this process that are not there yet; how many they were. The cost is logged first."""
+        """Writes the missing parts of this process; returns their number. The cost is logged first."""
         with self._parts.missing() as left:
             if left:
                 self._write(left)
@@ -286,7 +286,7 @@ class PairParts:
 
     @torch.inference_mode()
     def block(self, part: Part, progress: Callable[[int], None] = lambda pairs: None) -> np.ndarray:
-        """(texts, images of the fold) in the type of the model, in the order of the fold's images.
+        """Scores (texts, images of the fold) in the type of the model, in the order of the fold's images.
 
         Raises:
             ValueError: where a score is not a finite number.

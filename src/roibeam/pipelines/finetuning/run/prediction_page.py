@@ -31,7 +31,7 @@ from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 ROWS_OF_SECTION = 8  # rows of a section of the page
 BEST, WORST, CONFIDENT = "best", "worst", "confident"
 SUREST, UNSURE, FIRST = "surest", "unsure", "first"  # of rows whose right answer is not known
-_KEPT = 3 * ROWS_OF_SECTION  # of each part: a row that several sections have is shown in one of them
+_KEPT = 3 * ROWS_OF_SECTION  # of each part: a row of several sections is displayed in one of them
 _TOP = 5
 _MOST_LETTERS = 600  # of a text of a row
 _NOTHING = {"measure": "", "judged": 0, "sum": 0.0, "best_sum": 0.0, "unjudged": 0}

@@ -62,7 +62,7 @@ class JoinedGroups:
     called: Mapping[str, str] = field(default_factory=dict)
 
     def notes(self, what: str) -> list[str]:
-        """For people: a line where something is missing."""
+        """A line for people if something is missing."""
         if not self.missing:
             return []
         names = ", ".join(printable(name, 60) for name in self.missing[:_NAMED])

@@ -45,7 +45,7 @@ WHOLE_IMAGES = (SHOWN, ALL, STORED)
 
 @dataclass(frozen=True)
 class LayoutOptions:
-    """How a row is laid out, whatever system and task.
+    """Layout of rows, for any system and task.
 
     Attributes:
         max_pieces: text pieces of a row, special ones counted; 0 = as many as the model has positions for.

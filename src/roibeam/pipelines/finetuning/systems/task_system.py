@@ -163,7 +163,7 @@ def places_of_phrases(words: Sequence[int], text: RowText) -> list[int]:
 
 
 def places_in_row(words: Sequence[int], whole: RowText, num_pieces: int, num_regions: int) -> list[int]:
-    """Where VisualBERT's release looks for phrases in a row whose text was cut: where they stand in the whole text.
+    """Places where VisualBERT's release looks for phrases in a row whose text was cut: those in the whole text.
 
     What follows the pieces that are left, the last of them [SEP], are the regions. Behind the last region the release
     reads padding, or stops, as the batch has it; here that is [SEP].

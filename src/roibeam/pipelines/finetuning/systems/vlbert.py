@@ -68,7 +68,7 @@ class VLBertChoices(VLBertForVcr):
         return ScoresBeside(scores, {REGION_CLASSES: self.object_loss(batch, output, _classes(batch))}, {})
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `TaskModelBeside.loss_counts`."""
+        """`TaskModelBeside.loss_counts`."""
         has_whole = self.config.object_loss == "all" and self.config.whole_image_element
         return {REGION_CLASSES: count_true(batch.region_target_mask) + has_whole * batch.batch_size}
 

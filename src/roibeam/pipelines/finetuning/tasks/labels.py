@@ -30,7 +30,7 @@ from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Kep
 EQUAL, BALANCED_LOSS = "equal", "balanced"
 WEIGHTS = (EQUAL, BALANCED_LOSS)
 _SPLITS = ("train", "val", "test")
-RowLabel = tuple[str, str]  # id of a row, and the label that is said
+RowLabel = tuple[str, str]  # id of a row and its predicted label
 Rows = Callable[[Path], Iterable[TableRow]]
 
 
@@ -57,7 +57,7 @@ class OwnLabelsOptions:
     """
     Attributes:
         min_occurrence: training rows that a label needs; rows of rarer ones are not trained on.
-        weights: as of `LabelsOptions`.
+        weights: of `LabelsOptions`.
     """
 
     min_occurrence: int = 1
@@ -70,7 +70,7 @@ class OwnLabelsOptions:
 
 
 def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | None) -> DownstreamTask:
-    """A table for each split in `folder`, see pipelines/data/datasets/tables.py.
+    """The task of a table for each split in `folder`, see pipelines/data/datasets/tables.py.
 
     Args:
         labels: that a model learned; None for those of the training table.
@@ -91,7 +91,7 @@ def label_task(
     read: Callable[[str], Iterable[RowLabel]] = read_label_results,
     official_rows: Mapping[str, int] | None = None,
 ) -> OwnTask:
-    """A data set that gives one label to an image and a text, for the file of a task of one's own.
+    """Task of a data set with one label for an image and a text, for the file of a task of one's own.
 
     Args:
         name: for people.
@@ -100,7 +100,7 @@ def label_task(
         validation: the split that a run is judged on; None for none.
         write: result file, (id, label) of each row; as the data set's test server takes them.
         read: the same file -> (id, label) of each row.
-        official_rows: how many rows the splits have, where that is known.
+        official_rows: numbers of rows of the splits, where known.
     """
 
     rows, read = _own_rows(rows), _own_results(read)
@@ -127,7 +127,7 @@ def label_task(
 
 
 def _own_rows(rows: Rows) -> Rows:
-    """Rows of a reader that somebody else wrote: whatever it raises, and whatever it gives that is no row, is told."""
+    """Wraps a user's reader of rows: its exceptions, and results that are no rows, become a ValueError."""
 
     def checked(path: Path) -> Iterator[TableRow]:
         read = 0
@@ -254,7 +254,7 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
             f"{str(path)!r}: none of its labels ({some}, ...) is one of those trained on ({known}, ...){hint}"
         )
     if labels:
-        # What always saying one label would reach: accuracy means little without it.
+        # The accuracy of always one label: accuracy means little without it.
         (commonest, times), *_ = labels.most_common(1)
         notes.append(
             f"{split}: {counted(len(labels), 'label')}; the commonest, {printable(commonest, 60)!r}, is that of "
@@ -264,7 +264,7 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
 
 
 def _number_hint(labels: Iterable[str], known: Iterable[str]) -> str:
-    """What to do where labels are equal as numbers; "" elsewhere."""
+    """Hint for labels that are equal as numbers; "" for others."""
     if not set(map(_number, labels)) & set(map(_number, known)) - {None}:
         return ""
     return (

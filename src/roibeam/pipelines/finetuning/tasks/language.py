@@ -57,7 +57,7 @@ _DEV, _MISMATCHED = "dev", "mismatched"
 class GlueOptions:
     """
     Attributes:
-        validation: what a run is judged on: "dev", of MNLI its matched file, or of MNLI the "mismatched" one.
+        validation: split that judges a run: "dev", for MNLI its matched file; or for MNLI the "mismatched" one.
     """
 
     validation: str = _DEV
@@ -67,7 +67,7 @@ class GlueOptions:
 
 
 def glue_task(name: str) -> NamedTask:
-    """One of `GLUE_TASKS`."""
+    """The task of a name of `GLUE_TASKS`."""
     task = GLUE_TASKS[name]
 
     def open_task(folder: Path, options: GlueOptions, labels: Sequence[str] | None) -> DownstreamTask:
@@ -120,7 +120,7 @@ def _words(task: GlueTask, predictions: Sequence[Prediction]) -> list[str]:
 
 
 def _values(task: GlueTask, predictions: Sequence[Prediction]) -> list[float]:
-    """Numbers of the labels that are said, or similarities."""
+    """Numbers of the predicted labels, or similarities."""
     return [float(each.scores.argmax() if task.labels else each.scores[0]) for each in predictions]
 
 
@@ -214,7 +214,7 @@ def _read(folder: Path, split: str, options: EntitiesOptions) -> TaskSplit:
 
 
 def entity_groups(images: Iterable[EntityImage], options: EntitiesOptions) -> Iterator[TaskGroup]:
-    """One for each caption with a phrase that counts."""
+    """Groups of the captions with a phrase that counts."""
     for image in images:
         for (name, number), phrases in counted_phrases([image]).items():
             sentence = image.sentences[number]
@@ -230,7 +230,7 @@ def entity_groups(images: Iterable[EntityImage], options: EntitiesOptions) -> It
 
 
 def _scores(group: TaskGroup, prediction: Prediction) -> np.ndarray:
-    """(P, R) of its phrases.
+    """(P, R) scores of a group's phrases.
 
     Raises:
         ValueError: for scores that are no numbers.
@@ -254,6 +254,6 @@ def _judged(groups: Sequence[TaskGroup], predictions: Sequence[Prediction], rule
 
 
 def _ranked_boxes(group: TaskGroup, prediction: Prediction) -> list[list[list[float]]]:
-    """Of each phrase all boxes, the best first; the same float32 numbers as the store has."""
+    """All boxes for each phrase, the best first; the same float32 numbers as in the store."""
     assert prediction.boxes is not None
     return [prediction.boxes[ranked(scores.tolist())].tolist() for scores in _scores(group, prediction)]

@@ -1,7 +1,7 @@
 """NLVR2: whether a statement is true of two images, from its official files.
 
-One group for each statement, with one row that shows both images; a system puts them into one row of its own, or each
-beside the statement in a row of its own.
+One group for each statement, with one row of both images; a system puts them into one row of its own, or each beside
+the statement in a row of its own.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Nlvr2Options:
 
 
 class LabelScores(Protocol):
-    """What a model says to one group: the (2,) scores of `LABELS`."""
+    """Prediction of one group: the (2,) scores of `LABELS`."""
 
     @property
     def scores(self) -> np.ndarray: ...
@@ -110,10 +110,10 @@ def read_nlvr2_groups(folder: Path, split: str, options: Nlvr2Options) -> list[T
 
 
 def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
-    """The statements of a file in its order. A target is 1 or 0, or None where the file does not tell.
+    """The statements of a file in its order. A target is 1 or 0, or None without a label.
 
     Raises:
-        ValueError: for a line that is not as NLVR2 writes it, an identifier that comes twice, or no statement.
+        ValueError: for a line that is not in NLVR2's format, an identifier that comes twice, or no statement.
     """
     bare = options.image_names == "no-extension"
     groups = [
@@ -133,7 +133,7 @@ def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
 
 
 def shown_regions(class_scores: np.ndarray, options: Nlvr2Options) -> np.ndarray:
-    """(n,) int64, the regions of an image that are shown, in the order of the file.
+    """(n,) int64, the input regions of an image, in the order of the file.
 
     Args:
         class_scores: (R,) of the regions; of equal ones the first is better.

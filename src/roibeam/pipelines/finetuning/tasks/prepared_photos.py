@@ -57,7 +57,7 @@ def prepare_candidates(
 
 
 def image_feature(detected: Tensor, options: ReferringOptions) -> Tensor | None:
-    """(D,), the feature of the whole photo; None where the model takes the mean of what it is shown.
+    """(D,), the feature of the whole photo; None where the model takes the mean of its input regions.
 
     Args:
         detected: (R, D), features of all detected regions of the photo, those that are cut too.
@@ -69,7 +69,7 @@ def image_feature(detected: Tensor, options: ReferringOptions) -> Tensor | None:
 
 
 def candidate_targets(boxes: Tensor, right: Tensor, options: ReferringOptions, *, split: str) -> Tensor:
-    """(C,) float, what is right for each candidate, by the rules of the options for this split.
+    """(C,) float, targets of the candidates, by the rules of the options for this split.
 
     Args:
         boxes: (C, 4), candidates x1 y1 x2 y2.
@@ -105,11 +105,11 @@ def prepare_vcr_photo(
     flip: bool = False,
     fixed_size: bool = True,
 ) -> VcrPhoto:
-    """Resizes a photo with its boxes and outlines, mirrors all of them if told, and pads it.
+    """Resizes a photo with its boxes and outlines, mirrors all of them with `flip`, and pads it.
 
     Args:
         image: (height, width, 3) uint8, channel order B, G, R.
-        shown: numbers of the boxes that are shown; None for all.
+        shown: numbers of the boxes; None for all.
         fixed_size: whether it is padded to short edge x long edge, so that batches have few forms; texts are not
             changed by a flip.
     Raises:
