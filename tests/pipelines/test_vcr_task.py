@@ -250,8 +250,8 @@ def test_outlines_and_boxes_are_mirrored_and_padded_alike(tmp_path: Path) -> Non
     image = np.random.default_rng(0).integers(0, 255, (20, 40, 3)).astype(np.uint8)
     rules = CONVENTIONS["vlbert-e2e"]
     made = [
-        prepare_vcr_photo(image, metadata, edges, rules, flip=flip, shown=shown)
-        for flip, shown in ((False, None), (True, None), (False, [1]))
+        prepare_vcr_photo(image, metadata, edges, rules, flip=flip, box_numbers=box_numbers)
+        for flip, box_numbers in ((False, None), (True, None), (False, [1]))
     ]
     plain, mirrored, one = made
     assert plain.photo.pixels.shape == (3, 20, 60) and not plain.photo.pixels[:, :, 40:].any()

@@ -207,7 +207,7 @@ class _PhotoItems:
             metadata,
             self._edges,
             CONVENTIONS["vlbert-e2e"],
-            shown=group.facts["input_boxes"],
+            box_numbers=group.facts["input_boxes"],
             flip=self._flip,
         )
         names = [group.facts["objects"][number] for number in group.facts["input_boxes"]]

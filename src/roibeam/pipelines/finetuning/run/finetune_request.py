@@ -87,7 +87,7 @@ class TaskPhotos:
 
     def __post_init__(self) -> None:
         if self.read_ahead < 1:
-            raise ValueError(f"TaskPhotos: read_ahead must be at least 1, got {self.read_ahead}")
+            raise ValueError(f"{type(self).__name__}: read_ahead must be at least 1, got {self.read_ahead}")
 
     def described(self) -> dict[str, Any]:
         """Settings that must match on resume."""

@@ -41,7 +41,7 @@ from roibeam.pipelines.finetuning.run.result_parts import ResultParts
 _OF_TEXTS = ("text_ids", "text_mask", "text_segments", "task_ids")
 
 
-class PairScorer(Protocol):
+class TaskPairScorer(Protocol):
     """Scores texts and images that were read once."""
 
     def read_texts(self, texts: VLBatch) -> Any:
@@ -99,7 +99,7 @@ class TwoStreamPairs:
         return self._head(output).squeeze(-1)
 
 
-def pair_scorer(network: Any) -> PairScorer:
+def pair_scorer(network: Any) -> TaskPairScorer:
     """The quickest scorer of a network.
 
     Args:
@@ -126,7 +126,7 @@ def shared_batch(texts: VLBatch, images: VLBatch, of_text: Tensor, of_image: Ten
 
 
 def score_block(
-    scorer: PairScorer, texts: Any, images: Any, num: tuple[int, int], at_once: int, device: torch.device
+    scorer: TaskPairScorer, texts: Any, images: Any, num: tuple[int, int], at_once: int, device: torch.device
 ) -> Tensor:
     """(C, I) scores of all pairs, on the CPU.
 
@@ -234,7 +234,7 @@ class PairParts:
 
     def __init__(
         self,
-        scorer: PairScorer,
+        scorer: TaskPairScorer,
         batches: GroupBatches,
         plan: Plan,
         *,

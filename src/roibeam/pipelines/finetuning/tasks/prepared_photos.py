@@ -101,7 +101,7 @@ def prepare_vcr_photo(
     config: DetectorConfig,
     conventions: Conventions,
     *,
-    shown: Sequence[int] | None = None,
+    box_numbers: Sequence[int] | None = None,
     flip: bool = False,
     fixed_size: bool = True,
 ) -> VcrPhoto:
@@ -109,13 +109,13 @@ def prepare_vcr_photo(
 
     Args:
         image: (height, width, 3) uint8, channel order B, G, R.
-        shown: numbers of the boxes; None for all.
+        box_numbers: numbers of the boxes; None for all.
         fixed_size: whether it is padded to short edge x long edge, so that batches have few forms; texts are not
             changed by a flip.
     Raises:
         ValueError: as `prepare_photo`.
     """
-    numbers = list(range(len(metadata.boxes)) if shown is None else shown)
+    numbers = list(range(len(metadata.boxes)) if box_numbers is None else box_numbers)
     height, width = image.shape[:2]
     whole = np.array([[0, 0, width - 1, height - 1, 1]], np.float32)
     boxes = np.concatenate([whole, metadata.boxes[numbers]])

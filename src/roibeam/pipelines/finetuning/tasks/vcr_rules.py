@@ -462,7 +462,7 @@ def region_masks(photo: str, record: RegionRecord, side: int) -> np.ndarray:
 WHOLE_IMAGE = "background"  # name of the class of the whole image, which is class 0
 
 
-class BesideOptions(Protocol):
+class AuxiliaryOptions(Protocol):
     """Fields of `VcrOptions` for auxiliary targets."""
 
     @property
@@ -487,7 +487,7 @@ class BesideOptions(Protocol):
     def word_loss_weight(self) -> float: ...
 
 
-def vcr_beside(options: BesideOptions) -> BesideTask | None:
+def vcr_beside(options: AuxiliaryOptions) -> BesideTask | None:
     """Auxiliary targets of the options; None for none.
 
     Raises:
@@ -512,7 +512,7 @@ def vcr_beside(options: BesideOptions) -> BesideTask | None:
     )
 
 
-def vcr_told_classes(options: BesideOptions) -> BoxClasses | None:
+def vcr_told_classes(options: AuxiliaryOptions) -> BoxClasses | None:
     """Input classes of the options; None for none.
 
     Raises:
@@ -524,5 +524,5 @@ def vcr_told_classes(options: BesideOptions) -> BoxClasses | None:
     return BoxClasses(1 + len(names), lambda group: object_classes(group.facts["objects"], group.id, names), names)
 
 
-def _names(options: BesideOptions) -> tuple[str, ...]:
+def _names(options: AuxiliaryOptions) -> tuple[str, ...]:
     return read_object_names(options.object_names) if options.object_names else OBJECT_CLASSES
