@@ -65,7 +65,7 @@ class TaskSplit:
     """
     Attributes:
         groups: in the order of their file.
-        files: that they were read from.
+        files: sources of the groups.
         notes: what was left out, for people.
     """
 

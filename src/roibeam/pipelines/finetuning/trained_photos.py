@@ -45,8 +45,8 @@ class PhotoNames:
     """Names of a task's images.
 
     Attributes:
-        data_set: that bare numbers among the store's ids belong to; None if unknown.
-        rules: that the user named; they also know which of Visual Genome's images are COCO's.
+        data_set: of bare numbers among the store's ids; None if unknown.
+        rules: of the user; they also know which of Visual Genome's images are COCO's.
         called: the task's own names of images, by their ids in the store.
     """
 
@@ -78,7 +78,7 @@ def check_own_splits(
     """Notes on images of the task's own validation and test files that a run would train on.
 
     Args:
-        trained_files: that the training split was read from, whole.
+        trained_files: sources of the whole training split.
         image_ids: of the training split.
     Raises:
         ValueError: naming the file, where that is not allowed.

@@ -180,12 +180,7 @@ def _commonest(questions: Sequence[AnsweredQuestion]) -> float:
 
 
 def _best_of_commonest(answers: Sequence[Sequence[str]], accuracies: Sequence[Callable[[str], float]]) -> float:
-    """Best accuracy of the two commonest answers.
-
-    Args:
-        answers: of each question.
-        accuracies: of each question, of an answer.
-    """
+    """Best accuracy of the two commonest answers; `accuracies` has for each question that of an answer."""
     counts = Counter(answer for own in answers for answer in own)
     return max(sum(of(answer) for of in accuracies) / len(accuracies) for answer, _ in counts.most_common(2))
 

@@ -149,7 +149,7 @@ class TaskRecipe:
         source: paper section, or file of the released code, that the settings are from.
         task, system: by name.
         model: the pre-training recipe whose model it has.
-        start: that model "pre-trained"; or new with the weights of a "bert", or with "nothing", as rows without
+        start: the model "pre-trained"; or new with the weights of a "bert", or with "nothing", as rows without
             pre-training have it.
         model_fields: of a new model's configuration, beside its size, "base" of `TaskSystem.sizes`.
         features: of the images; None for a task of texts alone.

@@ -127,7 +127,7 @@ class GroupBatches:
     Args:
         config: of the pre-trained model, whatever head it has.
         output: of each row.
-        store: that every image of every group is in, under the group's own name for it, or its records by that name;
+        store: of every image of every group, under the group's own name for it, or its records by that name;
             None for texts alone.
         task: gives the input regions, the cuts of texts and the auxiliary targets; None leaves all of that to the
             options.

@@ -59,7 +59,7 @@ class RegionChoice:
     """
     Args:
         store: of all images, or their records by their names; None for texts alone.
-        task: that may choose; None leaves all to the options.
+        task: may choose regions; None leaves all to the options.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class GroupPhotos:
     Args:
         image_ids: of all groups, as in the store.
         folder: of the photos; None for the places that the store records.
-        encoder: that will read them.
+        encoder: of the photos.
         outlines: of the task's objects; None for a task without.
     Raises:
         ValueError: when a photo is missing, or the place of photos is unknown.

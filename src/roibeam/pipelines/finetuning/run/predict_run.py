@@ -118,7 +118,7 @@ def card_facts(
     """The card, see prediction_card.py.
 
     Args:
-        store: that has the images; None of a task of texts alone.
+        store: of the images; None of a task of texts alone.
         models: `model_facts` of each model; a second one answers another problem of the task.
         summary: of `joined_parts`.
         rows: number of predicted groups.

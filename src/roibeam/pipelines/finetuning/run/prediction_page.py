@@ -28,7 +28,7 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 
-ROWS_OF_SECTION = 8  # rows of a section of the page
+ROWS_OF_SECTION = 8
 BEST, WORST, CONFIDENT = "best", "worst", "confident"
 SUREST, UNSURE, FIRST = "surest", "unsure", "first"  # of rows whose right answer is not known
 _KEPT = 3 * ROWS_OF_SECTION  # of each part: a row of several sections is displayed in one of them
@@ -351,7 +351,7 @@ def write_prediction_page(
     Args:
         title, summary: plain texts.
         parts_summary: of `joined_parts`.
-        store: that has the images and the places of photos. None of a task of texts alone.
+        store: of the images, with the places of photos. None of a task of texts alone.
         facts: of the card, name and value.
         remarks: what a reader must not miss, such as images that were trained on.
         banner: why the regions mean nothing.

@@ -362,7 +362,7 @@ class TaskData:
     """
     Attributes:
         train: groups that are trained on.
-        train_files: that they were read from.
+        train_files: sources of the training groups.
         validation: groups for evaluations; None for a task that judges nothing.
         notes: for people.
         names: of images.

@@ -168,10 +168,10 @@ _NOT_AS_DEEP = ("interbert",)
 class TaskStart:
     """
     Attributes:
-        system: that the model is of.
+        system: of the model.
         found: the pre-trained model; None for new weights.
         first: the task that it has learned already; None for none.
-        bert: that new weights start from; None for none.
+        bert: start of new weights; None for none.
         size: of a new model.
         fields: of a new model's configuration that differ from its size's.
     """
@@ -226,7 +226,7 @@ class TaskStart:
     def tokenizer(self, spec: str | None, texts: Iterable[str]) -> CaptionTokenizer:
         """
         Args:
-            spec: that the user names; None for that of the model or the BERT, else one made from the texts.
+            spec: named by the user; None for that of the model or the BERT, else one made from the texts.
         Raises:
             ValueError: when it has other words than the model, or those are unknown.
         """

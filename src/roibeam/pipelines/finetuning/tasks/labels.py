@@ -73,7 +73,7 @@ def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | No
     """The task of a table for each split in `folder`, see pipelines/data/datasets/tables.py.
 
     Args:
-        labels: that a model learned; None for those of the training table.
+        labels: of a trained model; None for those of the training table.
     """
     return _labels_task(
         "labels", lambda split: table_of(folder, split), read_table, labels, splits=_SPLITS,

@@ -164,7 +164,7 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
     """VQA v2 with its official files in `folder`, found by their names.
 
     Args:
-        labels: that a model learned; None for those of the options.
+        labels: of a trained model; None for those of the options.
     Raises:
         ValueError: also when the options name a file with other labels than the model learned.
     """
@@ -405,7 +405,7 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
     """VQA with the user's own tables in `folder`.
 
     Args:
-        labels: that a model learned; None for those of the options. Training settings of a model that learned from the
+        labels: of a trained model; None for those of the options. Training settings of a model that learned from the
             official files do not matter here.
     Raises:
         ValueError: for settings of the official files in a new run, or damaged tables.

@@ -58,7 +58,7 @@ def enough_labels(found: Sequence[str], path: Path, min_occurrence: int) -> tupl
     """Majority answers that a model can choose among.
 
     Args:
-        path: that they were counted in, for the error.
+        path: file of the counts, for the error.
     Raises:
         ValueError: for fewer than two.
     """
@@ -92,7 +92,7 @@ def check_some_answers(groups: Sequence[TaskGroup], labels: Sequence[str], split
     """Checks that questions have answers among the labels.
 
     Args:
-        groups: that are to be trained on, with targets.
+        groups: of training, with targets.
         answers: the setting that the labels are from.
     Raises:
         ValueError: when almost no question has an answer among the labels: the run would learn nothing, to its end.
