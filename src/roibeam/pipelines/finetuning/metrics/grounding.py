@@ -116,12 +116,12 @@ def grounding_measures(phrases: Iterable[GroundedPhrase], ranks: Sequence[int] =
             rows = [phrase for phrase in counted if not kind or kind in phrase.types]
             values = [hit for hit, phrase in zip(hits, counted, strict=True) if not kind or kind in phrase.types]
             whole = f"{name} {kind}".strip()
-            guess = None if most is None else partial(_by_lot, rows, most)
+            guess = None if most is None else partial(_chance, rows, most)
             measures[whole] = Measure(whole, values, [phrase.image for phrase in rows], guess=guess)
     return measures
 
 
-def _by_lot(phrases: Sequence[GroundedPhrase], rank: int) -> float:
+def _chance(phrases: Sequence[GroundedPhrase], rank: int) -> float:
     """R@K of proposals in random order."""
     counts = Counter((int(phrase.covering.sum()), len(phrase.covering)) for phrase in phrases)
     found = sum(

@@ -91,11 +91,11 @@ def recall_measures(
         for cut in CUTS:
             name = f"{what} R@{cut}"
             hits = (np.asarray(ranks) <= cut).astype(float).tolist()
-            found[name] = Measure(name, hits, images, guess=partial(_by_lot, what, cut, folds))
+            found[name] = Measure(name, hits, images, guess=partial(_chance, what, cut, folds))
     return found
 
 
-def _by_lot(what: str, cut: int, folds: Sequence[CaptionedImages]) -> float:
+def _chance(what: str, cut: int, folds: Sequence[CaptionedImages]) -> float:
     """R@K of candidates in random order."""
     recalls = []
     for fold in folds:

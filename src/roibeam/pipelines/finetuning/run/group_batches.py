@@ -438,7 +438,7 @@ class GroupBatches:
     def _image(self, images: Sequence[ShownImage]) -> AskedImage:
         """The image of a row, or several that are read together."""
         several = len(images) > 1
-        boxes = np.concatenate([_boxes_beside(images[0], each) for each in images])
+        boxes = np.concatenate([_boxes_in_first(images[0], each) for each in images])
         nothing = np.zeros(len(boxes), bool)
         classes = [each.classes for each in images if each.classes is not None]
         input_classes = [each.input_classes for each in images if each.input_classes is not None]
@@ -539,7 +539,7 @@ def _no_record(image_id: str) -> RegionRecord:
     raise AssertionError(f"a task of texts alone needs the image {image_id}")
 
 
-def _boxes_beside(first: ShownImage, image: ShownImage) -> np.ndarray:
+def _boxes_in_first(first: ShownImage, image: ShownImage) -> np.ndarray:
     """(R, 4) boxes of an image, in pixels of the first image of the row: a row has one size."""
     boxes, own, other = image.boxes, image.record, first.record
     if (own.width, own.height) == (other.width, other.height):

@@ -99,13 +99,13 @@ def started_network(
             config = release.beside(model.config, beside)
         module: Any = release.network(config)
         load_start(module, dict(release.start(model.state_dict(), list(module.state_dict()))))
-        return _of_release(module, release, system)
+        return _release_network(module, release, system)
     if head == MATCH:
-        return _matching(system, model, output, beside, source)
+        return _new_match_network(system, model, output, beside, source)
     own_head = system.new_head(model.config, output)
     if beside is not None:
-        return _of_task_model(_beside(system, model, own_head, beside), system)
-    return _of_task_model(_model_class(output)(model, own_head), system)
+        return _task_network(_auxiliary_model(system, model, own_head, beside), system)
+    return _task_network(_model_class(output)(model, own_head), system)
 
 
 def set_dropout(network: TaskNetwork, share: float) -> None:
@@ -170,13 +170,13 @@ def read_network(folder: Path, system: TaskSystem, output: AskedForm) -> TaskNet
     return _network(settings, system, output, lambda make: build_model(make, state), folder)
 
 
-def _matching(
+def _new_match_network(
     system: TaskSystem, model: Any, output: AskedForm, beside: BesideTask | None, source: object
 ) -> TaskNetwork:
     if output.form != CHOICE or output.num_images > 1 or beside is not None:
         raise ValueError("head.kind 'match' scores pairs of a text and an image: of retrieval; set it to 'ours'")
     try:
-        return _of_match(MatchModel(model), system)
+        return _match_network(MatchModel(model), system)
     except ValueError as error:
         raise ValueError(f"head.kind 'match': {source}: {error}; set head.kind to 'ours'") from None
 
@@ -199,22 +199,22 @@ def _network(
             release = system.written_head("".join(settings["architectures"]), output)
             network_class: Any = release.network
             config = network_class.config_class.from_dict(settings)
-            return _of_release(build(lambda: network_class(config)), release, system)
+            return _release_network(build(lambda: network_class(config)), release, system)
         model_class: Any = system.model_class
         encoder = config_class_of(model_class).from_dict(settings["model"])
         if settings["head"]["model_type"] == MATCH:
-            return _of_match(build(lambda: MatchModel(model_class(encoder))), system)
+            return _match_network(build(lambda: MatchModel(model_class(encoder))), system)
         head_class = HEADS[settings["head"]["model_type"]]
         head: Any = head_class.config_class
         module = build(lambda: _model_class(output)(model_class(encoder), head_class(head.from_dict(settings["head"]))))
-    return _of_task_model(module, system)
+    return _task_network(module, system)
 
 
 def _model_class(output: AskedForm) -> type[TaskModel]:
     return TaskModel if output.num_images else TextTaskModel
 
 
-def _of_release(module: Any, release: ReleaseHead, system: TaskSystem) -> TaskNetwork:
+def _release_network(module: Any, release: ReleaseHead, system: TaskSystem) -> TaskNetwork:
     """A network with the head of a release, whose heads of other tasks are not trained."""
     if release.head:
         _train_only(module, (*system.trained, release.head))
@@ -222,7 +222,7 @@ def _of_release(module: Any, release: ReleaseHead, system: TaskSystem) -> TaskNe
     return TaskNetwork(module, module.config, described)
 
 
-def _beside(system: TaskSystem, model: Any, head: Any, beside: BesideTask) -> TaskModelBeside:
+def _auxiliary_model(system: TaskSystem, model: Any, head: Any, beside: BesideTask) -> TaskModelBeside:
     every = bool(beside.class_names) and not beside.hidden_regions
     return TaskModelBeside(
         model, head, num_classes=len(beside.class_names), with_whole_image=every and system.tells_whole_image,
@@ -230,7 +230,7 @@ def _beside(system: TaskSystem, model: Any, head: Any, beside: BesideTask) -> Ta
     )  # fmt: skip
 
 
-def _of_task_model(module: TaskModel, system: TaskSystem) -> TaskNetwork:
+def _task_network(module: TaskModel, system: TaskSystem) -> TaskNetwork:
     """A network with roibeam's own head; pre-training heads are not trained, except that of auxiliary words."""
     model: Any = module.model
     kept = ("masked_word_head.",) if getattr(module, "with_words", False) else ()
@@ -246,7 +246,7 @@ def _of_task_model(module: TaskModel, system: TaskSystem) -> TaskNetwork:
     return TaskNetwork(module, model.config, described)
 
 
-def _of_match(module: MatchModel, system: TaskSystem) -> TaskNetwork:
+def _match_network(module: MatchModel, system: TaskSystem) -> TaskNetwork:
     """A network with the pre-training head for pairs; the other heads are not trained."""
     model: Any = module.model
     _train_only(model, (*system.trained, "match_head.", "relationship_head."))

@@ -126,9 +126,9 @@ def _chosen_queries(scores: PairScores, texts: Sequence[str]) -> dict[str, list[
             queries.append((int(rank), fold, place))
     order = np.argsort([rank for rank, _, _ in queries], kind="stable")
     of_image = [_image(fold, place) for _, fold, place in queries]
-    first = _one_each([int(number) for number in order if queries[number][0] == 1], of_image)
+    first = _one_per_image([int(number) for number in order if queries[number][0] == 1], of_image)
     found = first[:: max(1, len(first) // _QUERIES)][:_QUERIES]
-    missed = _one_each([int(number) for number in order[::-1] if queries[number][0] > TOP], of_image)[:_QUERIES]
+    missed = _one_per_image([int(number) for number in order[::-1] if queries[number][0] > TOP], of_image)[:_QUERIES]
     made: dict[str, list[_Query]] = {}
     for name, numbers in (("Found at once", found), ("Missed by the most", missed)):
         made[name] = []
@@ -148,7 +148,7 @@ def _image(fold: FoldPairs, place: int) -> int:
     return int(fold.images[fold.image_of_caption[place]])
 
 
-def _one_each(numbers: Sequence[int], image_of: Sequence[int]) -> list[int]:
+def _one_per_image(numbers: Sequence[int], image_of: Sequence[int]) -> list[int]:
     """The first number of each image."""
     return list({image_of[number]: number for number in reversed(numbers)}.values())[::-1]
 
@@ -243,7 +243,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         notes = [*request.checkpoint_notes(), *check_feature_space(trained.found, store)]
         captions, images, more, seen = _joined(request, trained, store)
         notes += more
-        folds = folds_of([group.id for group in captions], [_called(group) for group in images], request.folds)
+        folds = folds_of([group.id for group in captions], [_image_name(group) for group in images], request.folds)
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, trained.tokenizer(),
             trained.layout, trained.asked, store, loss=None, task=trained.task, blind=request.blind,
@@ -258,7 +258,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
                 made = _scored(request, trained, batches, captions, images, folds, digest, torch.device(device.name))
             if is_main_process():
                 facts = model_facts(trained.found, weights, seen, seeds_of(trained.run), precision)
-                _write_beside(request, store, captions, images, facts, seen.notes("the model", request.split))
+                _write_card(request, store, captions, images, facts, seen.notes("the model", request.split))
     return PredictResult(
         request.out,
         trained.task.name,
@@ -273,7 +273,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     )
 
 
-def _called(group: TaskGroup) -> str:
+def _image_name(group: TaskGroup) -> str:
     """The data set's name of a group's image."""
     return str(group.facts["called"])
 
@@ -298,18 +298,18 @@ def _joined(
         joined = StoreImages(store).join(_chosen(groups, request), what, min_match=1.0)
     seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
     captions = list(joined.groups)
-    images = list({_called(group): group for group in reversed(captions)}.values())[::-1]
+    images = list({_image_name(group): group for group in reversed(captions)}.values())[::-1]
     return captions, images, [*read.notes, *seen.notes(trained.run, request.split)], seen
 
 
 def _chosen(groups: Sequence[TaskGroup], request: PredictRequest) -> Sequence[TaskGroup]:
     """Groups of `max_images` images, drawn by the seed, in their order."""
-    images = list(dict.fromkeys(_called(group) for group in groups))
+    images = list(dict.fromkeys(_image_name(group) for group in groups))
     if not request.max_images or request.max_images >= len(images):
         return groups
     drawn = np.random.default_rng(request.seed).permutation(len(images))[: request.max_images]
     kept = {images[number] for number in drawn}
-    return [group for group in groups if _called(group) in kept]
+    return [group for group in groups if _image_name(group) in kept]
 
 
 def _scored(
@@ -340,7 +340,9 @@ def _scored(
     made = parts.write()
     if is_main_process():
         parts.join(len(captions))
-        write_ids(request.out, [group.id for group in captions], [_called(group) for group in images], request.folds)
+        write_ids(
+            request.out, [group.id for group in captions], [_image_name(group) for group in images], request.folds
+        )
     return made
 
 
@@ -352,7 +354,7 @@ def _digest(request: PredictRequest, contents: Sequence[str], captions: Sequence
     return found.hexdigest()[:12]
 
 
-def _write_beside(
+def _write_card(
     request: PredictRequest,
     store: FeatureStore,
     captions: Sequence[TaskGroup],
@@ -378,7 +380,7 @@ def _write_beside(
     write_card(request.out, card)
     if request.page is not None:
         write_retrieval_page(
-            request.page, f"Retrieval of {request.out.name}", scores, {_called(each): each for each in images},
+            request.page, f"Retrieval of {request.out.name}", scores, {_image_name(each): each for each in images},
             [str(group.rows[0].parts[0].text) for group in captions], measures, store, facts=card_lines(card),
             remarks=remarks,
         )  # fmt: skip

@@ -110,7 +110,7 @@ class FirstTask:
         heads = {
             name for name, each in module.named_parameters() if each.requires_grad and not name.startswith(encoder)
         }
-        why = "head.start sets how a new one starts" if not keeps else self._differs(network, output, labels)
+        why = "head.start sets how a new one starts" if not keeps else self._difference(network, output, labels)
         if not why and not heads <= fitting.keys():
             why = "it has other parameters"
         kept = {name: each for name, each in fitting.items() if name.startswith(encoder) or (name in heads and not why)}
@@ -122,7 +122,7 @@ class FirstTask:
             else f"{before}: its head goes on too"
         )
 
-    def _differs(self, network: TaskNetwork, output: AskedForm, labels: str) -> str:
+    def _difference(self, network: TaskNetwork, output: AskedForm, labels: str) -> str:
         """Difference between the tasks; "" for none."""
         if self.form != (output.form, output.num_images):
             return "this task has another form"

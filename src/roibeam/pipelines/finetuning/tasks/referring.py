@@ -356,7 +356,7 @@ def referring_scores(
         for each, own in zip(predictions, right, strict=True)
     ]
     found = {
-        "accuracy": Measure("accuracy", hits, images, guess=lambda: _by_lot(predictions, right, rule.hits)),
+        "accuracy": Measure("accuracy", hits, images, guess=lambda: _chance(predictions, right, rule.hits)),
         "upper bound": Measure("upper bound", bounds, images),
     }
     if options.boxes == ANNOTATED_BOXES:
@@ -364,7 +364,7 @@ def referring_scores(
         same = [float(box is not None and _is_same(box, own)) for box, own in zip(chosen, own_boxes, strict=True)]
 
         found["same object"] = Measure(
-            "same object", same, images, guess=lambda: _by_lot(predictions, own_boxes, _is_same)
+            "same object", same, images, guess=lambda: _chance(predictions, own_boxes, _is_same)
         )
     return found
 
@@ -373,7 +373,7 @@ def _is_same(box: Box, own: Box) -> bool:
     return bool(np.allclose(box, own, rtol=0, atol=1e-3))
 
 
-def _by_lot(predictions: Sequence[RegionScores], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
+def _chance(predictions: Sequence[RegionScores], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
     """Share of sentences that a random candidate hits; one without candidates is a miss."""
     total = 0.0
     for each, own in zip(predictions, right, strict=True):
