@@ -98,8 +98,7 @@ def check_scores_file(file: Path) -> None:
 
 
 def check_texts(ids: Sequence[str], labels: Sequence[str]) -> None:
-    """Raises ValueError for texts that numpy would cut, or that take many times their memory there, where each takes
-    the room of the longest."""
+    """Raises ValueError for texts that numpy would cut, or pad to many times their memory."""
     for name, texts in (("id", ids), ("label", labels)):
         cut = next((text for text in texts if text.endswith("\0")), None)
         if cut is not None:

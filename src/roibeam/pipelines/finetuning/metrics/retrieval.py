@@ -278,8 +278,7 @@ def retrieval_measures(found: PairScores, folds: int | None = None) -> dict[str,
 
 
 def retrieval_numbers(found: PairScores, folds: int | None = None) -> dict[str, float]:
-    """Numbers that are not hit rates: median and mean rank of both directions, sum of recalls, also with ties in
-    favour."""
+    """Numbers that are not hit rates: median and mean ranks, and the sum of recalls, also with ties in favour."""
     figures = _figures(fold_ranks(found, folds))
     total = rsum(figures[TEXT], figures[IMAGE])
     best = _figures(fold_ranks(found, folds, ties_count=False))

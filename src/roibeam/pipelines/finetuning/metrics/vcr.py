@@ -80,8 +80,7 @@ COLUMNS = (ID, *ANSWERS, *(name for group in RATIONALES for name in group))
 
 
 class VcrScores(NamedTuple):
-    """Scores of one question: of the four answers, and of the four rationales for each of them; () without
-    predictions."""
+    """Scores of the four answers of a question, and of the four rationales for each; () without predictions."""
 
     answers: tuple[float, ...]
     rationales: tuple[tuple[float, ...], ...]
@@ -116,8 +115,7 @@ def read_vcr_results(path: str, *, whole: bool = True) -> Iterator[tuple[str, Vc
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
-    """(..., 4) float32 probabilities of the choices by softmax, also of a model with another loss, as all releases
-    write them."""
+    """(..., 4) float32 softmax probabilities of the choices, for a model of any loss, as all releases write them."""
     shifted = np.asarray(scores, np.float32)
     exponents = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
     return np.asarray(exponents / exponents.sum(axis=-1, keepdims=True))

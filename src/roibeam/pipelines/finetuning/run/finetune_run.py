@@ -361,8 +361,7 @@ def _encoder_change(
 
 
 def _result(run_dir: Path, training: TrainResult, last: Judged, evaluated: int, notes: Sequence[str]) -> FinetuneResult:
-    """Result of a run: evaluation of the best checkpoint (`train.best_by`), else of the last. Writes it to the run's
-    page."""
+    """Result of a run: evaluation of the best checkpoint (`train.best_by`), else of the last; also on its page."""
     best, figures, step = training.best_evaluation, last.figures, training.step
     if best is not None and best["step"] != step:
         step = best["step"]

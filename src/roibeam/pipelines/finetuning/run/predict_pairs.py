@@ -118,8 +118,7 @@ def write_retrieval_page(
 
 
 def _chosen_queries(scores: PairScores, texts: Sequence[str]) -> dict[str, list[_Query]]:
-    """Captions to display: at even steps among those that found their image first, then those with the worst ranks; at
-    most one caption of an image."""
+    """Captions to display, one of an image: at even steps through those with rank 1, and those with the worst ranks."""
     queries = []
     for fold, ranks in fold_ranks(scores):
         for place, rank in enumerate(ranks.text_to_image):

@@ -149,8 +149,7 @@ def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def sections(summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Rows of each section of the page, none of them in two. Sections take them in turn, so that few wrong rows are not
-    all in one."""
+    """Rows of each section of the page, none in two; sections take turns, so that few wrong rows are not all in one."""
     order = (BEST, WORST, CONFIDENT, SUREST, UNSURE, FIRST)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in order if name in summary["rows"]}
     seen: set[tuple[str, ...]] = set()  # two models of one question have rows of one id
