@@ -44,7 +44,7 @@ class Measure:
 
     @property
     def percent(self) -> float:
-        """The mean in percent, computed in the order of the official codes, so that it rounds as theirs does."""
+        """The mean in percent, computed in the order of the official codes, so that it rounds as there."""
         return 100.0 * sum(self.values) / len(self.values) if self.values else math.nan
 
     def by_image(self, number_of_image: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:

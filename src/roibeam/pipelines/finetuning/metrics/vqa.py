@@ -2,7 +2,7 @@
 
 Source: Antol et al. (arXiv:1505.00468, section 5.1), as GT-Vision-Lab/VQA vqaEval.py computes it, with its rules for
 the text of an answer: signs, number words, articles, contractions. Its published numbers are those of Python 2, whose
-digits are only 0-9, and whose lower case and white space are those of older Unicode tables; so are ours.
+digits are only 0-9, and whose lower case and white space are those of older Unicode tables; so are these.
 
 The file is a json list of {"question_id": 42, "answer": "yes"}.
 """

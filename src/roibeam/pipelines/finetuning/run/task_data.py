@@ -1,7 +1,7 @@
 """Data of a task's run: groups of both splits joined with one store of regions or two, and guarded against leaks.
 
 A second store has a task's own boxes, as ViLBERT reads VCR's images. Groups without their regions, because the store
-lacks an image of theirs, can still be predicted. Images that results are reported on are not trained on;
+lacks one of their images, can still be predicted. Images that results are reported on are not trained on;
 trained_photos.py has the rules.
 """
 
@@ -137,7 +137,7 @@ def shared_images(train: Iterable[str], validation: Iterable[str]) -> list[str]:
 
 
 def check_ids(task: DownstreamTask, groups: Sequence[TaskGroup], what: str) -> None:
-    """Raises ValueError where two groups of a problem have one id: their predictions could not be told apart."""
+    """Raises ValueError where two groups of a problem have one id: their predictions could not be distinguished."""
     ids = [group.id if task.turns is None else f"{group.id}, {task.turns(group)}" for group in groups]
     check_row_ids(what, ids, list(dict.fromkeys(ids)), unit="id")
 

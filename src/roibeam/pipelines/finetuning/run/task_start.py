@@ -102,7 +102,7 @@ class FirstTask:
         inside = _MODEL if isinstance(module, TaskModel | MatchModel) else ""
         first = _MODEL if self.described.get("model_type") == TASK_MODEL else ""
         learned = self.state
-        if first != inside:  # a head of ours and one of a release
+        if first != inside:  # roibeam's own head and one of a release
             learned = {inside + name.removeprefix(first): tensor for name, tensor in self.state.items()}
         # Parameters of another shape, such as a segment for a second image, stay as the new task made them.
         fitting = {name: each for name, each in learned.items() if name in own and each.shape == own[name].shape}

@@ -7,7 +7,7 @@
     [CLS] expression [SEP] regions [END]                regions: their own states, by the release through the
                                                         transform that masked regions had
 
-Two images stand in one row, whose regions are in segments of their own (ours: nothing is published for them):
+Two images stand in one row, whose regions are in segments of their own (nothing is published for them):
 
     [CLS] statement [SEP] [MASK] [SEP] regions regions [END]
 """

@@ -1,8 +1,8 @@
 """VCR's rules in which the releases differ: names of people and things, cutting, regions, outlines, auxiliary targets.
 
 Files name people and things by number. Things have the name of their class; for people each public code has a rule of
-its own, and `BY_MENTION` is ours. Each public code cuts the rows of a question to a length in a way of its own;
-`EACH_ROW` is ours: the pieces of one choice take nothing from another row. Auxiliary targets beside the choice are
+its own, and `BY_MENTION` is new. Each public code cuts the rows of a question to a length in a way of its own;
+`EACH_ROW` is new: the pieces of one choice take nothing from another row. Auxiliary targets beside the choice are
 classes of boxes and hidden words (VL-BERT).
 """
 
